@@ -1,0 +1,79 @@
+"""Every error this program raises on purpose, on one page.
+
+Callers tell them apart by class, never by message. ``reason`` is the label value under which a failure is
+counted (``specdec_scrape_errors_total{reason=...}`` and its kin), so it is short, fixed and free of data.
+"""
+
+from typing import ClassVar
+
+
+class SpecDecError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class SettingsError(SpecDecError):
+    """The settings can't be used; ``faults`` has one line a fault: key, value, remedy."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class ScrapeError(SpecDecError):
+    """One poll of vLLM's ``/metrics`` gave no usable page."""
+
+    reason: ClassVar[str] = "scrape"
+
+
+class Unreachable(ScrapeError):
+    """No connection: vLLM is not up, or the address is wrong."""
+
+    reason = "unreachable"
+
+
+class TimedOut(ScrapeError):
+    """The page did not arrive whole within the time allowed."""
+
+    reason = "timeout"
+
+
+class BadStatus(ScrapeError):
+    """The answer was not 200."""
+
+    reason = "status"
+
+
+class Interrupted(ScrapeError):
+    """The answer broke off or broke HTTP's framing."""
+
+    reason = "interrupted"
+
+
+class PageError(ScrapeError):
+    """The page arrived and can't be used."""
+
+    reason = "page"
+
+
+class PageTooLarge(PageError):
+    """More bytes, a longer line, more labels or more series than the limits allow."""
+
+    reason = "too_large"
+
+
+class NotAnExposition(PageError):
+    """The body is not Prometheus text: HTML, JSON, compressed or binary data."""
+
+    reason = "not_an_exposition"
+
+
+class TruncatedPage(PageError):
+    """The page does not end at the end of a line, so its last value can't be trusted."""
+
+    reason = "truncated"
+
+
+class NoVllmMetrics(PageError):
+    """A sound exposition, but of something else than vLLM."""
+
+    reason = "no_vllm_metrics"

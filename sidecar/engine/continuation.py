@@ -1,0 +1,97 @@
+"""Counters that never fall: vLLM's own, carried on across its restarts.
+
+A total begins at vLLM's value, adds its growth and, where vLLM starts again at 0, goes on from where it stood.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from sidecar.engine.names import Counter, Phase
+from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """An engine's snapshot with its counters and histograms carried on; ``restarted``: vLLM began anew before it."""
+
+    engine: EngineSnapshot
+    restarted: bool
+
+
+class Continuation:
+    """Carries one engine's counters on. Feed it every snapshot, in order."""
+
+    def __init__(self) -> None:
+        self._raw: EngineSnapshot | None = None
+        self._total: EngineSnapshot | None = None
+
+    def advance(self, raw: EngineSnapshot, *, restarted: bool | None = None) -> Totals:
+        """The totals at ``raw``.
+
+        ``restarted`` is what the caller knows of the process; None: nothing, so a counter that fell tells. Where
+        the process is known to be the same, a counter that fell adds nothing.
+        """
+        if self._raw is None or self._total is None:
+            self._raw = self._total = raw
+            return Totals(raw, restarted=False)
+        if restarted is None:
+            restarted = _fell(self._raw, raw)
+        base = replace(raw, counters={}, accepted_per_position=(), histograms={}) if restarted else self._raw
+        total = replace(
+            raw,
+            counters=_counters(self._total.counters, base.counters, raw.counters),
+            accepted_per_position=_add(
+                self._total.accepted_per_position, base.accepted_per_position, raw.accepted_per_position
+            ),
+            histograms=_histograms(self._total.histograms, base.histograms, raw.histograms),
+        )
+        # What a page leaves out goes on from its last value when it comes back.
+        self._raw, self._total = _filled(base, raw), _filled(self._total, total)
+        return Totals(total, restarted)
+
+
+def _filled(before: EngineSnapshot, now: EngineSnapshot) -> EngineSnapshot:
+    return replace(
+        now,
+        counters={**before.counters, **now.counters},
+        accepted_per_position=now.accepted_per_position or before.accepted_per_position,
+        histograms={**before.histograms, **now.histograms},
+    )
+
+
+def _fell(before: EngineSnapshot, now: EngineSnapshot) -> bool:
+    counters = any(value < before.counters.get(counter, 0) for counter, value in now.counters.items())
+    return counters or any(
+        phase in before.histograms and reading.count < before.histograms[phase].count
+        for phase, reading in now.histograms.items()
+    )
+
+
+def _counters(
+    total: Mapping[Counter, float], base: Mapping[Counter, float], raw: Mapping[Counter, float]
+) -> dict[Counter, float]:
+    return {counter: total.get(counter, 0) + max(value - base.get(counter, 0), 0) for counter, value in raw.items()}
+
+
+def _add(total: tuple[float, ...], base: tuple[float, ...], raw: tuple[float, ...]) -> tuple[float, ...]:
+    if not raw:
+        return ()
+    return tuple(t + max(r - b, 0) for t, b, r in zip_longest(total, base, raw, fillvalue=0.0))
+
+
+def _histograms(
+    total: Mapping[Phase, HistogramReading],
+    base: Mapping[Phase, HistogramReading],
+    raw: Mapping[Phase, HistogramReading],
+) -> dict[Phase, HistogramReading]:
+    carried: dict[Phase, HistogramReading] = {}
+    for phase, reading in raw.items():
+        before = total.get(phase)
+        if before is None or before.edges != reading.edges:
+            carried[phase] = reading  # first seen, or another version's buckets: nothing to carry on
+            continue
+        old = base.get(phase, HistogramReading(reading.edges, (), 0.0))
+        counts = _add(before.counts, old.counts, reading.counts)
+        carried[phase] = HistogramReading(reading.edges, counts, before.sum + reading.sum - old.sum)
+    return carried

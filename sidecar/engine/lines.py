@@ -1,0 +1,153 @@
+"""The exposition grammar, line by line: the judge of every page, and the slow path of the reader.
+
+Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4); what OpenMetrics 1.0
+adds (``# EOF``, exemplars) is accepted, since old vLLM versions negotiate it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sidecar.errors import NotAnExposition, PageTooLarge
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))')
+_VALUE = re.compile(r"[ \t]+([^\s_]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+
+JUDGED_LINES = 10_000  # of a longer page only the lines that may be wanted are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """What a page may weigh: a heavier page is refused whole, a heavier line is skipped as malformed."""
+
+    page_bytes: int = 8 * 1024 * 1024
+    line_bytes: int = 16 * 1024
+    labels: int = 64  # a sample
+    series: int = 10_000  # wanted ones, a page
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which samples are needed: the full names of samples (``x_total``, ``x_bucket``) and families (``x``).
+
+    Each name begins with one of ``prefixes``, save for a few that a long page need not give.
+    """
+
+    prefixes: tuple[str, ...]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One time series: its sample name, prefix included, and its labels in the page's order."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What a page's lines hold: ``values[i]`` belongs to ``series[i]``."""
+
+    series: tuple[Series, ...]
+    values: list[float]
+    malformed: int
+
+
+class LineReader:
+    """Reads pages without remembering anything."""
+
+    def __init__(self, wanted: Wanted, limits: PageLimits) -> None:
+        self._wanted = wanted
+        self._limits = limits
+        self._maybe_wanted = re.compile(
+            rb"^(?:%s)" % b"|".join(re.escape(prefix.encode()) for prefix in wanted.prefixes),
+            re.MULTILINE,
+        )
+
+    def read(self, body: bytes) -> Lines:
+        """The wanted samples; a broken or too long line, or a series that comes twice, is skipped and counted.
+
+        Raises:
+            PageTooLarge: more wanted series than the limit.
+            NotAnExposition: more lines break the grammar than keep it.
+        """
+        found: dict[Series, float] = {}
+        malformed = good = 0
+        for line in self._lines(body):
+            if line.startswith(b"#") or not line:
+                good += line.startswith((b"# TYPE ", b"# HELP "))
+                continue
+            sample = self._sample(line) if len(line) <= self._limits.line_bytes else None
+            if sample is None or sample[0] in found:
+                malformed += 1
+                continue
+            good += 1
+            if sample[1] is not None:
+                found[sample[0]] = sample[1]
+                if len(found) > self._limits.series:
+                    raise PageTooLarge(f"more than {self._limits.series} series of the families in use")
+        if malformed > good:
+            raise NotAnExposition(f"{malformed} of {malformed + good} lines are not of the format")
+        return Lines(tuple(found), list(found.values()), malformed)
+
+    def _lines(self, body: bytes) -> Iterator[bytes]:
+        """All lines of an ordinary page; of a long one's rest those that begin with a wanted prefix."""
+        start = 0
+        for _ in range(JUDGED_LINES):
+            if start >= len(body):
+                return
+            end = _line_end(body, start)
+            yield body[start:end]
+            start = end + 1
+        for match in self._maybe_wanted.finditer(body, start):
+            yield body[match.start() : _line_end(body, match.start())]
+
+    def _sample(self, line: bytes) -> tuple[Series, float | None] | None:
+        """The series and value of a line, the value None where nobody wants it; None for a broken line."""
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            return None
+        name = _NAME.match(text)
+        if name is None:
+            # A quoted name (UTF-8 names, format 1.0.0) is sound, and never one of vLLM's.
+            return (_UNWANTED, None) if text.startswith('{"') else None
+        wanted = name[0] in self._wanted.names
+        parsed = _labels(text, name.end(), self._limits.labels)
+        if parsed is None or (match := _VALUE.match(text, parsed[1])) is None:
+            return None
+        try:
+            value = float(match[1])
+        except ValueError:
+            return None
+        return (Series(name[0], parsed[0]), value) if wanted else (_UNWANTED, None)
+
+
+_UNWANTED = Series("", ())
+
+
+def _line_end(body: bytes, start: int) -> int:
+    end = body.find(b"\n", start)
+    return end if end >= 0 else len(body)
+
+
+def _labels(text: str, position: int, limit: int) -> tuple[tuple[tuple[str, str], ...], int] | None:
+    """The label pairs that begin at ``position`` and where they end; None where they break grammar or limit."""
+    if not text.startswith("{", position):
+        return (), position
+    position += 1
+    pairs: list[tuple[str, str]] = []
+    while not text.startswith("}", position):
+        match = _LABEL.match(text, position)
+        if match is None or len(pairs) == limit:
+            return None
+        value = match[2]
+        if "\\" in value:
+            value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
+        pairs.append((match[1], value))
+        position = match.end()
+    return tuple(pairs), position + 1

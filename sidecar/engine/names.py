@@ -1,0 +1,118 @@
+"""Which name carries which quantity, in every vLLM version: the one table of vLLM's metric names.
+
+Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate that a page
+holds is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
+off the pages those versions serve (``tests/data/pages``).
+"""
+
+from enum import StrEnum
+
+from sidecar.engine.lines import Wanted
+
+# As vLLM writes them; as Ray Serve LLM rewrites them (with ":" kept, or replaced); as KServe's agent does.
+PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
+
+
+class Counter(StrEnum):
+    """What only ever grows while a vLLM process lives."""
+
+    DRAFTS = "drafts"  # verification steps of speculating requests
+    DRAFT_TOKENS = "draft_tokens"
+    ACCEPTED_TOKENS = "accepted_tokens"
+    GENERATION_TOKENS = "generation_tokens"
+    PROMPT_TOKENS = "prompt_tokens"
+    PREEMPTIONS = "preemptions"
+    PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens; blocks before vLLM 0.9
+    PREFIX_CACHE_HITS = "prefix_cache_hits"  # the same unit
+    STEPS = "steps"  # engine steps; summed over API servers where there are several
+
+
+class Gauge(StrEnum):
+    """What holds at the moment of the poll."""
+
+    REQUESTS_RUNNING = "requests_running"
+    REQUESTS_WAITING = "requests_waiting"
+    KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
+    LIFETIME_ACCEPTANCE = "lifetime_acceptance"  # V0 only: accepted / drafted since the start
+
+
+class Phase(StrEnum):
+    """A latency that vLLM keeps a histogram of, in seconds."""
+
+    TTFT = "ttft"  # time to first token
+    ITL = "itl"  # between two output events of a request: one an engine step, not one a token
+    TPOT = "tpot"  # per output token, one observation a finished request
+    E2E = "e2e"  # arrival to last token
+    QUEUE = "queue"  # waiting to be scheduled
+
+
+class Trait(StrEnum):
+    """What sets an engine apart from those whose numbers can all be used."""
+
+    OVERCOUNTED = "overcounted"  # V0's counters, which add their totals again at every log interval
+    DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
+
+
+COUNTERS: dict[Counter, tuple[str, ...]] = {
+    Counter.DRAFTS: ("spec_decode_num_drafts_total",),
+    Counter.DRAFT_TOKENS: ("spec_decode_num_draft_tokens_total",),
+    Counter.ACCEPTED_TOKENS: ("spec_decode_num_accepted_tokens_total",),
+    Counter.GENERATION_TOKENS: ("generation_tokens_total",),
+    Counter.PROMPT_TOKENS: ("prompt_tokens_total",),
+    Counter.PREEMPTIONS: ("num_preemptions_total",),
+    Counter.PREFIX_CACHE_QUERIES: ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
+    Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
+    Counter.STEPS: ("iteration_tokens_total_count",),
+}
+ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
+SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
+
+GAUGES: dict[Gauge, tuple[str, ...]] = {
+    Gauge.REQUESTS_RUNNING: ("num_requests_running",),
+    Gauge.REQUESTS_WAITING: ("num_requests_waiting",),
+    Gauge.KV_CACHE_USAGE: ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+    Gauge.LIFETIME_ACCEPTANCE: ("spec_decode_draft_acceptance_rate",),
+}
+
+HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
+    Phase.TTFT: ("time_to_first_token_seconds",),
+    # Up to 0.11 vLLM called the gap between output events "time per output token".
+    Phase.ITL: ("inter_token_latency_seconds", "time_per_output_token_seconds"),
+    Phase.TPOT: ("request_time_per_output_token_seconds",),
+    Phase.E2E: ("e2e_request_latency_seconds",),
+    Phase.QUEUE: ("request_queue_time_seconds",),
+}
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+
+CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
+DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
+PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
+
+
+STEP_TOKENS = "iteration_tokens_total"  # a histogram, whatever its ending: its _count is the step count
+
+
+def filter_names() -> frozenset[str]:
+    """Every sample that is used, without prefix: what a filtered page is asked for."""
+    names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
+    histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
+    names |= {name + suffix for name in histograms for suffix in HISTOGRAM_SUFFIXES}
+    return frozenset(names | {ACCEPTED_PER_POSITION, CACHE_CONFIG, DIFFUSION})
+
+
+def wanted() -> Wanted:
+    """The samples and the families to read off a page, under every prefix."""
+    histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
+    samples = filter_names() | {STEP_TOKENS + suffix for suffix in HISTOGRAM_SUFFIXES}
+    # OpenMetrics names a counter's family without _total.
+    families = histograms | {STEP_TOKENS} | {name.removesuffix("_total") for name in samples}
+    full = {prefix + name for prefix in PREFIXES for name in samples | families}
+    return Wanted(PREFIXES, frozenset(full | {PROCESS_START}))
+
+
+def split(full_name: str) -> tuple[str, str]:
+    """A full name as (prefix, rest); the prefix is empty for what is not vLLM's."""
+    for prefix in PREFIXES:
+        if full_name.startswith(prefix):
+            return prefix, full_name[len(prefix) :]
+    return "", full_name

@@ -1,0 +1,152 @@
+"""Where on a page each quantity of each engine stands: worked out once a layout, applied at every poll."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sidecar.engine import names
+from sidecar.engine.exposition import Layout
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
+
+_NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
+
+
+class EngineKey(NamedTuple):
+    """Which engine of which model; versions without an ``engine`` label have one engine, "0"."""
+
+    model_name: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramPlan:
+    """``buckets[i]`` are the indices whose values sum up to the count at ``edges[i]``; the last edge is +Inf."""
+
+    edges: tuple[float, ...]
+    buckets: tuple[tuple[int, ...], ...]
+    sum: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """Indices into a page's values; several indices of a counter are several processes' shares of it."""
+
+    key: EngineKey
+    counters: Mapping[Counter, tuple[int, ...]]
+    positions: tuple[tuple[int, ...], ...]
+    gauges: Mapping[Gauge, tuple[int, ...]]
+    histograms: Mapping[Phase, HistogramPlan]
+    kv_cache_capacity_tokens: int | None
+    traits: frozenset[Trait]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    index: int
+    name: str  # without prefix
+    labels: Mapping[str, str]
+
+
+def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
+    """One plan an engine, ordered by model and engine; empty where the page has no vLLM series."""
+    by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
+    configs: dict[str | None, _Sample] = {}
+    for index, series in enumerate(layout.series):
+        prefix, name = names.split(series.name)
+        sample = _Sample(index, name, dict(series.labels))
+        if not prefix:
+            continue
+        if name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
+            configs[sample.labels.get("engine")] = sample
+        elif "model_name" in sample.labels:
+            key = EngineKey(sample.labels["model_name"], sample.labels.get("engine", _NO_ENGINE))
+            by_engine[key][name].append(sample)
+    return tuple(
+        _engine_plan(key, by_engine[key], configs.get(key.engine, configs.get(None)))
+        for key in sorted(by_engine, key=_natural)
+    )
+
+
+def process_start(layout: Layout) -> int | None:
+    """The index of the process's start time, where the page has exactly one."""
+    found = [index for index, series in enumerate(layout.series) if series.name == names.PROCESS_START]
+    return found[0] if len(found) == 1 else None
+
+
+def _natural(key: EngineKey) -> tuple[str, int, str]:
+    return key.model_name, int(key.engine) if key.engine.isdecimal() else 0, key.engine
+
+
+def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], config: _Sample | None) -> EnginePlan:
+    counters = {counter: _indices(samples, wanted) for counter, wanted in names.COUNTERS.items()}
+    traits = set()
+    if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
+        # Only V0 counts tokens without counting drafts, and it adds its totals again at every log interval.
+        counters |= dict.fromkeys(names.SPECULATION, ())
+        traits.add(Trait.OVERCOUNTED)
+    if names.DIFFUSION in samples:
+        traits.add(Trait.DIFFUSION)
+    gauges = {gauge: _gauge_indices(samples, wanted) for gauge, wanted in names.GAUGES.items()}
+    histograms = {phase: _histogram(samples, wanted) for phase, wanted in names.HISTOGRAMS.items()}
+    return EnginePlan(
+        key,
+        {counter: indices for counter, indices in counters.items() if indices},
+        _positions(samples.get(names.ACCEPTED_PER_POSITION, [])),
+        {gauge: indices for gauge, indices in gauges.items() if indices},
+        {phase: plan for phase, plan in histograms.items() if plan is not None},
+        None if config is None else _capacity(config.labels),
+        frozenset(traits),
+    )
+
+
+def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> tuple[int, ...]:
+    found = next((samples[name] for name in candidates if name in samples), [])
+    return tuple(sample.index for sample in found)
+
+
+def _gauge_indices(samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]) -> tuple[int, ...]:
+    """As for counters, but a candidate without ``pid`` wins: with it, most series are stale (0.9.2 to 0.11.0)."""
+    shared = [name for name in candidates if name in samples and "pid" not in samples[name][0].labels]
+    return _indices(samples, shared or candidates)
+
+
+def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
+    by_position: dict[int, list[int]] = defaultdict(list)
+    for sample in samples:
+        position = sample.labels.get("position", "")
+        if position.isdecimal():
+            by_position[int(position)].append(sample.index)
+    complete = sorted(by_position) == list(range(len(by_position)))
+    return tuple(tuple(by_position[position]) for position in sorted(by_position)) if complete else ()
+
+
+def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> HistogramPlan | None:
+    """The first candidate that is whole: it has a bucket of +Inf and a sum."""
+    for name in candidates:
+        by_edge: dict[float, list[int]] = defaultdict(list)
+        for sample in samples.get(name + "_bucket", []):
+            edge = _number(sample.labels.get("le", ""))
+            if edge is not None:
+                by_edge[edge].append(sample.index)
+        total = tuple(sample.index for sample in samples.get(name + "_sum", []))
+        if float("inf") in by_edge and total:
+            edges = tuple(sorted(by_edge))
+            return HistogramPlan(edges, tuple(tuple(by_edge[edge]) for edge in edges), total)
+    return None
+
+
+def _capacity(config: Mapping[str, str]) -> int | None:
+    """Tokens that the KV cache holds: told from 0.32 on, before that the blocks times their size."""
+    told = config.get("kv_cache_size_tokens", "")
+    if told.isdecimal():
+        return int(told)
+    blocks, size = config.get("num_gpu_blocks", ""), config.get("block_size", "")
+    return int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,117 @@
+"""One page as vLLM's engines: quantities by their meaning, whatever the version calls them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import le
+
+from sidecar.engine.exposition import Layout, Page
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
+from sidecar.engine.version import VersionFamily, version_family
+from sidecar.errors import NoVllmMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramReading:
+    """A cumulative histogram: ``counts[i]`` observations were at most ``edges[i]``; the last edge is +Inf."""
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float
+
+    @property
+    def count(self) -> float:
+        """All observations."""
+        return self.counts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """What one engine says of itself at one moment. What its version does not tell is absent, never 0.
+
+    ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty where not told.
+    """
+
+    key: EngineKey
+    counters: Mapping[Counter, float]
+    accepted_per_position: tuple[float, ...]
+    gauges: Mapping[Gauge, float]
+    histograms: Mapping[Phase, HistogramReading]
+    kv_cache_capacity_tokens: int | None
+    traits: frozenset[Trait] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PageSnapshot:
+    """One page of ``/metrics``: ``process_start`` is Unix seconds, None where the page does not tell."""
+
+    engines: tuple[EngineSnapshot, ...]
+    version: VersionFamily
+    process_start: float | None
+    malformed: int  # lines, and histograms whose buckets contradict each other
+
+
+class SnapshotReader:
+    """Turns one server's pages into snapshots; works the layout out once for as long as it lasts."""
+
+    def __init__(self) -> None:
+        self._layout: Layout | None = None
+        self._plans: tuple[EnginePlan, ...] = ()
+        self._version = VersionFamily.UNKNOWN
+        self._process_start: int | None = None
+
+    def read(self, page: Page) -> PageSnapshot:
+        """The engines on a page, ordered by model and engine.
+
+        Raises:
+            NoVllmMetrics: no series on the page is vLLM's.
+        """
+        if self._layout is not page.layout:
+            self._plans = engine_plans(page.layout)
+            self._version = version_family(page.layout)
+            self._process_start = process_start(page.layout)
+            self._layout = page.layout
+        if not self._plans:
+            raise NoVllmMetrics(f"{len(page.layout.families)} metric families, none of them vLLM's")
+        engines = tuple(_engine(plan, page.values) for plan in self._plans)
+        planned = sum(len(plan.histograms) for plan in self._plans)
+        contradictory = planned - sum(len(engine.histograms) for engine in engines)
+        start = None if self._process_start is None else page.values[self._process_start]
+        return PageSnapshot(engines, self._version, start, page.malformed + contradictory)
+
+
+def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
+    counters = {counter: _sum(values, indices) for counter, indices in plan.counters.items()}
+    positions = tuple(_sum(values, indices) for indices in plan.positions)
+    gauges = {gauge: _gauge(gauge, values, indices) for gauge, indices in plan.gauges.items()}
+    histograms = {phase: _histogram(values, histogram) for phase, histogram in plan.histograms.items()}
+    return EngineSnapshot(
+        plan.key,
+        {counter: value for counter, value in counters.items() if 0 <= value < math.inf},
+        positions if all(0 <= value < math.inf for value in positions) else (),
+        {gauge: value for gauge, value in gauges.items() if 0 <= value < math.inf},
+        {phase: reading for phase, reading in histograms.items() if reading is not None},
+        plan.kv_cache_capacity_tokens,
+        plan.traits,
+    )
+
+
+def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
+    return values[indices[0]] if len(indices) == 1 else math.fsum(values[index] for index in indices)
+
+
+def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
+    if gauge in _SHARED:
+        # Each process repeats the engine's one value; those that heard nothing lately show an old one, or 0.
+        return max(values[index] for index in indices)
+    return _sum(values, indices)
+
+
+_SHARED = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
+
+
+def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:
+    counts = tuple(_sum(values, indices) for indices in plan.buckets)
+    rising = counts[0] >= 0 and all(map(le, counts, counts[1:]))
+    return HistogramReading(plan.edges, counts, _sum(values, plan.sum)) if rising else None

@@ -1,0 +1,112 @@
+"""One engine's counters over the last minutes: growth over any window, and values between two polls."""
+
+import math
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from sidecar.engine.continuation import Totals
+from sidecar.engine.names import Counter
+
+_COLUMNS = {counter: column for column, counter in enumerate(Counter)}
+_FIRST_POSITION = len(_COLUMNS)
+_PRUNE = 64  # readings dropped at once: dropping from the front of a list moves the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time that a timeline covers, in the clock's seconds."""
+
+    start: float
+    end: float
+
+
+class Timeline:
+    """Bounded history of carried-on counters (``Continuation``); times must rise.
+
+    A value between two polls is interpolated in a straight line; outside the span there is none. A window that
+    contains a restart of vLLM loses what was counted between the last poll before it and the restart.
+    """
+
+    def __init__(self, history: float, max_readings: int = 10_000) -> None:
+        """Keeps ``history`` seconds, and never more than ``max_readings`` polls."""
+        self._history = history
+        self._max = max_readings
+        self._times: list[float] = []
+        self._rows: list[array[float]] = []
+        self._restarts: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def span(self) -> Span | None:
+        """From the oldest reading to the newest; None before the first."""
+        return Span(self._times[0], self._times[-1]) if self._times else None
+
+    @property
+    def times(self) -> list[float]:
+        """The times of the readings, oldest first. Not to be changed."""
+        return self._times
+
+    def append(self, at: float, totals: Totals) -> None:
+        """Adds a reading; one that is not later than the last is ignored (a clock that was set back)."""
+        if self._times and at <= self._times[-1]:
+            return
+        if totals.restarted:
+            self._restarts.append(at)
+        counters = totals.engine.counters
+        row = array("d", (counters.get(counter, math.nan) for counter in Counter))
+        row.extend(totals.engine.accepted_per_position)
+        self._times.append(at)
+        self._rows.append(row)
+        self._prune(at - self._history)
+
+    def _prune(self, oldest: float) -> None:
+        stale = max(bisect_right(self._times, oldest), len(self._times) - self._max)
+        if stale >= _PRUNE:
+            del self._times[:stale], self._rows[:stale]
+            self._restarts = [at for at in self._restarts if at > self._times[0]]
+
+    def value_at(self, counter: Counter, at: float) -> float | None:
+        """The counter's total at a moment; None outside the span, or where vLLM did not tell."""
+        return self._interpolate(_COLUMNS[counter], at)
+
+    def growth(self, counter: Counter, start: float, end: float) -> float | None:
+        """How much the counter grew from ``start`` to ``end``; None where one of them has no value."""
+        before, after = self.value_at(counter, start), self.value_at(counter, end)
+        return None if before is None or after is None else after - before
+
+    def positions_growth(self, start: float, end: float) -> tuple[float, ...]:
+        """Accepted tokens by draft position from ``start`` to ``end``; empty where vLLM did not tell."""
+        if not self._rows:
+            return ()
+        grown = []
+        for column in range(_FIRST_POSITION, len(self._rows[-1])):
+            before, after = self._interpolate(column, start), self._interpolate(column, end)
+            if before is None or after is None:
+                return ()
+            grown.append(after - before)
+        return tuple(grown)
+
+    def restarted_within(self, start: float, end: float) -> bool:
+        """Whether vLLM restarted after ``start`` and not after ``end``."""
+        return any(start < at <= end for at in self._restarts)
+
+    def _interpolate(self, column: int, at: float) -> float | None:
+        if not self._times or not self._times[0] <= at <= self._times[-1]:
+            return None
+        right = bisect_right(self._times, at)
+        before = self._cell(right - 1, column)
+        if right == len(self._times) or before is None or self._times[right - 1] == at:
+            return before
+        after = self._cell(right, column)
+        if after is None:
+            return None
+        share = (at - self._times[right - 1]) / (self._times[right] - self._times[right - 1])
+        return before + (after - before) * share
+
+    def _cell(self, index: int, column: int) -> float | None:
+        row = self._rows[index]
+        value = row[column] if column < len(row) else math.nan
+        return None if math.isnan(value) else value

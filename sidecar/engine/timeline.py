@@ -50,9 +50,9 @@ class Timeline:
         return self._times
 
     def append(self, at: float, totals: Totals) -> None:
-        """Adds a reading; one that is not later than the last is ignored (a clock that was set back)."""
+        """Adds a reading. One that is not later than the last begins the history anew: the clock was set back."""
         if self._times and at <= self._times[-1]:
-            return
+            self._times, self._rows, self._restarts = [], [], []
         if totals.restarted:
             self._restarts.append(at)
         counters = totals.engine.counters

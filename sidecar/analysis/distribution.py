@@ -1,0 +1,31 @@
+"""A distribution of observations in fixed buckets: what a Prometheus histogram shows."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+class Distribution:
+    """Counts by bucket, each bucket's upper edge inclusive; the last bucket takes the rest."""
+
+    __slots__ = ("_counts", "edges", "sum")
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        """``edges`` are finite and rise."""
+        self.edges = tuple(edges)
+        self.sum = 0.0
+        self._counts = [0] * (len(self.edges) + 1)
+
+    def observe(self, value: float) -> None:
+        """Adds one observation."""
+        self._counts[bisect_left(self.edges, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[int]:
+        """For each edge, then for +Inf: how many observations were at most that."""
+        return list(accumulate(self._counts))
+
+
+# 0.5 and 0.65 are edges, so "below the threshold" is exact with the default thresholds.
+ACCEPTANCE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+USAGE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.0)

@@ -1,0 +1,105 @@
+"""What is known of one engine: fed one snapshot a poll, asked for a report whenever someone looks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sidecar.analysis.acceptance import Acceptance, window_acceptance
+from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.kv_cache import KvCacheUsage
+from sidecar.analysis.latency import Latency, latency
+from sidecar.engine.continuation import Continuation, Totals
+from sidecar.engine.histograms import HistogramWindow
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.engine.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How far back each kind of number looks, in seconds."""
+
+    latency: float = 300.0
+    kv_peak: float = 60.0
+    history: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One engine at one moment.
+
+    ``counters`` and ``accepted_per_position`` are totals that never fall. What follows ``window_acceptances``
+    holds only for the moment and is empty or None where the last poll failed.
+    """
+
+    key: EngineKey
+    traits: frozenset[Trait]
+    counters: Mapping[Counter, float]
+    accepted_per_position: tuple[float, ...]
+    kv_cache_usages: Distribution  # one observation a poll
+    window_acceptances: Distribution  # one observation a poll that drafted
+    gauges: Mapping[Gauge, float]
+    kv_cache_peak: float | None
+    kv_cache_capacity_tokens: int | None
+    latencies: Mapping[Phase, Latency]
+    acceptance: Acceptance | None  # over the latency window
+
+
+class EngineState:
+    """One engine's history and distributions; bounded whatever vLLM sends."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._continuation = Continuation()
+        self._histograms = HistogramWindow(windows.latency)
+        self._kv_cache = KvCacheUsage(windows.kv_peak)
+        self._window_acceptances = Distribution(ACCEPTANCE_EDGES)
+        self._counters: dict[Counter, float] = {}
+        self._positions: tuple[float, ...] = ()
+        self._latest: EngineSnapshot | None = None
+        self.timeline = Timeline(windows.history)
+        self.seen_at = 0.0
+
+    def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None) -> Totals:
+        """Takes in one poll's snapshot at ``at``, Unix seconds; ``restarted`` as in ``Continuation.advance``."""
+        totals = self._continuation.advance(snapshot, restarted=restarted)
+        previous = self.timeline.span
+        self.timeline.append(at, totals)
+        self._histograms.append(at, totals.engine.histograms)
+        if previous is not None and previous.end < at:
+            window = window_acceptance(self.timeline, previous.end, at)
+            if window is not None:
+                self._window_acceptances.observe(window.rate)
+        if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
+            self._kv_cache.observe(at, usage)
+        self._counters.update(totals.engine.counters)
+        self._positions = totals.engine.accepted_per_position or self._positions
+        self._latest, self.seen_at = snapshot, at
+        return totals
+
+    def report(self, key: EngineKey, now: float, *, fresh: bool) -> EngineReport:
+        """The state at ``now``; without what holds only for the moment where the last poll is not ``fresh``."""
+        latest = self._latest if fresh else None
+        return EngineReport(
+            key,
+            self._latest.traits if self._latest else frozenset(),
+            self._counters,
+            self._positions,
+            self._kv_cache.distribution,
+            self._window_acceptances,
+            latest.gauges if latest else {},
+            self._kv_cache.peak(now) if latest else None,
+            latest.kv_cache_capacity_tokens if latest else None,
+            self._latencies() if latest else {},
+            self._acceptance() if latest else None,
+        )
+
+    def _latencies(self) -> dict[Phase, Latency]:
+        found = {phase: latency(self._histograms.growth(phase)) for phase in Phase}
+        return {phase: known for phase, known in found.items() if known is not None}
+
+    def _acceptance(self) -> Acceptance | None:
+        span = self.timeline.span
+        if span is None:
+            return None
+        return window_acceptance(self.timeline, max(span.start, span.end - self._windows.latency), span.end)

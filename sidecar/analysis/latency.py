@@ -1,0 +1,43 @@
+"""Latency quantiles and the gap between the median and the tail."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sidecar.analysis.quantile import histogram_quantile
+from sidecar.engine.snapshot import HistogramReading
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count`` observations."""
+
+    quantiles: Mapping[float, float]
+    count: float
+
+    @property
+    def gap_seconds(self) -> float:
+        """P99 - P50."""
+        return self.quantiles[0.99] - self.quantiles[0.5]
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """P99 / P50; None where the median is 0, as TPOT's is where most replies have one token."""
+        return self.quantiles[0.99] / self.quantiles[0.5] if self.quantiles[0.5] > 0 else None
+
+
+def latency(histogram: HistogramReading | None) -> Latency | None:
+    """The latency in a window's growth of a histogram; None where nothing was observed."""
+    if histogram is None:
+        return None
+    found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
+    known = {quantile: value for quantile, value in found.items() if value is not None}
+    return Latency(known, histogram.count) if len(known) == len(QUANTILES) else None
+
+
+def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
+    """The gap P99 - P50 as a multiple of the baseline's; None where the baseline has no gap to compare with."""
+    if 0.5 not in baseline or 0.99 not in baseline or baseline[0.99] <= baseline[0.5]:
+        return None
+    return now.gap_seconds / (baseline[0.99] - baseline[0.5])

@@ -1,0 +1,25 @@
+"""Quantiles of bucketed observations, as Prometheus computes them."""
+
+from bisect import bisect_left
+
+from sidecar.engine.snapshot import HistogramReading
+
+
+def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
+    """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None without observations.
+
+    Straight-line interpolation within the bucket, whose lower edge is 0 for the first one; the highest finite
+    edge where the quantile falls beyond it. The formula is ``bucketQuantile`` of Prometheus
+    (``promql/quantile.go``), so our numbers are those of ``histogram_quantile()`` over the same buckets.
+    """
+    edges, counts = histogram.edges, histogram.counts
+    if len(edges) < 2 or counts[-1] <= 0:
+        return None
+    rank = quantile * counts[-1]
+    bucket = bisect_left(counts, rank, hi=len(counts) - 1)
+    if bucket == len(counts) - 1:
+        return edges[-2]
+    if bucket == 0 and edges[0] <= 0:
+        return edges[0]
+    start, below = (edges[bucket - 1], counts[bucket - 1]) if bucket else (0.0, 0.0)
+    return start + (edges[bucket] - start) * (rank - below) / (counts[bucket] - below)

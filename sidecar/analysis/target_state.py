@@ -1,0 +1,135 @@
+"""What is known of one vLLM server: every engine on its page, and how the scraping goes."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sidecar.analysis.engine_state import EngineReport, EngineState, Windows
+from sidecar.analysis.limitation import Limitation, limitations
+from sidecar.engine.merge import OTHER, merge
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
+from sidecar.engine.version import VersionFamily
+from sidecar.errors import ScrapeError
+
+_FRESH_INTERVALS = 2  # a poll's gauges are shown for this many intervals, then no more
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """One server at one moment.
+
+    ``last_scrape`` is when the last good page was read, Unix seconds; None before the first.
+    ``interval`` is the pause in force between two polls, ``duration`` what the last good one took: seconds.
+    """
+
+    name: str
+    up: bool
+    last_scrape: float | None
+    duration: float | None
+    interval: float
+    errors: Mapping[str, int]  # polls without a page, by ScrapeError.reason
+    last_error: ScrapeError | None  # None while up
+    malformed_lines: int
+    restarts: int
+    overflowed_engines: int  # polls' engines that were counted under "other"
+    version: VersionFamily
+    engines: tuple[EngineReport, ...]
+    limitations: Mapping[EngineKey, frozenset[Limitation]]
+
+
+class TargetState:
+    """A scrape sink: keeps what one server's pages tell; bounded in engines and in time."""
+
+    def __init__(self, name: str, windows: Windows, *, interval: float, max_engines: int) -> None:
+        """``interval`` is the one to expect until the first poll tells the real one."""
+        self.name = name
+        self._windows = windows
+        self._max_engines = max_engines
+        self._engines: dict[EngineKey, EngineState] = {}
+        self._limitations: dict[EngineKey, frozenset[Limitation]] = {}
+        self._version = VersionFamily.UNKNOWN
+        self._process_start: float | None = None
+        self._last_scrape: float | None = None
+        self._duration: float | None = None
+        self._interval = interval
+        self._errors: Tally[str] = Tally()
+        self._last_error: ScrapeError | None = None
+        self._malformed = 0
+        self._restarts = 0
+        self._overflowed = 0
+
+    @property
+    def engines(self) -> Mapping[EngineKey, EngineState]:
+        """The engines that the last pages showed."""
+        return self._engines
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
+        """Takes in one poll's page; see ``ScrapeSink``."""
+        restarted = self._restarted(page.process_start)
+        engines = self._bounded(page.engines)
+        totals = [
+            self._engines.setdefault(engine.key, EngineState(self._windows)).observe(at, engine, restarted=restarted)
+            for engine in engines
+        ]
+        self._restarts += any(total.restarted for total in totals)
+        several = page.process_start is None
+        self._limitations = {engine.key: limitations(engine, several_processes=several) for engine in engines}
+        if page.version is not VersionFamily.UNKNOWN:
+            self._version = page.version
+        self._malformed += page.malformed
+        self._last_scrape, self._duration, self._interval = at, duration, interval
+        self._last_error = None
+        self._forget(at - self._windows.history)
+
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002  the sink's signature
+        """Takes in a poll that gave nothing; see ``ScrapeSink``."""
+        self._errors[error.reason] += 1
+        self._last_error = error
+
+    def report(self, now: float) -> TargetReport:
+        """The state at ``now``, Unix seconds."""
+        up = self._is_fresh(now)
+        return TargetReport(
+            self.name,
+            up,
+            self._last_scrape,
+            self._duration,
+            self._interval,
+            self._errors,
+            self._last_error,
+            self._malformed,
+            self._restarts,
+            self._overflowed,
+            self._version,
+            tuple(
+                state.report(key, now, fresh=up and state.seen_at == self._last_scrape)
+                for key, state in self._engines.items()
+            ),
+            self._limitations if up else {},
+        )
+
+    def _is_fresh(self, now: float) -> bool:
+        if self._last_scrape is None or self._last_error is not None:
+            return False
+        return now - self._last_scrape <= _FRESH_INTERVALS * self._interval
+
+    def _restarted(self, process_start: float | None) -> bool | None:
+        """Whether vLLM's process is another than at the last poll; None where the pages don't tell."""
+        before, self._process_start = self._process_start, process_start
+        return None if before is None or process_start is None else before != process_start
+
+    def _bounded(self, engines: tuple[EngineSnapshot, ...]) -> list[EngineSnapshot]:
+        """The engines under their own keys up to the bound, first come first served, the rest as ``other``."""
+        own = [key for key in self._engines if key != OTHER]
+        free = self._max_engines - len(own)
+        new = [engine.key for engine in engines if engine.key not in self._engines]
+        kept = {*own, *new[:free]}
+        rest = [engine for engine in engines if engine.key not in kept]
+        self._overflowed += len(rest)
+        inside = [engine for engine in engines if engine.key in kept]
+        return [*inside, merge(rest)] if rest else inside
+
+    def _forget(self, before: float) -> None:
+        """Drops engines that a living vLLM has not shown for a long time: another model is served now."""
+        self._engines = {key: state for key, state in self._engines.items() if state.seen_at >= before}

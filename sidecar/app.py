@@ -1,0 +1,70 @@
+"""The whole data path: vLLM's pages → state → our page."""
+
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+
+from sidecar import options
+from sidecar.analysis.target_log import LoggedTarget
+from sidecar.analysis.target_state import TargetReport, TargetState
+from sidecar.engine.fetch import Fetcher
+from sidecar.engine.pacing import Pacing
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller
+from sidecar.export.collector import export_families
+from sidecar.export.exporter import Exporter
+from sidecar.export.reexport import own_series
+from sidecar.export.server import serving
+from sidecar.export.status import status
+from sidecar.export.web import Pages, make_web
+from sidecar.log import StateLog
+from sidecar.settings import Settings
+from sidecar.settings.groups import Target
+from sidecar.settings.places import Address
+from sidecar.supervise import Supervisor
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Address]:
+    """The sidecar, from here to the end of the block; gives the address of its own page.
+
+    Raises:
+        OSError: the address to listen on can't be had.
+    """
+    log = structlog.get_logger("sidecar")
+    async with AsyncExitStack() as stack:
+        supervisor = await stack.enter_async_context(Supervisor(log))
+        states: list[TargetState] = []
+        sources: list[PageSource] = []
+        for target in settings.vllms:
+            fetcher = Fetcher(target.vllm_url, options.fetch(settings))
+            stack.push_async_callback(fetcher.close)
+            sources.append(PageSource(fetcher, options.page_limits(settings), filtered=options.filtered(settings)))
+            states.append(target_state(target, settings))
+            sink = LoggedTarget(states[-1], log, StateLog(log))
+            pacing = Pacing(options.pacing(settings), random.random)
+            supervisor.start(target.name, Poller(sources[-1], pacing, sink, time.time, time.monotonic).run)
+
+        def reports() -> list[TargetReport]:
+            return [state.report(time.time()) for state in states]
+
+        export = options.export(settings)
+        exporter = Exporter(
+            lambda: export_families(reports(), supervisor.failures, export),
+            lambda: own_series([source.whole_page for source in sources], options.reexported(settings)),
+        )
+        pages = Pages(exporter, lambda: status(reports(), export), lambda: any(report.up for report in reports()))
+        yield await stack.enter_async_context(serving(make_web(pages), settings.listen))
+
+
+def target_state(target: Target, settings: Settings) -> TargetState:
+    """The empty state of one server."""
+    return TargetState(
+        target.name,
+        options.windows(settings),
+        interval=settings.scrape_interval,
+        max_engines=settings.limits.engines,
+    )

@@ -1,0 +1,1 @@
+"""One module a subcommand; each has ``run(arguments, settings) -> exit code``."""

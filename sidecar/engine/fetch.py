@@ -1,0 +1,102 @@
+"""One GET of vLLM's page: bounded in bytes and in time, its failures told apart by class."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from sidecar.errors import BadStatus, Interrupted, NotAnExposition, PageTooLarge, TimedOut, Unreachable
+
+# The text format only, and nothing compressed: vLLM would spend its own time on packing.
+_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
+_REDIRECTS = 2  # old versions send /metrics to /metrics/
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """``timeout`` is seconds for the whole exchange."""
+
+    timeout: float = 5.0
+    page_bytes: int = 8 * 1024 * 1024
+    tls: ssl.SSLContext | bool = True
+
+
+class Fetcher:
+    """GETs from one vLLM server over one kept connection."""
+
+    def __init__(self, base_url: str, options: FetchOptions) -> None:
+        """``base_url`` may end in ``/metrics`` already."""
+        self._base = base_url.rstrip("/").removesuffix("/metrics")
+        self._options = options
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(self, path: str) -> bytes:
+        """The body at a path, which is sent as it is.
+
+        Raises:
+            Unreachable: no connection.
+            TimedOut: the body was not whole in time.
+            BadStatus: an answer other than 200.
+            Interrupted: the answer broke off or broke HTTP.
+            PageTooLarge: more bytes than the limit; the rest is not read.
+            NotAnExposition: a compressed body, which was not asked for.
+        """
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                return await self._get(path)
+        except TimeoutError as error:
+            raise TimedOut(f"not whole after {self._options.timeout:g} s") from error
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+            raise Interrupted(type(error).__name__) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise Unreachable(_reason(error)) from error
+
+    async def close(self) -> None:
+        """Closes the connection; the next ``get`` opens another."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _get(self, path: str) -> bytes:
+        url = URL(self._base + path, encoded=True)
+        async with self._open_session().get(url, ssl=self._options.tls, max_redirects=_REDIRECTS) as response:
+            if response.status != 200:
+                raise BadStatus(f"status {response.status}")
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding != "identity":
+                raise NotAnExposition(f"the body is encoded as {encoding[:32]!r}")
+            return await self._body(response)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        limit = self._options.page_bytes
+        if response.content_length is not None and response.content_length > limit:
+            response.close()
+            raise PageTooLarge(f"{response.content_length} bytes announced; limit {limit}")
+        pieces: list[bytes] = []
+        received = 0
+        async for piece in response.content.iter_any():
+            received += len(piece)
+            if received > limit:
+                response.close()
+                raise PageTooLarge(f"more than {limit} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=_HEADERS,
+                auto_decompress=False,
+                connector=aiohttp.TCPConnector(limit=1),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._session
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without addresses: these are in the settings."""
+    told = error.strerror if isinstance(error, OSError) and error.strerror else None
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__

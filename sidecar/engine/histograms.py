@@ -1,0 +1,46 @@
+"""One engine's latency histograms over a sliding window, as growth between two readings."""
+
+from collections import deque
+from collections.abc import Mapping
+
+from sidecar.engine.names import Phase
+from sidecar.engine.snapshot import HistogramReading
+
+_READINGS = 60  # a window: its start is known to a sixtieth of its length
+
+
+class HistogramWindow:
+    """Bounded history of carried-on histograms (``Continuation``); times must rise."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is in the clock's seconds."""
+        self._window = window
+        self._kept: deque[tuple[float, Mapping[Phase, HistogramReading]]] = deque()
+        self._latest: tuple[float, Mapping[Phase, HistogramReading]] | None = None
+
+    def append(self, at: float, histograms: Mapping[Phase, HistogramReading]) -> None:
+        """Adds a reading. One that is not later than the last begins the history anew: the clock was set back."""
+        if self._latest is not None and at <= self._latest[0]:
+            self._kept.clear()
+        self._latest = (at, histograms)
+        if not self._kept or at - self._kept[-1][0] >= self._window / _READINGS:
+            self._kept.append(self._latest)
+        # The oldest one kept is the last at or before the window's start.
+        while len(self._kept) > 1 and self._kept[1][0] <= at - self._window:
+            self._kept.popleft()
+
+    def growth(self, phase: Phase) -> HistogramReading | None:
+        """What was observed in the window that ends at the last reading.
+
+        The window is shorter while the history is. None where vLLM does not keep this histogram, where one
+        reading is all there is, or where the buckets changed within the window.
+        """
+        if self._latest is None or phase not in self._latest[1]:
+            return None
+        now = self._latest[1][phase]
+        first = next((histograms for at, histograms in self._kept if phase in histograms), None)
+        if first is None or first is self._latest[1] or first[phase].edges != now.edges:
+            return None
+        before = first[phase]
+        counts = tuple(new - old for new, old in zip(now.counts, before.counts, strict=True))
+        return HistogramReading(now.edges, counts, now.sum - before.sum)

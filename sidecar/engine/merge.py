@@ -1,0 +1,50 @@
+"""Several engines as one: what lies past the bound on label values is kept as ``other``."""
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
+
+OTHER = EngineKey("other", "other")
+_HIGHEST = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
+
+
+def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
+    """At least one engine's quantities under one key: sums, but the highest of the ratios."""
+    capacities = [engine.kv_cache_capacity_tokens for engine in engines]
+    known = [capacity for capacity in capacities if capacity is not None]
+    return EngineSnapshot(
+        key,
+        {
+            counter: value
+            for counter in Counter
+            if (value := _sum(e.counters.get(counter) for e in engines)) is not None
+        },
+        tuple(map(sum, zip_longest(*(engine.accepted_per_position for engine in engines), fillvalue=0.0))),
+        {gauge: value for gauge in Gauge if (value := _gauge(gauge, engines)) is not None},
+        {phase: reading for phase in Phase if (reading := _histogram(phase, engines)) is not None},
+        sum(known) if len(known) == len(capacities) else None,
+        frozenset().union(*(engine.traits for engine in engines)),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:
+    known = [engine.gauges[gauge] for engine in engines if gauge in engine.gauges]
+    if not known:
+        return None
+    return max(known) if gauge in _HIGHEST else sum(known)
+
+
+def _histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:
+    readings = [engine.histograms[phase] for engine in engines if phase in engine.histograms]
+    if not readings or len({reading.edges for reading in readings}) > 1:
+        return None
+    counts = tuple(map(sum, zip(*(reading.counts for reading in readings), strict=True)))
+    return HistogramReading(readings[0].edges, counts, sum(reading.sum for reading in readings))

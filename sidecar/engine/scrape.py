@@ -1,0 +1,59 @@
+"""The polling loop of one vLLM server: one poll at a time, for as long as the program runs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from sidecar.engine.pacing import Pacing
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.errors import ScrapeError
+
+
+class ScrapeSink(Protocol):
+    """Where polls end up. Times are Unix seconds, durations seconds."""
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
+        """A poll gave a page; ``interval`` is how soon the next one comes."""
+
+    def failed(self, at: float, error: ScrapeError) -> None:
+        """A poll gave nothing."""
+
+
+class Poller:
+    """Polls one server and delivers to one sink."""
+
+    def __init__(
+        self,
+        source: PageSource,
+        pacing: Pacing,
+        sink: ScrapeSink,
+        wall_clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._pacing = pacing
+        self._sink = sink
+        self._wall_clock = wall_clock
+        self._monotonic = monotonic
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        while True:
+            started = self._monotonic()
+            pause = await self.poll()
+            await asyncio.sleep(max(pause - (self._monotonic() - started), 0))
+
+    async def poll(self) -> float:
+        """One poll; returns the seconds from its start to the next one's."""
+        wall, started = self._wall_clock(), self._monotonic()
+        try:
+            page = await self._source.next()
+        except ScrapeError as error:
+            self._sink.failed(self._wall_clock(), error)
+            return self._pacing.failed()
+        duration = self._monotonic() - started
+        pause = self._pacing.succeeded(duration)
+        # vLLM read its counters somewhere between the request and the reply.
+        self._sink.scraped(wall + duration / 2, duration, pause, page)
+        return pause

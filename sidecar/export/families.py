@@ -1,0 +1,64 @@
+"""Samples by metric, between the state and the page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sidecar.analysis.distribution import Distribution
+from sidecar.export.metrics import Kind, Metric
+
+Labels = tuple[str, ...]  # values, in the order of the metric's label names
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric's samples: ``values[i]`` stands under ``labels[i]``.
+
+    A histogram's sample is a row of ``len(edges) + 3`` values: the cumulative counts by ``edges`` and +Inf, the count,
+    the sum. Other metrics have one value a sample and no edges.
+    """
+
+    metric: Metric
+    label_names: tuple[str, ...]
+    labels: list[Labels] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    edges: tuple[float, ...] = ()
+
+
+class Families:
+    """Collects samples in the order in which they come."""
+
+    def __init__(self, scope_names: tuple[str, ...] = ()) -> None:
+        """``scope_names`` are label names that every series has in front of its metric's own."""
+        self._scope_names = scope_names
+        self._families: dict[str, Family] = {}
+        self.scope: Labels = ()  # the values of the scope's labels for what is added from now on
+
+    def add(self, metric: Metric, value: float | None, *labels: str) -> None:
+        """Adds a counter's or gauge's sample; None is absence and adds nothing."""
+        if value is not None:
+            family = self._family(metric)
+            family.labels.append(self.scope + labels)
+            family.values.append(value)
+
+    def add_histogram(self, metric: Metric, distribution: Distribution, *labels: str) -> None:
+        """Adds a histogram's sample; all of one metric have the same edges."""
+        family = self._family(metric, distribution.edges)
+        family.labels.append(self.scope + labels)
+        counts = distribution.cumulative()
+        family.values.extend((*counts, counts[-1], distribution.sum))
+
+    def all(self) -> Sequence[Family]:
+        """The families that have samples."""
+        return list(self._families.values())
+
+    def _family(self, metric: Metric, edges: tuple[float, ...] = ()) -> Family:
+        family = self._families.get(metric.name)
+        if family is None:
+            family = Family(metric, self._scope_names + metric.labels, edges=edges)
+            self._families[metric.name] = family
+        return family
+
+
+def is_histogram(family: Family) -> bool:
+    """Whether the family's samples are rows of bucket counts."""
+    return family.metric.kind is Kind.HISTOGRAM

@@ -1,0 +1,233 @@
+"""A small web server that no client can hold: deadlines on heads and idling, a limit on connections.
+
+aiohttp alone keeps a connection open for as long as a client likes that sends half a head, or none, or never takes
+its response (measured on 3.14). Here each connection's protocol is wrapped in one that knows two states. While a
+handler runs it leaves the connection alone: bounding its body is the handler's business. Otherwise a deadline
+runs: ``header_seconds`` from the connection's or the next request's first byte until its handler starts, and
+``idle_seconds`` after a handler has returned, within which the response must be taken and a next request begin.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardOptions:
+    """Limits of a guarded server; times are seconds."""
+
+    header_seconds: float = 10.0  # from a head's first byte (or the connection's start) to its last
+    idle_seconds: float = 75.0  # for a response to be taken and the next request to begin
+    linger_seconds: float = 2.0  # to read on after an answer that came before the body's end
+    shutdown_seconds: float = 2.0  # for running handlers when the server stops
+    max_connections: int = 64  # open at once; a further one is closed unanswered
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStats:
+    """A snapshot. All but ``connections`` only grow."""
+
+    connections: int  # open now
+    refused: int  # closed at once: too many
+    timed_out: int  # cut at a deadline
+    malformed: int  # requests that were not HTTP; aiohttp answers 400
+    failed: int  # requests whose handler raised; aiohttp answers 500
+
+
+class GuardedServer:
+    """Serves ``app`` on one address, from ``start`` to ``stop``; it can't be started twice.
+
+    ``app`` must not be frozen yet. Bodies are handed on as sent: what reads one also bounds and decompresses it.
+    Nothing that a client sent is logged: neither access lines nor aiohttp's tracebacks, which quote the request.
+    """
+
+    def __init__(self, app: web.Application, options: GuardOptions | None = None) -> None:
+        self.options = options or GuardOptions()
+        self._refused = 0
+        self._timed_out = 0
+        self._faults = _Faults()
+        self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
+        self._listener: asyncio.Server | None = None
+        app.middlewares.insert(0, self._middleware())
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=self._faults.logger,
+            auto_decompress=False,
+            keepalive_timeout=self.options.idle_seconds,
+            lingering_time=self.options.linger_seconds,
+            shutdown_timeout=self.options.shutdown_seconds,
+        )
+
+    @property
+    def stats(self) -> GuardStats:
+        """What was counted so far."""
+        open_now, faults = len(self._connections), self._faults
+        return GuardStats(open_now, self._refused, self._timed_out, faults.malformed, faults.failed)
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listens on ``host`` and ``port`` (0: any free one) and returns both as bound.
+
+        Raises:
+            OSError: the address is in use or not ours.
+        """
+        await self._runner.setup()
+        try:
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(lambda: _Connection(self), host, port)
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        bound_host, bound_port = self._listener.sockets[0].getsockname()[:2]
+        return bound_host, bound_port
+
+    async def stop(self) -> None:
+        """Stops listening, lets running handlers end for ``shutdown_seconds``, cuts what is left. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await self._runner.cleanup()
+        for connection in list(self._connections.values()):
+            connection.cut()
+
+    def admit(self, connection: "_Connection") -> asyncio.Protocol | None:
+        """aiohttp's protocol for a new connection; None: there are too many."""
+        server = self._runner.server
+        if server is None or len(self._connections) >= self.options.max_connections:
+            self._refused += 1
+            return None
+        protocol = server()
+        self._connections[protocol] = connection
+        return protocol
+
+    def forget(self, protocol: asyncio.BaseProtocol) -> None:
+        """The connection of ``protocol`` is gone."""
+        self._connections.pop(protocol, None)
+
+    def expired(self) -> None:
+        """A connection met its deadline."""
+        self._timed_out += 1
+
+    def _middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+        @web.middleware
+        async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection = self._connections.get(request.protocol)
+            if connection is None:  # the client left before its request's turn came
+                return await handler(request)
+            connection.serving()
+            try:
+                return await handler(request)
+            finally:
+                connection.waiting()
+
+        return serving
+
+
+class _Connection(asyncio.Protocol):
+    """Hands everything on to aiohttp's protocol and cuts the connection when its deadline passes."""
+
+    def __init__(self, server: GuardedServer) -> None:
+        self._server = server
+        self._inner: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_serving = False
+        self._is_head_begun = True  # a fresh connection owes its first head from the start
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a stream transport was expected")
+        self._transport = transport
+        self._inner = self._server.admit(self)
+        if self._inner is None:
+            transport.abort()
+            return
+        self._inner.connection_made(transport)
+        self._arm(self._server.options.header_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_serving and not self._is_head_begun:
+            self._is_head_begun = True
+            self._arm(self._server.options.header_seconds)
+        if self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        if self._inner is not None:
+            self._server.forget(self._inner)
+            self._inner.connection_lost(exc)
+            self._inner = None
+
+    def serving(self) -> None:
+        """A handler starts: no deadline until it returns."""
+        self._is_serving = True
+        self._disarm()
+
+    def waiting(self) -> None:
+        """The handler has returned."""
+        self._is_serving = False
+        self._is_head_begun = False
+        if self._inner is not None:
+            self._arm(self._server.options.idle_seconds)
+
+    def cut(self) -> None:
+        """Closes at once; unsent bytes are lost. A close that flushes would wait for a client that does not read."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _arm(self, seconds: float) -> None:
+        self._disarm()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._server.expired()
+        self.cut()
+
+
+class _Faults(logging.Handler):
+    """Stands in for aiohttp's log: counts, and names an unexpected error's class when it changes."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.malformed = 0
+        self.failed = 0
+        self._last_failure = ""
+        self.logger = logging.Logger("guard", logging.WARNING)  # of its own: never handed on to the root's handlers
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = record.exc_info[0] if record.exc_info else None
+        if kind is not None and issubclass(kind, HttpProcessingError):
+            self.malformed += 1
+            return
+        self.failed += 1
+        failure = "no exception" if kind is None else kind.__name__
+        if failure != self._last_failure:
+            self._last_failure = failure
+            _log.error("a request failed in its handler: %s", failure)

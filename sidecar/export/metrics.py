@@ -1,0 +1,107 @@
+"""Every metric this program exports: name, type, help and labels in one place.
+
+Names, types, labels and meanings are a contract with rules, dashboards and users (``tests/contract/metrics.txt``).
+Ratios are 0 to 1, times seconds. With ``targets`` set, every series also has the label ``target``.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """A metric's type, as ``# TYPE`` names it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: ``name`` as it stands on the page, a counter's ``_total`` included."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+def _counter(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"specdec_{name}_total", Kind.COUNTER, text, labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"specdec_{name}", Kind.GAUGE, text, labels)
+
+
+def _histogram(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"specdec_{name}", Kind.HISTOGRAM, text, labels)
+
+
+_ENGINE = ("model_name", "engine")
+
+# The sidecar itself.
+BUILD_INFO = _gauge("build_info", "1; the labels tell which build this is.", "version", "python_version")
+UP = _gauge("up", "Whether the last poll of vLLM's page succeeded, and not too long ago.")
+LAST_SCRAPE = _gauge("last_scrape_timestamp_seconds", "When the last good page was read, Unix time.")
+SCRAPE_DURATION = _gauge("scrape_duration_seconds", "How long the last good poll took.")
+SCRAPE_INTERVAL = _gauge("scrape_interval_seconds", "The pause in force between two polls.")
+SCRAPE_ERRORS = _counter("scrape_errors", "Polls that gave no usable page.", "reason")
+MALFORMED_LINES = _counter("scrape_malformed_lines", "Lines and histograms of vLLM's page that were skipped.")
+VLLM_RESTARTS = _counter("vllm_restarts", "Restarts of vLLM that were seen.")
+VLLM_INFO = _gauge("vllm_info", "1; which vLLM the page looks like.", "version")
+INTERNAL_ERRORS = _counter(
+    "internal_errors", "Failures of the sidecar's own, by the part that was started again.", "part"
+)
+LABEL_OVERFLOW = _counter("label_overflow", "Values that were exported as 'other' to bound the series.", "label")
+THRESHOLD = _gauge("threshold", "Every threshold in force, for rules and dashboards to read.", "name")
+
+# vLLM's counters under one name for every version, carried on across its restarts.
+ENGINE_DRAFTS = _counter("engine_drafts", "Verification steps of speculating requests.", *_ENGINE)
+ENGINE_DRAFT_TOKENS = _counter("engine_draft_tokens", "Draft tokens proposed.", *_ENGINE)
+ENGINE_ACCEPTED_TOKENS = _counter("engine_accepted_tokens", "Draft tokens accepted.", *_ENGINE)
+ENGINE_ACCEPTED_PER_POSITION = _counter(
+    "engine_accepted_tokens_per_position", "Draft tokens accepted, by draft position from 0.", *_ENGINE, "position"
+)
+GENERATION_TOKENS = _counter("generation_tokens", "Tokens generated.", *_ENGINE)
+PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens processed.", *_ENGINE)
+PREEMPTIONS = _counter("preemptions", "Requests that were preempted for want of KV cache.", *_ENGINE)
+PREFIX_CACHE_QUERIES = _counter(
+    "prefix_cache_queries", "Tokens looked up in the prefix cache (blocks before vLLM 0.9).", *_ENGINE
+)
+PREFIX_CACHE_HITS = _counter(
+    "prefix_cache_hits", "Tokens found in the prefix cache (blocks before vLLM 0.9).", *_ENGINE
+)
+
+# What the counters and histograms mean.
+ENGINE_WINDOW_ACCEPTANCE = _histogram(
+    "engine_window_acceptance_ratio", "Accepted / drafted tokens, one observation a poll that drafted.", *_ENGINE
+)
+ENGINE_LIFETIME_ACCEPTANCE = _gauge(
+    "engine_lifetime_acceptance_ratio",
+    "V0 engine only: vLLM's own accepted / drafted since its start, which hides drops.",
+    *_ENGINE,
+)
+ENGINE_LATENCY = _gauge(
+    "engine_latency_seconds",
+    "Quantiles of vLLM's own histograms over the sliding window.",
+    *_ENGINE,
+    "phase",
+    "quantile",
+)
+ENGINE_LATENCY_GAP = _gauge("engine_latency_gap_seconds", "P99 - P50 over the sliding window.", *_ENGINE, "phase")
+ENGINE_LATENCY_GAP_RATIO = _gauge("engine_latency_gap_ratio", "P99 / P50 over the sliding window.", *_ENGINE, "phase")
+LATENCY_BASELINE = _gauge(
+    "latency_baseline_seconds", "Quantiles from the configured baseline.", "model_name", "phase", "quantile"
+)
+ENGINE_LIMITATION = _gauge(
+    "engine_limitation", "1 for each thing that can't be known of this engine from its page.", *_ENGINE, "limitation"
+)
+
+# KV cache and load.
+KV_CACHE_USAGE = _gauge("kv_cache_usage_ratio", "Share of the KV cache in use at the last poll.", *_ENGINE)
+KV_CACHE_PEAK = _gauge("kv_cache_usage_peak_ratio", "Highest share in use at any poll of the last minute.", *_ENGINE)
+KV_CACHE_SAMPLED = _histogram("kv_cache_sampled_usage_ratio", "Share in use, one observation a poll.", *_ENGINE)
+KV_CACHE_CAPACITY = _gauge("kv_cache_capacity_tokens", "Tokens that the KV cache holds.", *_ENGINE)
+REQUESTS_RUNNING = _gauge("requests_running", "Requests in execution at the last poll.", *_ENGINE)
+REQUESTS_WAITING = _gauge("requests_waiting", "Requests waiting at the last poll.", *_ENGINE)

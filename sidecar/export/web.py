@@ -1,0 +1,64 @@
+"""The sidecar's own HTTP server: the metrics page, probes, status and the landing page."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from sidecar.export.exporter import Exporter
+from sidecar.export.landing import landing_page
+
+_QUERY_NAMES = 200  # more than that in ?name[]= and it is no selection
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What the server shows; each is called for every request and must be quick.
+
+    ``ready`` tells whether every server has been read at least once or is at least being tried.
+    """
+
+    exporter: Exporter
+    status: Callable[[], dict[str, Any]]
+    ready: Callable[[], bool]
+
+
+def make_web(pages: Pages) -> web.Application:
+    """The application; it takes no bodies."""
+    app = web.Application(client_max_size=0)
+
+    async def metrics(request: web.Request) -> web.Response:
+        names = request.query.getall("name[]", [])[:_QUERY_NAMES]
+        rendered = pages.exporter.render(
+            request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""), frozenset(names)
+        )
+        return web.Response(body=rendered.body, headers=rendered.headers)
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="healthy\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.Response(text="ready\n") if pages.ready() else web.Response(status=503, text="not ready\n")
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response(pages.status(), dumps=_dumps, headers={"Cache-Control": "no-store"})
+
+    async def landing(_: web.Request) -> web.Response:
+        return web.Response(
+            text=landing_page(pages.status()),
+            content_type="text/html",
+            headers={"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'self' 'unsafe-inline'"},
+        )
+
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/-/healthy", healthy)
+    app.router.add_get("/-/ready", ready)
+    app.router.add_get("/api/v1/status", status)
+    app.router.add_get("/", landing)
+    return app
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, allow_nan=False)

@@ -1,0 +1,169 @@
+"""Logging: JSON lines for machines, a readable form for terminals, and one line per change of a lasting fault.
+
+Everything goes through one handler, the standard library's loggers (aiohttp, asyncio) included. Credentials in
+URLs are taken out on the way.
+"""
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://", re.ASCII)
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_USER_INFORMATION = re.compile(r"(?<=://)\S*@")
+_MOST_REASONS = 16  # they are few and fixed words; were they not, the log would still end
+_SILENT = ("aiohttp.access",)  # a line per scrape and request tells nothing that the metrics don't
+
+
+def redacted(url: str) -> str:
+    """A URL, sound or not, with ``***`` for user information, query and fragment; in doubt, too much is taken out."""
+    scheme = _SCHEME.match(url)
+    start = scheme.group() if scheme else ""
+    place = _QUERY.sub("", url[len(start) :])
+    query = url[len(start) + len(place) :]
+    if "@" in query:  # a query with an @ in it, or a password with a question mark
+        return f"{start}***"
+    _, at, host = place.rpartition("@")
+    return f"{start}{'***@' if at else ''}{host}{query[:1]}{'***' if query else ''}"
+
+
+def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
+    """Send every log line of the process to ``stream``; a later call replaces an earlier one.
+
+    ``level`` is debug, info, warning or error; ``fmt`` is json, console or auto: JSON unless ``stream`` is a terminal.
+    A JSON line has ``ts`` (UTC, ISO 8601), ``level``, ``event``, ``logger`` and the event's own fields.
+    """
+    console = fmt == "console" or (fmt == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        structlog.stdlib.PositionalArgumentsFormatter(),
+    ]
+    ending: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    ending += _console(stream) if console else _json()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=ending))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    for name in _SILENT:
+        logging.getLogger(name).disabled = True
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _json() -> list[Processor]:
+    return [structlog.processors.format_exc_info, redact, _ordered, structlog.processors.JSONRenderer()]
+
+
+def _console(stream: TextIO) -> list[Processor]:
+    # Tracebacks are made text first, to be redacted, and plainly: structlog's rich ones show local variables.
+    plain = structlog.dev.plain_traceback
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(), timestamp_key="ts", exception_formatter=plain, pad_event_to=0
+    )
+    return [structlog.processors.format_exc_info, redact, renderer]
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Take user information out of fields named ``url`` or ``…_url``, and out of whatever looks like a URL elsewhere.
+
+    What JSON has no word for becomes text here, so that it passes through as well.
+    """
+    return _fields(event)
+
+
+def _fields(event: Mapping[Any, Any], *, is_url: bool = False) -> dict[str, Any]:
+    names = {key: str(key) for key in event}
+    return {
+        name: _clean(event[key], is_url=is_url or name == "url" or name.endswith("_url")) for key, name in names.items()
+    }
+
+
+def _clean(value: Any, *, is_url: bool = False) -> Any:
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, dict):
+        return _fields(value, is_url=is_url)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_clean(inner, is_url=is_url) for inner in value]
+    return redacted(str(value)) if is_url else _USER_INFORMATION.sub("***@", str(value))
+
+
+def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event} | dict(event)
+
+
+class Log(Protocol):
+    """What of a structlog logger is needed here."""
+
+    def warning(self, event: str, **fields: Any) -> Any:
+        """Log that something is wrong."""
+
+    def info(self, event: str, **fields: Any) -> Any:
+        """Log that something is as it is."""
+
+
+@dataclass(slots=True)
+class _Fault:
+    since: float
+    times: int = 0
+    reasons: set[str] = field(default_factory=set)
+
+
+class StateLog:
+    """One line when a fault begins, one when it has a reason not seen since, one when it is over; none in between.
+
+    ``key`` says what is at fault, such as one target. At most ``most_keys`` faults are followed at one time; one line
+    says that there are more, which are then not logged. The clock is in seconds and never runs backwards.
+    """
+
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic, most_keys: int = 256) -> None:
+        self._log = log
+        self._clock = clock
+        self._most_keys = most_keys
+        self._faults: dict[str, _Fault] = {}
+        self._overflowing = False
+
+    def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
+        """It has happened once more; logged where ``reason`` is new in this fault."""
+        known = self._faults.get(key)
+        if known is None:
+            if len(self._faults) >= self._most_keys:
+                self._overflow()
+                return
+            known = self._faults[key] = _Fault(self._clock())
+        known.times += 1
+        if reason in known.reasons or len(known.reasons) >= _MOST_REASONS:
+            return
+        known.reasons.add(reason)
+        self._log.warning(event, **({"reason": reason} if reason else {}), **fields)
+
+    def clear(self, key: str, event: str, **fields: Any) -> None:
+        """All is well; logged where it was not, with ``times`` it happened and ``seconds`` since it began."""
+        known = self._faults.pop(key, None)
+        if known is None:
+            return
+        self._overflowing = False
+        self._log.info(event, times=known.times, seconds=round(self._clock() - known.since, 3), **fields)
+
+    def _overflow(self) -> None:
+        if not self._overflowing:
+            self._overflowing = True
+            self._log.warning("more faults at one time than are followed", most=self._most_keys)

@@ -1,0 +1,274 @@
+"""Log lines in both forms, what is kept out of them, and one line per change of a fault."""
+
+import io
+import json
+import logging
+import math
+from datetime import UTC, datetime
+
+import pytest
+import structlog
+
+from sidecar.log import StateLog, configure_logging, redacted
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was():
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    access = logging.getLogger("aiohttp.access")
+    yield
+    root.handlers, access.disabled = handlers, False
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def lines():
+    """Everything logged since, as parsed JSON lines."""
+    stream = io.StringIO()
+    configure_logging("info", "auto", stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_json_line_has_time_level_event_and_fields(lines):
+    structlog.get_logger("sidecar.test").info("scrape failed", reason="timeout", seconds=1.5)
+    (line,) = lines()
+    at = datetime.fromisoformat(line.pop("ts"))
+    assert at.tzinfo == UTC
+    expected = {
+        "level": "info",
+        "event": "scrape failed",
+        "logger": "sidecar.test",
+        "reason": "timeout",
+        "seconds": 1.5,
+    }
+    assert line == expected
+
+
+def test_a_line_begins_with_what_a_reader_looks_for_first(lines):
+    structlog.get_logger("sidecar.test").info("hello", a=1)
+    assert list(lines()[0]) == ["ts", "level", "event", "logger", "a"]
+
+
+def test_the_standard_library_s_loggers_go_the_same_way(lines):
+    logging.getLogger("aiohttp.server").warning("bad %s", "request")
+    assert [(line["level"], line["event"], line["logger"]) for line in lines()] == [
+        ("warning", "bad request", "aiohttp.server")
+    ]
+
+
+@pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
+def test_an_exception_is_one_line_with_its_traceback_and_without_local_variables(lines, get_logger):
+    def fails():
+        prompt = f"{chr(104)}unter2"
+        raise ValueError("no " + str(len(prompt)))
+
+    try:
+        fails()
+    except ValueError:
+        get_logger("sidecar.test").exception("failed")
+    (line,) = lines()
+    assert line["event"] == "failed"
+    assert "ValueError: no 7" in line["exception"]
+    assert "hunter2" not in json.dumps(line)
+
+
+@pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
+def test_only_lines_of_the_level_and_above_are_logged(get_logger):
+    stream = io.StringIO()
+    configure_logging("warning", "json", stream)
+    log = get_logger("sidecar.test")
+    log.info("quiet")
+    log.warning("loud")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+def test_aiohttp_s_access_log_is_off(lines):
+    logging.getLogger("aiohttp.access").error("GET /metrics")
+    assert lines() == []
+    assert not logging.getLogger("aiohttp.access").isEnabledFor(logging.ERROR)
+
+
+def test_a_second_configuration_takes_the_place_of_the_first(lines):
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    structlog.get_logger("sidecar.test").info("once")
+    assert lines() == []
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "fmt", "is_json"),
+    [
+        (io.StringIO, "auto", True),
+        (Terminal, "auto", False),
+        (io.StringIO, "console", False),
+        (Terminal, "json", True),
+    ],
+)
+def test_the_form_follows_the_setting_or_else_the_terminal(stream, fmt, is_json):
+    out = stream()
+    configure_logging("info", fmt, out)
+    structlog.get_logger("sidecar.test").info("hello", reason="x")
+    assert out.getvalue().startswith("{") is is_json
+    assert "hello" in out.getvalue()
+
+
+def test_colours_are_for_terminals_alone():
+    for out, coloured in ((Terminal(), True), (io.StringIO(), False)):
+        configure_logging("info", "console", out)
+        structlog.get_logger("sidecar.test").info("hello")
+        assert ("\x1b[" in out.getvalue()) is coloured
+
+
+def test_a_console_traceback_shows_no_local_variables():
+    out = Terminal()
+    configure_logging("info", "console", out)
+    secret = f"{chr(104)}unter2"
+    try:
+        int(secret.removeprefix("hunter") + "x")
+    except ValueError:
+        structlog.get_logger("sidecar.test").exception("failed")
+    assert "ValueError" in out.getvalue()
+    assert "hunter2" not in out.getvalue()
+
+
+URL = "http://me:hunter2@host:8000/v1"
+
+
+@pytest.mark.parametrize("fmt", ["json", "console"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": URL},
+        {"url": "me:hunter2@host"},
+        {"vllm_url": "http://me:hun/hunter2@host?key=hunter2"},
+        {"url": [URL]},
+        {"error": ValueError(f"can't reach {URL}")},
+        {"text": f"{URL} and http://you:hunter2@there"},
+        {"target": {"vllm_url": "me:hunter2@host"}},
+        {"targets": [{"at": URL}, (URL,)]},
+    ],
+)
+def test_no_credential_of_a_url_is_logged(fmt, fields):
+    out = io.StringIO()
+    configure_logging("info", fmt, out)
+    structlog.get_logger("sidecar.test").info("polling", **fields)
+    logging.getLogger("aiohttp").info("polling %s", URL)
+    structlog.get_logger("sidecar.test").error(URL, exc_info=ValueError(URL))
+    assert "polling" in out.getvalue()
+    assert "hunter2" not in out.getvalue()
+
+
+def test_a_redacted_url_still_names_the_place():
+    assert redacted(URL) == "http://***@host:8000/v1"
+    assert redacted("http://host:8000/v1") == "http://host:8000/v1"
+    assert redacted("http://host/?key=x") == "http://host/?***"
+
+
+def test_values_without_a_word_in_json_are_text(lines):
+    structlog.get_logger("sidecar.test").info("odd", a=math.nan, b=math.inf, c={1}, d={2: None}, e=b"x", f=True)
+    (line,) = lines()
+    assert {key: line[key] for key in "abcdef"} == {
+        "a": "nan",
+        "b": "inf",
+        "c": [1],
+        "d": {"2": None},
+        "e": "b'x'",
+        "f": True,
+    }
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def states(lines, clock):
+    return StateLog(structlog.get_logger("sidecar.test"), clock, most_keys=2)
+
+
+def told(lines):
+    return [{key: line[key] for key in line if key not in {"ts", "logger"}} for line in lines()]
+
+
+def test_a_lasting_fault_is_logged_once_and_its_end_with_count_and_length(states, clock, lines):
+    for _ in range(3):
+        states.fault("a", "scrape failed", reason="timeout", url="http://host")
+        clock.now += 10
+    states.clear("a", "scrape works again", url="http://host")
+    states.clear("a", "scrape works again", url="http://host")
+    assert told(lines) == [
+        {"level": "warning", "event": "scrape failed", "reason": "timeout", "url": "http://host"},
+        {"level": "info", "event": "scrape works again", "times": 3, "seconds": 30.0, "url": "http://host"},
+    ]
+
+
+def test_another_reason_is_logged_and_one_seen_in_this_fault_is_not(states, clock, lines):
+    for reason in ("timeout", "status", "timeout", "status"):
+        states.fault("a", "failed", reason=reason)
+        clock.now += 1
+    states.clear("a", "recovered")
+    states.fault("a", "failed", reason="timeout")
+    assert [(line["event"], line.get("reason"), line.get("times")) for line in lines()] == [
+        ("failed", "timeout", None),
+        ("failed", "status", None),
+        ("recovered", None, 4),
+        ("failed", "timeout", None),
+    ]
+
+
+def test_a_fault_without_a_reason_is_logged_once(states, lines):
+    states.fault("a", "failed")
+    states.fault("a", "failed")
+    assert told(lines) == [{"level": "warning", "event": "failed"}]
+
+
+def test_faults_of_two_keys_are_two(states, lines):
+    states.fault("a", "failed", reason="x")
+    states.fault("b", "failed", reason="x")
+    states.clear("b", "recovered")
+    states.fault("a", "failed", reason="x")
+    assert [line["event"] for line in lines()] == ["failed", "failed", "recovered"]
+
+
+def test_what_was_never_wrong_is_not_reported_as_right(states, lines):
+    states.clear("a", "recovered")
+    assert lines() == []
+
+
+def test_past_the_most_keys_one_line_says_so(states, lines):
+    for key in "abcdcd":
+        states.fault(key, f"{key} failed")
+    assert [line["event"] for line in lines()] == ["a failed", "b failed", "more faults at one time than are followed"]
+    states.clear("c", "c recovered")
+    states.clear("a", "a recovered")
+    states.fault("c", "c failed")
+    states.fault("d", "d failed")
+    assert [line["event"] for line in lines()[3:]] == [
+        "a recovered",
+        "c failed",
+        "more faults at one time than are followed",
+    ]
+
+
+def test_reasons_without_end_do_not_fill_the_log(states, lines):
+    for number in range(1000):
+        states.fault("a", "failed", reason=f"reason {number}")
+    assert 0 < len(lines()) <= 16
+    states.clear("a", "recovered")
+    assert lines()[-1]["times"] == 1000

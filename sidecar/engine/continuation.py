@@ -91,7 +91,6 @@ def _histograms(
         if before is None or before.edges != reading.edges:
             carried[phase] = reading  # first seen, or another version's buckets: nothing to carry on
             continue
-        old = base.get(phase, HistogramReading(reading.edges, (), 0.0))
-        counts = _add(before.counts, old.counts, reading.counts)
-        carried[phase] = HistogramReading(reading.edges, counts, before.sum + reading.sum - old.sum)
+        old = base.get(phase, HistogramReading(reading.edges, ()))
+        carried[phase] = HistogramReading(reading.edges, _add(before.counts, old.counts, reading.counts))
     return carried

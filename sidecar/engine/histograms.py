@@ -43,4 +43,4 @@ class HistogramWindow:
             return None
         before = first[phase]
         counts = tuple(new - old for new, old in zip(now.counts, before.counts, strict=True))
-        return HistogramReading(now.edges, counts, now.sum - before.sum)
+        return HistogramReading(now.edges, counts)

@@ -47,4 +47,4 @@ def _histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramRead
     if not readings or len({reading.edges for reading in readings}) > 1:
         return None
     counts = tuple(map(sum, zip(*(reading.counts for reading in readings), strict=True)))
-    return HistogramReading(readings[0].edges, counts, sum(reading.sum for reading in readings))
+    return HistogramReading(readings[0].edges, counts)

@@ -82,7 +82,6 @@ HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
     Phase.E2E: ("e2e_request_latency_seconds",),
     Phase.QUEUE: ("request_queue_time_seconds",),
 }
-HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
 DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
@@ -92,20 +91,21 @@ PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages 
 STEP_TOKENS = "iteration_tokens_total"  # a histogram, whatever its ending: its _count is the step count
 
 
-def filter_names() -> frozenset[str]:
-    """Every sample that is used, without prefix: what a filtered page is asked for."""
+def used() -> frozenset[str]:
+    """Every sample that is used, without prefix. Of a histogram the buckets say it all but the sum."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
-    names |= {name + suffix for name in histograms for suffix in HISTOGRAM_SUFFIXES}
-    return frozenset(names | {ACCEPTED_PER_POSITION, CACHE_CONFIG, DIFFUSION})
+    return frozenset(
+        names | {name + "_bucket" for name in histograms} | {ACCEPTED_PER_POSITION, CACHE_CONFIG, DIFFUSION}
+    )
 
 
 def wanted() -> Wanted:
-    """The samples and the families to read off a page, under every prefix."""
-    histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
-    samples = filter_names() | {STEP_TOKENS + suffix for suffix in HISTOGRAM_SUFFIXES}
+    """The samples and the families to read off a page, under every prefix: families whole, as they stand there."""
+    histograms = {name for candidates in HISTOGRAMS.values() for name in candidates} | {STEP_TOKENS}
+    samples = used() | {name + suffix for name in histograms for suffix in ("_bucket", "_sum", "_count")}
     # OpenMetrics names a counter's family without _total.
-    families = histograms | {STEP_TOKENS} | {name.removesuffix("_total") for name in samples}
+    families = histograms | {name.removesuffix("_total") for name in samples}
     full = {prefix + name for prefix in PREFIXES for name in samples | families}
     return Wanted(PREFIXES, frozenset(full | {PROCESS_START}))
 

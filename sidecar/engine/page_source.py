@@ -83,9 +83,9 @@ class PageSource:
 
     def _expect(self, layout: Layout) -> None:
         """Asks for the page's own names from now on; a page without a process's start is several processes'."""
-        used = names.filter_names()
-        prefixes = {prefix for series in layout.series if (prefix := names.split(series.name)[0])}
-        asked = {prefix + name for prefix in prefixes for name in used} | {names.PROCESS_START}
+        used = names.used() | {names.PROCESS_START}
+        # vLLM logs the whole query at every poll: only what this page has, and of histograms only the buckets.
+        asked = {series.name for series in layout.series if names.split(series.name)[1] in used}
         self._expected = frozenset(series for series in layout.series if series.name in asked)
         query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted(asked))
         self._filter = f"{WHOLE_PAGE}/?{query}"

@@ -25,7 +25,6 @@ class HistogramPlan:
 
     edges: tuple[float, ...]
     buckets: tuple[tuple[int, ...], ...]
-    sum: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +121,16 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
 
 
 def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> HistogramPlan | None:
-    """The first candidate that is whole: it has a bucket of +Inf and a sum."""
+    """The first candidate that is whole, which its bucket of +Inf tells."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
         for sample in samples.get(name + "_bucket", []):
             edge = _number(sample.labels.get("le", ""))
             if edge is not None:
                 by_edge[edge].append(sample.index)
-        total = tuple(sample.index for sample in samples.get(name + "_sum", []))
-        if float("inf") in by_edge and total:
+        if float("inf") in by_edge:
             edges = tuple(sorted(by_edge))
-            return HistogramPlan(edges, tuple(tuple(by_edge[edge]) for edge in edges), total)
+            return HistogramPlan(edges, tuple(tuple(by_edge[edge]) for edge in edges))
     return None
 
 

@@ -18,7 +18,6 @@ class HistogramReading:
 
     edges: tuple[float, ...]
     counts: tuple[float, ...]
-    sum: float
 
     @property
     def count(self) -> float:
@@ -114,4 +113,4 @@ _SHARED = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:
     counts = tuple(_sum(values, indices) for indices in plan.buckets)
     rising = counts[0] >= 0 and all(map(le, counts, counts[1:]))
-    return HistogramReading(plan.edges, counts, _sum(values, plan.sum)) if rising else None
+    return HistogramReading(plan.edges, counts) if rising else None

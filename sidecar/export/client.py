@@ -3,12 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import ProcessCollector
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sidecar.export.families import Family, is_histogram
@@ -33,10 +28,9 @@ def client_metric(family: Family) -> Metric:
     metric = family.metric
     if is_histogram(family):
         return _histogram(family)
-    form = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    converted = form(metric.name, metric.help, labels=family.label_names)
+    converted = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind)
     for labels, value in zip(family.labels, family.values, strict=True):
-        converted.add_metric(labels, value)
+        converted.add_sample(metric.name, dict(zip(family.label_names, labels, strict=True)), value)
     return converted
 
 

@@ -9,15 +9,13 @@ runs: ``header_seconds`` from the connection's or the next request's first byte 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class GuardStats:
 
     connections: int  # open now
     refused: int  # closed at once: too many
-    timed_out: int  # cut at a deadline
+    timed_out: int  # cut at a deadline; closing an idle connection is not counted
     malformed: int  # requests that were not HTTP; aiohttp answers 400
     failed: int  # requests whose handler raised; aiohttp answers 500
 
@@ -80,26 +78,28 @@ class GuardedServer:
             OSError: the address is in use or not ours.
         """
         await self._runner.setup()
+        loop = asyncio.get_running_loop()
         try:
-            loop = asyncio.get_running_loop()
-            self._listener = await loop.create_server(lambda: _Connection(self), host, port)
+            listener = await loop.create_server(lambda: _Connection(self), host, port)
         except OSError:
             await self._runner.cleanup()
             raise
-        bound_host, bound_port = self._listener.sockets[0].getsockname()[:2]
+        self._listener = listener
+        bound_host, bound_port = listener.sockets[0].getsockname()[:2]
         return bound_host, bound_port
 
     async def stop(self) -> None:
         """Stops listening, lets running handlers end for ``shutdown_seconds``, cuts what is left. Idempotent."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
         await self._runner.cleanup()
         for connection in list(self._connections.values()):
             connection.cut()
 
     def admit(self, connection: "_Connection") -> asyncio.Protocol | None:
-        """aiohttp's protocol for a new connection; None: there are too many."""
+        """The protocol of aiohttp for a new connection; None: there are too many."""
         server = self._runner.server
         if server is None or len(self._connections) >= self.options.max_connections:
             self._refused += 1
@@ -116,7 +116,7 @@ class GuardedServer:
         """A connection met its deadline."""
         self._timed_out += 1
 
-    def _middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def _middleware(self) -> Middleware:
         @web.middleware
         async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
             connection = self._connections.get(request.protocol)
@@ -191,7 +191,7 @@ class _Connection(asyncio.Protocol):
             self._arm(self._server.options.idle_seconds)
 
     def cut(self) -> None:
-        """Closes at once; unsent bytes are lost. A close that flushes would wait for a client that does not read."""
+        """Closes at once: a close that flushes would wait for a client that does not read."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -206,8 +206,11 @@ class _Connection(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._timer = None
-        self._server.expired()
-        self.cut()
+        if self._transport is None:
+            return
+        if self._is_head_begun or self._transport.get_write_buffer_size():
+            self._server.expired()
+        self._transport.abort()
 
 
 class _Faults(logging.Handler):
@@ -218,7 +221,8 @@ class _Faults(logging.Handler):
         self.malformed = 0
         self.failed = 0
         self._last_failure = ""
-        self.logger = logging.Logger("guard", logging.WARNING)  # of its own: never handed on to the root's handlers
+        # getLogger would hand what aiohttp says on to the root's handlers.
+        self.logger = logging.Logger("guard", logging.WARNING)  # noqa: LOG001 - see above
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:

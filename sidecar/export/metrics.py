@@ -14,6 +14,7 @@ class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
+    SUMMARY = "summary"  # quantiles only: promtool allows the label ``quantile`` nowhere else
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ def _gauge(name: str, text: str, *labels: str) -> Metric:
 
 def _histogram(name: str, text: str, *labels: str) -> Metric:
     return Metric(f"specdec_{name}", Kind.HISTOGRAM, text, labels)
+
+
+def _summary(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"specdec_{name}", Kind.SUMMARY, text, (*labels, "quantile"))
 
 
 _ENGINE = ("model_name", "engine")
@@ -82,7 +87,7 @@ ENGINE_LIFETIME_ACCEPTANCE = _gauge(
     "V0 engine only: vLLM's own accepted / drafted since its start, which hides drops.",
     *_ENGINE,
 )
-ENGINE_LATENCY = _gauge(
+ENGINE_LATENCY = _summary(
     "engine_latency_seconds",
     "Quantiles of vLLM's own histograms over the sliding window.",
     *_ENGINE,
@@ -91,8 +96,8 @@ ENGINE_LATENCY = _gauge(
 )
 ENGINE_LATENCY_GAP = _gauge("engine_latency_gap_seconds", "P99 - P50 over the sliding window.", *_ENGINE, "phase")
 ENGINE_LATENCY_GAP_RATIO = _gauge("engine_latency_gap_ratio", "P99 / P50 over the sliding window.", *_ENGINE, "phase")
-LATENCY_BASELINE = _gauge(
-    "latency_baseline_seconds", "Quantiles from the configured baseline.", "model_name", "phase", "quantile"
+LATENCY_BASELINE = _summary(
+    "latency_baseline_seconds", "Quantiles from the configured baseline.", "model_name", "phase"
 )
 ENGINE_LIMITATION = _gauge(
     "engine_limitation", "1 for each thing that can't be known of this engine from its page.", *_ENGINE, "limitation"

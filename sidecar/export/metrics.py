@@ -92,7 +92,6 @@ ENGINE_LATENCY = _summary(
     "Quantiles of vLLM's own histograms over the sliding window.",
     *_ENGINE,
     "phase",
-    "quantile",
 )
 ENGINE_LATENCY_GAP = _gauge("engine_latency_gap_seconds", "P99 - P50 over the sliding window.", *_ENGINE, "phase")
 ENGINE_LATENCY_GAP_RATIO = _gauge("engine_latency_gap_ratio", "P99 / P50 over the sliding window.", *_ENGINE, "phase")

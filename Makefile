@@ -1,0 +1,68 @@
+# Each target sets up what it needs by itself. `make help` lists them.
+SHELL := /bin/bash
+BIN := .venv/bin
+LAB ?= $(abspath ../shared/lab)
+DEBIAN := prometheus prometheus-alertmanager
+
+.PHONY: help demo run test test-lab check lint types format docs docs-check bench lock build clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+demo: ## the sidecar on a simulated vLLM with traffic; no GPU, no vLLM (http://127.0.0.1:9911/)
+	@scripts/setup runtime
+	@$(BIN)/specdec-sidecar demo $(ARGS)
+
+run: ## the sidecar beside your own vLLM: make run SPECDEC_VLLM_URL=http://127.0.0.1:8000
+	@scripts/setup runtime
+	@$(BIN)/specdec-sidecar run
+
+test: ## all tests but those against a real vLLM
+	@scripts/setup dev
+	@scripts/debian-tools $(DEBIAN)
+	$(BIN)/pytest -m "not lab" $(ARGS)
+
+test-lab: ## the tests against a real vLLM on this machine's CPU, where LAB has its set-up
+	@scripts/setup dev
+	@scripts/debian-tools $(DEBIAN)
+	$(LAB)/setup
+	SPECDEC_LAB=$(LAB) $(BIN)/pytest -m lab $(ARGS)
+
+check: lint types docs-check test ## what CI runs, less the real vLLM
+
+lint: ## ruff: rules and format
+	@scripts/setup dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: ## mypy, strict
+	@scripts/setup dev
+	$(BIN)/mypy
+
+format: ## format the code and mend what ruff can
+	@scripts/setup dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: ## regenerate the generated pages
+	@scripts/setup dev
+	@scripts/docs
+
+docs-check: docs ## the generated pages are as the code would make them
+	@git diff --exit-code -- docs README.md tests/contract || { echo "commit what 'make docs' changed"; exit 1; }
+
+bench: ## the benchmarks that made the README's tables
+	@scripts/setup dev
+	$(BIN)/python -m benchmarks.core
+
+lock: ## resolve the lock files anew
+	@scripts/setup dev
+	@scripts/lock
+
+build: ## the wheel, into dist/
+	@scripts/setup dev
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean: ## remove what the other targets made
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,9 @@
+"""``python -m benchmarks.core``: prints the table; exit code 1 where a bar is missed."""
+
+import sys
+
+from benchmarks.core.inprocess import cycle_rows, parse_rows, render_rows
+from benchmarks.core.process import cpu_rows, memory_rows
+from benchmarks.table import report
+
+sys.exit(report([*parse_rows(), *cycle_rows(), *render_rows(), *cpu_rows(), *memory_rows()]))

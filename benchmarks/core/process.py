@@ -1,0 +1,128 @@
+"""The whole process: CPU a poll against a real HTTP server, and memory over hours of polls."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.core.pages import real_page, with_engines
+from benchmarks.table import Row
+
+_POLLS_A_SECOND = 10
+_SECONDS = 20
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def _started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **environment}
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _rss_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=5) as response:
+        body: bytes = response.read()
+        return body
+
+
+def _wait_up(url: str) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if b"specdec_up 1.0" in _get(url):
+                return
+        time.sleep(0.2)
+    raise TimeoutError("the sidecar does not come up")
+
+
+def cpu_rows() -> list[Row]:
+    """CPU of a running sidecar at one poll a second, taken from ten polls a second."""
+    rows = []
+    for engines, bar in ((1, 0.5), (8, 1.0)):
+        with _started("-m", "benchmarks.core.page_server", str(engines)) as server:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            settings = {
+                "SPECDEC_VLLM_URL": url,
+                "SPECDEC_LISTEN": "127.0.0.1:19911",
+                "SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND),
+                "SPECDEC_SCRAPE_CPU_SHARE": "1",
+            }
+            with _started("-m", "sidecar", "run", **settings) as process:
+                ours = "http://127.0.0.1:19911/metrics"
+                _wait_up(ours)
+                polls, cpu = _polls(url), _cpu_seconds(process.pid)
+                for _ in range(_SECONDS):
+                    _get(ours)  # a Prometheus that scrapes once every ten polls
+                    time.sleep(1)
+                polls = _polls(url) - polls
+                share = (_cpu_seconds(process.pid) - cpu) / polls * 100
+                rows.append(
+                    Row(
+                        f"CPU at one poll a second, {engines} engine(s)",
+                        f"{polls} polls",
+                        share,
+                        at_most=bar,
+                        unit="% of a core",
+                    )
+                )
+    return rows
+
+
+def _polls(url: str) -> int:
+    return int(_get(f"{url}/polls"))
+
+
+def memory_rows() -> list[Row]:
+    """Resident memory after one and two hours' worth of polls of one engine, and of eight."""
+    rows = []
+    for engines in (1, 8):
+        with _started("-m", "benchmarks.core.hours", str(engines)) as process:
+            assert process.stdout is not None
+            first, second = json.loads(process.stdout.readline())
+        rows.append(
+            Row(
+                f"resident after an hour of polls, {engines} engine(s)",
+                f"then {second:.1f} after two",
+                first,
+                at_most=64,
+                unit="MiB",
+            )
+        )
+        rows.append(
+            Row(
+                f"growth in the second hour, {engines} engine(s)",
+                f"{second - first:.2f} MiB",
+                second - first,
+                at_most=0.5,
+                unit="MiB",
+            )
+        )
+    return rows
+
+
+def page(engines: int) -> bytes:
+    """The page that is served."""
+    return with_engines(real_page(), engines) if engines > 1 else real_page()

@@ -1,0 +1,80 @@
+"""``check``: what the sidecar would see, said before anything is deployed."""
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+
+from sidecar import options
+from sidecar.analysis.limitation import EXPLANATIONS, limitations
+from sidecar.engine.fetch import Fetcher
+from sidecar.engine.names import Counter
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
+from sidecar.errors import ScrapeError
+from sidecar.log import redacted
+from sidecar.settings import Settings
+from sidecar.settings.groups import Target
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Prints what is found; returns 0 where every vLLM gave a usable page, else 1."""
+    print(f"settings: sound ({arguments.config or 'no file'} and the environment)")
+    print(f"request source: {settings.requests.source}", end="")
+    print("; acceptance is not split by temperature" if settings.requests.source == "none" else "")
+    return max(asyncio.run(_check_all(settings)))
+
+
+async def _check_all(settings: Settings) -> list[int]:
+    return [await _check(target, settings) for target in settings.vllms]
+
+
+async def _check(target: Target, settings: Settings) -> int:
+    print(f"\n{target.name}: {redacted(target.vllm_url)}")
+    fetcher = Fetcher(target.vllm_url, options.fetch(settings))
+    try:
+        page = await PageSource(fetcher, options.page_limits(settings), filtered=False).next()
+    except ScrapeError as error:
+        print(f"  no usable page ({error.reason}): {error}")
+        print(f"  {_REMEDIES[error.reason]}")
+        return 1
+    finally:
+        await fetcher.close()
+    for line in _describe(page):
+        print(f"  {line}")
+    return 0
+
+
+_REMEDIES = {
+    "unreachable": "is vLLM up, and is SPECDEC_VLLM_URL its address? The sidecar itself would keep trying.",
+    "timeout": "vLLM is very busy or stuck; scrape_timeout sets how long to wait.",
+    "status": "is this vLLM's own address, and not a gateway's that hides /metrics?",
+    "interrupted": "something between here and vLLM cuts the answer off.",
+    "too_large": "limits.page_bytes and limits.series set what is read at most.",
+    "not_an_exposition": "this is no metrics page; is it vLLM's own address?",
+    "truncated": "something between here and vLLM cuts the page off.",
+    "no_vllm_metrics": "this is another program's page; is it vLLM's own address?",
+}
+
+
+def _describe(page: PageSnapshot) -> Iterator[str]:
+    yield f"vLLM: {page.version}"
+    if page.malformed:
+        yield f"{page.malformed} broken lines or histograms are skipped"
+    for engine in page.engines:
+        yield f"model {engine.key.model_name}, engine {engine.key.engine}"
+        yield f"  speculative decoding: {_speculation(engine)}"
+        if engine.kv_cache_capacity_tokens is not None:
+            yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
+        for limitation in sorted(limitations(engine, several_processes=page.process_start is None)):
+            yield f"  can't know ({limitation}): {EXPLANATIONS[limitation]}"
+
+
+def _speculation(engine: EngineSnapshot) -> str:
+    drafted = engine.counters.get(Counter.DRAFT_TOKENS)
+    accepted = engine.counters.get(Counter.ACCEPTED_TOKENS)
+    if engine.traits or drafted is None or accepted is None:
+        return f"nothing to compute from ({', '.join(sorted(engine.traits)) or 'off, or --disable-log-stats'})"
+    if not drafted:
+        return "on; nothing drafted yet"
+    positions = len(engine.accepted_per_position)
+    return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"

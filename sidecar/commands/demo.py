@@ -1,0 +1,69 @@
+"""``demo``: the sidecar on a simulated vLLM with traffic that turns from cold to hot and back."""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+
+import uvloop
+
+from sidecar.app import running
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import Traffic, TrafficOptions, cold_hot_cold
+from sidecar.settings import Settings
+from sidecar.settings.kinds import Duration
+from sidecar.settings.places import Address
+
+_CYCLE = 300.0  # seconds from cold to hot and back
+_LONGEST = 24 * 3600.0  # seconds
+_MANY = 1_000_000_000  # requests: the demo ends by time or by hand
+
+_WHERE = """
+specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic that turns from cold to hot and back.
+
+  look        http://{address}/
+  metrics     http://{address}/metrics
+  status      http://{address}/api/v1/status
+  the "vLLM"  {vllm}/metrics
+
+Numbers appear within seconds; acceptance falls as the traffic turns hot, {cycle:.0f} minutes a round. Ctrl-C ends it.
+"""
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Returns 0 when stopped, 1 where the address to listen on can't be had, 2 for a bad duration."""
+    try:
+        seconds = Duration(1, _LONGEST).read(arguments.duration) if arguments.duration else None
+    except ValueError as error:
+        print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
+        return 2
+    try:
+        uvloop.run(_run(settings, seconds))
+    except OSError as error:
+        print(f"can't listen at {settings.listen}: {error.strerror}; set SPECDEC_LISTEN", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _run(settings: Settings, seconds: float | None) -> None:
+    stopped = asyncio.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(one, stopped.set)
+    async with SimulatedVllm(SimulatorOptions()) as vllm:
+        watched = settings.model_copy(update={"vllm_url": vllm.url, "targets": ()})
+        traffic = Traffic(TrafficOptions(vllm.url, phases=cold_hot_cold(_CYCLE), repeat=True, max_requests=_MANY))
+        async with running(watched) as address:
+            print(_WHERE.format(address=_shown(address), vllm=vllm.url, cycle=_CYCLE / 60), flush=True)
+            sending = asyncio.create_task(traffic.run())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), seconds)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+    print(f"{traffic.summary.completed} requests completed, {traffic.summary.failed} failed")
+
+
+def _shown(address: Address) -> Address:
+    """An address that a browser on this machine can open."""
+    return Address("127.0.0.1", address.port) if address.host == "0.0.0.0" else address  # noqa: S104 - compared

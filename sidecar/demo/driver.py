@@ -1,0 +1,152 @@
+"""Drives the simulated engine in real time and hands its tokens to the requests that wait for them."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sidecar.demo.engine import Engine
+from sidecar.demo.generation import (
+    FinishedGeneration,
+    FinishReason,
+    Fork,
+    Generation,
+    Load,
+    Prompt,
+    Sampling,
+    StepReport,
+)
+
+
+class BrokenOff(Exception):
+    """The engine restarted under a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New tokens of one choice, and why it ended if it has."""
+
+    index: int
+    tokens: int
+    reason: FinishReason | None
+
+
+class Mailbox:
+    """What the engine has for one request; a slow reader finds several steps merged, as in vLLM.
+
+    So memory is bounded by the number of choices, however slow the client.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[int, tuple[int, FinishReason | None]] = {}
+        self._ready = asyncio.Event()
+        self._broken_off = False
+
+    def put(self, index: int, tokens: int, reason: FinishReason | None) -> None:
+        """See ``Sink``."""
+        self._pending[index] = (self._pending.get(index, (0, None))[0] + tokens, reason)
+        self._ready.set()
+
+    def break_off(self) -> None:
+        """Nothing more will come."""
+        self._broken_off = True
+        self._ready.set()
+
+    async def take(self) -> list[Delta]:
+        """Wait for new tokens and take all there are; raises ``BrokenOff`` after a restart."""
+        await self._ready.wait()
+        if self._broken_off:
+            raise BrokenOff
+        self._ready.clear()
+        pending, self._pending = self._pending, {}
+        return [Delta(index, tokens, reason) for index, (tokens, reason) in pending.items()]
+
+
+class EngineDriver:
+    """Runs an engine as a task, from ``start`` to ``stop``.
+
+    ``on_step`` and ``on_abort`` get what the metrics page records, with the load after it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        speed: float,
+        on_step: Callable[[StepReport, Load], None],
+        on_abort: Callable[[FinishedGeneration, Load], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._speed = speed
+        self._on_step = on_step
+        self._on_abort = on_abort
+        self._clock = clock
+        self._work = asyncio.Event()
+        self._mailboxes: set[Mailbox] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to step; needs a running loop."""
+        self._task = asyncio.create_task(self._run(), name="simulated engine")
+
+    async def stop(self) -> None:
+        """Stop stepping and break off every request in flight."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def submit(self, prompts: Sequence[Prompt], sampling: Sampling, n: int) -> tuple[Mailbox, list[Generation]]:
+        """Queue ``n`` choices for every prompt; choice i of prompt p has the index p * n + i."""
+        now = self._clock()
+        mailbox = Mailbox()
+        generations: list[Generation] = []
+        for number, prompt in enumerate(prompts):
+            fork = Fork(n=n, open=n)
+            generations.extend(
+                self._engine.submit(prompt, sampling, fork, index=number * n + choice, sink=mailbox, now=now)
+                for choice in range(n)
+            )
+        self._mailboxes.add(mailbox)
+        self._work.set()
+        return mailbox, generations
+
+    def close(self, mailbox: Mailbox, generations: Sequence[Generation]) -> None:
+        """The request is over; what has not finished is aborted."""
+        self._mailboxes.discard(mailbox)
+        if self._task is None:
+            return  # a stopped engine counts nothing any more
+        for generation in generations:
+            finished = self._engine.abort(generation, self._clock())
+            if finished is not None:
+                self._on_abort(finished, self._engine.load)
+
+    async def _run(self) -> None:
+        try:
+            await self._step_for_ever()
+        finally:
+            for mailbox in self._mailboxes:
+                mailbox.break_off()
+
+    async def _step_for_ever(self) -> None:
+        deadline = self._clock()
+        while True:
+            duration = self._engine.schedule(self._clock())
+            if duration is None:
+                self._work.clear()
+                await self._work.wait()
+                deadline = self._clock()
+                continue
+            # Deadlines follow each other so that the timer's lateness does not add up, but a lag of more than
+            # a step is forgotten rather than caught up with.
+            now = self._clock()
+            step = duration / self._speed
+            deadline = max(deadline, now - step) + step
+            await asyncio.sleep(max(0.0, deadline - now))
+            report = self._engine.complete(self._clock())
+            self._on_step(report, self._engine.load)
+            for generation, tokens in report.outputs:
+                generation.sink.put(generation.index, tokens, generation.finished)

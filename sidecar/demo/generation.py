@@ -1,0 +1,139 @@
+"""One sequence that the simulated engine generates, and what is reported about engine steps."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Protocol
+
+
+class FinishReason(StrEnum):
+    """vLLM's label values of ``finished_reason``, in the order of its page."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+    REPETITION = "repetition"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the engine sees it: its length in tokens and the hashes of its full blocks."""
+
+    tokens: int
+    hashes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What of the request steers generation; ``temperature`` is the effective one."""
+
+    temperature: float
+    max_tokens: int
+    ignore_eos: bool
+
+
+class Sink(Protocol):
+    """Where a sequence's tokens go."""
+
+    def put(self, index: int, tokens: int, reason: FinishReason | None) -> None:
+        """``tokens`` new ones for choice ``index``; ``reason`` with the last of them. Never blocks or raises."""
+
+
+@dataclass(slots=True)
+class Fork:
+    """The choices that one prompt was forked into (``n``): some histograms observe them once, when all ended."""
+
+    n: int
+    open: int
+    longest: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One choice of one request inside the engine. Times are the injected clock's seconds."""
+
+    prompt: Prompt
+    sampling: Sampling
+    fork: Fork
+    index: int
+    sink: Sink
+    random: Random
+    position_probability: float
+    eos_probability: float
+    arrival: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float = 0.0
+    output_tokens: int = 0
+    computed_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens that the prefix cache spared at first admission
+    shared_blocks: int = 0
+    private_blocks: int = 0
+    prefilling: bool = True  # the prompt, or after a preemption everything so far, is not computed yet
+    preemptions: int = 0
+    finished: FinishReason | None = None
+    drafts: int = 0
+    accepted_tokens: int = 0
+    histogram: list[int] = field(default_factory=list)  # [j]: verification steps that accepted j tokens
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of prompt and output."""
+        return self.prompt.tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGeneration:
+    """What vLLM's per-request histograms observe at the end of one choice; times in seconds.
+
+    ``fork_n`` and ``fork_longest`` are set with the last choice of a prompt only.
+    """
+
+    reason: FinishReason
+    prompt_tokens: int
+    generation_tokens: int
+    max_tokens: int
+    computed_prompt_tokens: int
+    preemptions: int
+    e2e: float
+    queue: float
+    prefill: float
+    inference: float
+    decode: float
+    fork_n: int | None
+    fork_longest: int
+
+    @property
+    def time_per_output_token(self) -> float:
+        """Decode seconds a token after the first; 0 for a request of one token, as vLLM has it."""
+        if self.generation_tokens <= 1:
+            return 0.0
+        return self.decode / (self.generation_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The engine's gauges."""
+
+    running: int
+    waiting: int
+    kv_usage: float  # 0-1
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one engine step adds to the metrics."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generation_tokens: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0  # tokens
+    prefix_hits: int = 0  # tokens
+    drafts: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    first_token_seconds: list[float] = field(default_factory=list)
+    inter_token_seconds: list[float] = field(default_factory=list)
+    finished: list[FinishedGeneration] = field(default_factory=list)
+    outputs: list[tuple[Generation, int]] = field(default_factory=list)  # and its new tokens

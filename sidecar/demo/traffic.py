@@ -1,0 +1,235 @@
+"""Traffic for a vLLM on this machine: mixed temperatures, both endpoints, streamed and not.
+
+It only ever targets a loopback address, is bounded in requests and in time, and stops by itself. It keeps sums and
+no text.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
+
+from sidecar.demo.replies import filler
+from sidecar.errors import SettingsError
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+FAILURES = (aiohttp.ClientError, HttpProcessingError, msgspec.DecodeError, UnicodeDecodeError, OSError)
+
+Mix = Mapping[float | None, float]  # temperature (None: the request names none) -> weight
+
+COLD: Mix = MappingProxyType({0.0: 6, 0.3: 2, 0.7: 1, None: 1})
+MIXED: Mix = MappingProxyType({0.0: 3, 0.3: 2, 0.7: 2, 1.0: 2, None: 1})
+HOT: Mix = MappingProxyType({0.0: 1, 0.7: 2, 1.0: 4, 1.2: 2, None: 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A mix of temperatures that lasts ``seconds``."""
+
+    seconds: float
+    mix: Mix
+
+
+def cold_hot_cold(seconds: float) -> tuple[Phase, ...]:
+    """From cold through mixed to hot traffic and back, in five phases of equal length."""
+    return tuple(Phase(seconds / 5, mix) for mix in (COLD, MIXED, HOT, MIXED, COLD))
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficOptions:
+    """What is sent where. It ends with the last phase or after ``max_requests``, whichever comes first.
+
+    Raises:
+        SettingsError: the target is not on this machine, or there is nothing to send.
+    """
+
+    base_url: str  # a loopback address; no path
+    model: str = "demo"
+    phases: tuple[Phase, ...] = field(default_factory=lambda: cold_hot_cold(300.0))
+    repeat: bool = False  # start over after the last phase; then only max_requests and cancelling end it
+    concurrency: int = 8  # requests in flight
+    max_requests: int = 10_000  # in all
+    request_seconds: float = 60.0  # a request that takes longer has failed
+    min_tokens: int = 16  # shortest completion
+    max_tokens: int = 160  # longest completion
+    streamed: float = 0.7  # share of requests that stream (0-1)
+    chat: float = 0.7  # share of chat completions (0-1)
+    several: float = 0.0  # share of requests for two choices (0-1), for which vLLM gives no acceptance
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        faults = []
+        if urlsplit(self.base_url).hostname not in LOOPBACK:
+            faults.append("base_url: the traffic generator only targets this machine, so use 127.0.0.1")
+        if self.concurrency < 1 or self.max_requests < 1 or not self.phases:
+            faults.append("concurrency, max_requests, phases: at least one of each is needed")
+        if any(phase.seconds <= 0 or not any(phase.mix.values()) for phase in self.phases):
+            faults.append("phases: each needs a length above 0 and a mix with some weight")
+        if not 1 <= self.min_tokens <= self.max_tokens:
+            faults.append("min_tokens, max_tokens: 1 <= min_tokens <= max_tokens must hold")
+        if faults:
+            raise SettingsError(faults)
+
+
+class _Numbers(msgspec.Struct):
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int = 0
+
+
+class _Metrics(msgspec.Struct):
+    speculative_decoding: _Numbers | None = None
+
+
+class _Reply(msgspec.Struct):
+    """What is read of a response, or of the last event of a stream."""
+
+    usage: _Usage | None = None
+    metrics: _Metrics | None = None
+
+
+_decode_reply = msgspec.json.Decoder(_Reply).decode
+
+
+@dataclass(slots=True)
+class AcceptanceSums:
+    """What vLLM said of single requests, summed over those whose response carried it."""
+
+    requests: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def add(self, numbers: _Numbers) -> None:
+        """Add one response's ``metrics.speculative_decoding``."""
+        self.requests += 1
+        self.drafts += numbers.num_spec_steps
+        self.draft_tokens += numbers.num_draft_tokens
+        self.accepted_tokens += numbers.num_accepted_draft_tokens
+
+
+@dataclass(slots=True)
+class TrafficSummary:
+    """What was sent and seen so far; it may be read while the traffic runs."""
+
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    completion_tokens: int = 0  # where the responses told
+    by_temperature: Counter[float | None] = field(default_factory=Counter)  # completed requests
+    acceptance: dict[float | None, AcceptanceSums] = field(default_factory=dict)  # per temperature
+
+
+class Traffic:
+    """Sends requests until it is done or cancelled; ``summary`` grows meanwhile. ``clock`` counts seconds."""
+
+    def __init__(self, options: TrafficOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._random = Random(options.seed)
+        self._length = sum(phase.seconds for phase in options.phases)
+        self._begun = 0.0
+        self.summary = TrafficSummary()
+
+    async def run(self) -> TrafficSummary:
+        """Send everything; when cancelled, the requests in flight are broken off and the session is closed."""
+        options = self._options
+        self._begun = self._clock()
+        connector = aiohttp.TCPConnector(limit=options.concurrency)
+        timeout = aiohttp.ClientTimeout(total=options.request_seconds)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(min(options.concurrency, options.max_requests)):
+                group.create_task(self._client(session))
+        return self.summary
+
+    async def _client(self, session: aiohttp.ClientSession) -> None:
+        while self.summary.sent < self._options.max_requests:
+            phase = self._phase()
+            if phase is None:
+                return
+            self.summary.sent += 1
+            path, body = self._request(phase)
+            try:
+                reply = await _exchange(session, self._options.base_url.rstrip("/") + path, body)
+            except FAILURES:
+                self.summary.failed += 1
+                await asyncio.sleep(0.1)  # a server that is down is not hammered
+                continue
+            self._count(body.get("temperature"), reply)
+
+    def _phase(self) -> Phase | None:
+        """The phase that time has come to; None after the last."""
+        elapsed = self._clock() - self._begun
+        if self._options.repeat:
+            elapsed %= self._length
+        for phase in self._options.phases:
+            if elapsed < phase.seconds:
+                return phase
+            elapsed -= phase.seconds
+        return None
+
+    def _request(self, phase: Phase) -> tuple[str, dict[str, Any]]:
+        options, random = self._options, self._random
+        temperature = random.choices(list(phase.mix), weights=list(phase.mix.values()))[0]
+        # A quarter of the prompts begin alike, so that the prefix cache has something to hit.
+        start = 0 if random.random() < 0.25 else random.randrange(12)
+        text = f"{filler(start, random.randrange(20, 60))}{random.randrange(10**6)}"
+        body: dict[str, Any] = {"model": options.model, "ignore_eos": True}
+        body["max_tokens"] = random.randint(options.min_tokens, options.max_tokens)
+        if temperature is not None:
+            body["temperature"] = temperature
+        if random.random() < options.streamed:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if random.random() < options.several and temperature != 0:  # vLLM refuses n > 1 when greedy
+            body["n"] = 2
+        if random.random() < options.chat:
+            return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": text}]}
+        return "/v1/completions", body | {"prompt": text}
+
+    def _count(self, temperature: float | None, reply: _Reply) -> None:
+        summary = self.summary
+        summary.completed += 1
+        summary.by_temperature[temperature] += 1
+        if reply.usage is not None:
+            summary.completion_tokens += reply.usage.completion_tokens
+        if reply.metrics is not None and reply.metrics.speculative_decoding is not None:
+            summary.acceptance.setdefault(temperature, AcceptanceSums()).add(reply.metrics.speculative_decoding)
+
+
+async def _exchange(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> _Reply:
+    """What one response says of itself.
+
+    Raises:
+        aiohttp.ClientError: it was refused or did not end well.
+        msgspec.DecodeError, UnicodeDecodeError: it is not what vLLM answers.
+        OSError: the connection failed, or it took too long.
+        HttpProcessingError: a line of a stream is too long.
+    """
+    async with session.post(url, json=body) as response:
+        response.raise_for_status()
+        if not body.get("stream"):
+            return _decode_reply(await response.read())
+        # A stream's numbers are in the last event before the mark of its end.
+        last = previous = b""
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                previous, last = last, line
+        if last.strip() != b"data: [DONE]":
+            raise aiohttp.ClientPayloadError("the stream ended without its mark")
+        return _decode_reply(previous.removeprefix(b"data: "))

@@ -1,0 +1,176 @@
+"""The simulated metrics page against the recorded one of vLLM 0.32 and against prometheus_client's own app."""
+
+import gzip
+
+import prometheus_client
+import pytest
+from prometheus_client import REGISTRY, make_asgi_app
+
+from sidecar.demo.families import FamilySpec, token_edges
+from sidecar.demo.instruments import Distribution
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+
+
+@pytest.fixture
+def recorded(data, parse_page):
+    return parse_page((data / "pages/vllm-0.32.0.prom").read_text())
+
+
+async def page_text(client, sim, path="/metrics"):
+    async with client.get(sim.url + path) as response:
+        assert response.status == 200
+        return await response.text()
+
+
+def shape(families):
+    """Everything but values, the model's name and the cache's configured values; in the page's order."""
+    return [
+        (
+            name,
+            kind,
+            text,
+            [
+                (sample, [pair if value_matters(name, pair) else pair[0] for pair in labels])
+                for sample, labels, _ in samples
+            ],
+        )
+        for name, (kind, text, samples) in families.items()
+        if not name.startswith("http_")
+    ]
+
+
+def value_matters(family, pair):
+    return pair[0] != "model_name" and family not in {"vllm:cache_config_info", "python_info"}
+
+
+async def test_page_has_the_families_labels_and_bucket_edges_of_the_recorded_one(client, recorded, parse_page):
+    async with SimulatedVllm() as sim:
+        simulated = parse_page(await page_text(client, sim))
+    assert shape(simulated) == shape(recorded)
+
+
+async def test_page_without_speculation_has_all_families_but_those_of_speculation(client, recorded, parse_page):
+    expected = {name: family for name, family in recorded.items() if "spec_decode" not in name}
+    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0)) as sim:
+        simulated = parse_page(await page_text(client, sim))
+    assert shape(simulated) == shape(expected)
+
+
+async def test_page_starts_at_zero_but_for_what_describes_the_server(client, parse_page):
+    async with SimulatedVllm() as sim:
+        page = parse_page(await page_text(client, sim))
+    above = {
+        sample
+        for name, (_, _, samples) in page.items()
+        for sample, _, value in samples
+        if value and name.startswith("vllm:") and not sample.endswith("_created")
+    }
+    assert above == {"vllm:engine_sleep_state", "vllm:cache_config_info"}
+
+
+def test_cache_config_tells_the_capacity_in_tokens():
+    page = SimulatedVllm(SimulatorOptions(num_gpu_blocks=1000, block_size=32)).page
+    (info,) = page.registry.restricted_registry(["vllm:cache_config_info"]).collect()
+    assert info.samples[0].labels["kv_cache_size_tokens"] == "32000"
+
+
+@pytest.mark.parametrize(("model_len", "last"), [(1, 1.0), (4096, 2000.0), (8192, 5000.0), (10_000, 10_000.0)])
+def test_token_buckets_end_at_the_models_length(model_len, last):
+    # 4096 and 8192 are the lab's recorded page and the recorded page in tests/data.
+    assert token_edges(model_len)[-1] == last
+
+
+def test_histogram_counts_an_edge_into_its_own_bucket():
+    distribution = Distribution(FamilySpec("h", "histogram", "", edges=(1.0, 2.0)), {}, 0.0)
+    for number in (1.0, 1.5, 2.0, 3.0):
+        distribution.observe(number)
+    (metric,) = distribution.collect()
+    values = {(sample.name, sample.labels.get("le")): sample.value for sample in metric.samples}
+    assert [values["h_bucket", le] for le in ("1.0", "2.0", "+Inf")] == [1, 3, 4]
+    assert (values["h_count", None], values["h_sum", None]) == (4, 7.5)
+
+
+async def asgi_page(registry, query, accept, encoding):
+    """What prometheus_client's own ASGI app, which vLLM mounts, answers."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "query_string": query.encode(),
+        "headers": [(b"accept", accept.encode()), (b"accept-encoding", encoding.encode())],
+    }
+    await make_asgi_app(registry)(scope, receive, send)
+    return {key.decode(): value.decode() for key, value in sent[0]["headers"]}, sent[1]["body"]
+
+
+NAMES = "name[]=vllm:num_requests_running&name[]=vllm:spec_decode_num_drafts_total"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("accept", ["*/*", "text/plain;version=1.0.0", "application/openmetrics-text;version=1.0.0"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        NAMES,
+        "name[]=vllm:time_to_first_token_seconds_bucket&name[]=vllm:time_to_first_token_seconds_count",
+        "name%5B%5D=vllm:request_success_total",
+        "name[]=vllm:time_to_first_token_seconds",  # a histogram's base name is no sample
+        "name[]=vllm:spec_decode_num_drafts",  # nor is a counter's
+        "name[]=unknown",
+    ],
+)
+async def test_restricted_page_is_what_prometheus_client_serves(client, query, accept, encoding):
+    async with SimulatedVllm() as sim:
+        headers = {"Accept": accept, "Accept-Encoding": encoding}
+        expected_headers, expected = await asgi_page(sim.page.registry, query, accept, encoding)
+        session = client.get(f"{sim.url}/metrics/?{query}", headers=headers, auto_decompress=False)
+        async with session as response:
+            body = await response.read()
+            received = response.headers
+    assert {key: received[key] for key in expected_headers} == expected_headers
+    assert ("Content-Encoding" in received) == (encoding == "gzip")
+    if encoding == "gzip":
+        body, expected = gzip.decompress(body), gzip.decompress(expected)
+    # The order of families is a set's in prometheus_client, so it is not compared.
+    assert sorted(body.splitlines()) == sorted(expected.splitlines())
+
+
+async def test_empty_name_restricts_nothing(client):
+    async with SimulatedVllm() as sim:
+        assert "vllm:kv_cache_usage_perc" in await page_text(client, sim, "/metrics/?name[]=")
+
+
+async def test_page_without_slash_ignores_query_and_accept(client):
+    async with SimulatedVllm() as sim:
+        headers = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
+        async with client.get(f"{sim.url}/metrics?{NAMES}", headers=headers) as response:
+            text = await response.text()
+            assert response.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"
+            assert "Content-Encoding" not in response.headers
+    assert "vllm:kv_cache_usage_perc" in text
+
+
+async def test_created_series_stay_where_the_exporter_switched_its_own_off(client):
+    prometheus_client.disable_created_metrics()
+    try:
+        async with SimulatedVllm() as sim:
+            assert "vllm:spec_decode_num_drafts_created{" in await page_text(client, sim)
+    finally:
+        prometheus_client.enable_created_metrics()
+
+
+async def test_simulators_share_nothing(client, counters):
+    async with SimulatedVllm() as one, SimulatedVllm() as other:
+        async with client.post(f"{one.url}/v1/completions", json={"prompt": "a", "max_tokens": 1}) as response:
+            assert response.status == 200
+        assert (await counters(one))["vllm:generation_tokens_total"][()] == 1
+        assert (await counters(other))["vllm:generation_tokens_total"][()] == 0
+    assert not [name for name in REGISTRY._names_to_collectors if name.startswith("vllm")]

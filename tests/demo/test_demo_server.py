@@ -1,0 +1,200 @@
+"""The simulated vLLM as a server: counters against responses, aborts, restarts, limits, load."""
+
+import asyncio
+import json
+from io import BytesIO
+
+import aiohttp
+import pytest
+
+from sidecar.demo.driver import Delta, Mailbox
+from sidecar.demo.generation import FinishReason
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+
+FAST = SimulatorOptions(speed=20.0)
+LONG = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True}
+
+
+def value(counters, sample, *labels):
+    return counters[f"vllm:{sample}"][labels]
+
+
+async def test_sums_of_responses_equal_the_counters_to_the_token(counters):
+    async with SimulatedVllm(FAST) as sim:
+        traffic = Traffic(TrafficOptions(sim.url, phases=(Phase(600.0, MIXED),), max_requests=150, concurrency=24))
+        summary = await traffic.run()
+        read = await counters(sim)
+    assert (summary.sent, summary.completed, summary.failed) == (150, 150, 0)
+    sums = summary.acceptance.values()
+    assert sum(one.requests for one in sums) == 150
+    drafts = sum(one.drafts for one in sums)
+    assert value(read, "spec_decode_num_drafts_total") == drafts > 0
+    assert value(read, "spec_decode_num_draft_tokens_total") == sum(one.draft_tokens for one in sums)
+    accepted = sum(one.accepted_tokens for one in sums)
+    assert value(read, "spec_decode_num_accepted_tokens_total") == accepted
+    assert sum(read["vllm:spec_decode_num_accepted_tokens_per_pos_total"].values()) == accepted
+    assert value(read, "generation_tokens_total") == summary.completion_tokens
+    assert value(read, "request_success_total", ("finished_reason", "length")) == 150
+    assert value(read, "inter_token_latency_seconds_count") == drafts  # as in the recordings of the real one
+    for once in ("e2e_request_latency_seconds", "time_to_first_token_seconds", "request_params_n"):
+        assert value(read, f"{once}_count") == 150
+    computed = value(read, "prompt_tokens_by_source_total", ("source", "local_compute"))
+    assert value(read, "iteration_tokens_total_sum") == computed + summary.completion_tokens
+    assert value(read, "prefix_cache_queries_total") == value(read, "prompt_tokens_total")
+    assert 0 < value(read, "prefix_cache_hits_total") < value(read, "prompt_tokens_total")
+    assert value(read, "num_requests_running") == value(read, "kv_cache_usage_perc") == 0
+    rates = {temperature: one.accepted_tokens / one.draft_tokens for temperature, one in summary.acceptance.items()}
+    assert rates[0.0] > rates[0.3] > rates[0.7] > rates[1.0]
+    assert abs(rates[None] - rates[1.0]) < 0.15  # the model's default temperature
+
+
+async def test_requests_for_several_choices_draft_beyond_what_responses_tell(counters):
+    async with SimulatedVllm(FAST) as sim:
+        options = TrafficOptions(sim.url, phases=(Phase(600.0, {1.0: 1}),), max_requests=20, several=0.5)
+        summary = await Traffic(options).run()
+        read = await counters(sim)
+    assert summary.completed == 20
+    told = summary.acceptance[1.0]
+    assert 0 < told.requests < 20
+    assert value(read, "spec_decode_num_drafts_total") > told.drafts
+    assert value(read, "request_params_n_count") == 20
+    assert value(read, "request_params_n_sum") == 40 - told.requests
+    assert value(read, "e2e_request_latency_seconds_count") == 40 - told.requests
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_goes_away_shows_as_abort(client, counters, eventually, stream):
+    async with SimulatedVllm() as sim:
+        request = asyncio.create_task(read_all(client, f"{sim.url}/v1/completions", LONG | {"stream": stream}))
+        await eventually(lambda: sim.page.value("generation_tokens") > 5)
+        assert sim.engine.load.running == 1
+        request.cancel()
+        await eventually(lambda: sim.engine.load.running == 0)
+        read = await counters(sim)
+        assert value(read, "request_success_total", ("finished_reason", "abort")) == 1
+        assert value(read, "num_requests_running") == value(read, "kv_cache_usage_perc") == 0
+        tokens = value(read, "generation_tokens_total")
+        assert (await read_all(client, f"{sim.url}/v1/completions", {"prompt": "b", "max_tokens": 1}))[0] == 200
+        assert value(await counters(sim), "generation_tokens_total") == tokens + 1
+
+
+async def read_all(client, url, body):
+    async with client.post(url, json=body) as response:
+        return response.status, await response.read()
+
+
+async def test_restart_starts_over_and_breaks_off_what_runs(client, counters, eventually):
+    async with SimulatedVllm() as sim:
+        url = f"{sim.url}/v1/completions"
+        await read_all(client, url, {"prompt": "a", "max_tokens": 4})
+        before = await counters(sim)
+        running = [asyncio.create_task(read_all(client, url, LONG | {"stream": stream})) for stream in (True, False)]
+        # Streams break off within their body, so the first bytes must be out.
+        await eventually(lambda: sim.engine.load.running == 2 and sim.page.value("generation_tokens") > 20)
+        await sim.restart()
+        for request in running:
+            with pytest.raises(aiohttp.ClientError):
+                await request
+        read = await counters(sim)
+        for sample, series in read.items():
+            if sample.startswith("vllm:") and sample.endswith(("_total", "_count", "_sum", "_bucket")):
+                assert set(series.values()) == {0.0}, sample
+        assert value(read, "num_requests_running") == value(read, "kv_cache_usage_perc") == 0
+        for start in ("process_start_time_seconds", "vllm:spec_decode_num_drafts_created"):
+            assert read[start][()] > before[start][()]
+        assert (await read_all(client, url, {"prompt": "a", "max_tokens": 4}))[0] == 200
+        assert value(await counters(sim), "request_success_total", ("finished_reason", "abort")) == 0
+
+
+async def test_256_streams_run_at_once(eventually):
+    options = SimulatorOptions(max_num_seqs=256, num_gpu_blocks=16_384, speed=5.0)
+    body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    async with (
+        SimulatedVllm(options) as sim,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        url = f"{sim.url}/v1/completions"
+        requests = [asyncio.create_task(read_all(session, url, body)) for _ in range(256)]
+        await eventually(lambda: sim.engine.load.running == 256)
+        replies = await asyncio.gather(*requests)
+        assert sim.page.value("generation_tokens") == 256 * 400
+    assert all(status == 200 and reply.endswith(b"[DONE]\n\n") for status, reply in replies)
+
+
+async def test_slow_reader_finds_steps_merged_and_no_token_lost():
+    mailbox = Mailbox()
+    mailbox.put(0, 1, None)
+    mailbox.put(1, 4, FinishReason.STOP)
+    mailbox.put(0, 3, None)
+    mailbox.put(0, 2, FinishReason.LENGTH)
+    assert await mailbox.take() == [Delta(0, 6, FinishReason.LENGTH), Delta(1, 4, FinishReason.STOP)]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await mailbox.take()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/v1/completions", b"{", 400, None),
+        ("/v1/completions", b"[" * 100_000, 400, None),
+        ("/v1/completions", b'{"prompt": "\xff"}', 400, None),
+        ("/v1/completions", b'{"prompt": "secret", "temperature": "hot"}', 400, None),
+        ("/v1/completions", b'{"prompt": "secret", "max_tokens": 0}', 400, "max_tokens"),
+        ("/v1/completions", b'{"prompt": "secret", "n": 0}', 400, "n"),
+        ("/v1/completions", b'{"prompt": "secret", "n": 2, "temperature": 0}', 400, None),
+        ("/v1/completions", b'{"prompt": "secret", "n": 1000}', 400, None),
+        ("/v1/completions", b'{"prompt": [["secret"], 1]}', 400, "prompt"),
+        ("/v1/completions", b'{"prompt": []}', 400, "prompt"),
+        ("/v1/chat/completions", b'{"messages": []}', 400, "messages"),
+        ("/v1/chat/completions", b'{"messages": ["secret"]}', 400, "messages"),
+        ("/v1/completions", b'{"prompt": "' + b"secret" * 10_000 + b'"}', 400, None),  # beyond max_model_len
+        ("/v1/completions", b'{"prompt": "' + b"secret" * 1_000_000 + b'"}', 413, None),
+    ],
+)
+async def test_unusable_requests_get_an_openai_error_without_their_text(client, path, body, status, param):
+    async with SimulatedVllm() as sim, client.post(sim.url + path, data=BytesIO(body)) as response:
+        assert response.status == status
+        text = await response.text()
+    assert "secret" not in text
+    error = json.loads(text)["error"]
+    assert (error["code"], error["param"], error["type"]) == (status, param, "BadRequestError")
+
+
+@pytest.mark.parametrize("prompt", ["text", [1, 2, 3], ["a", "b"], [[1, 2], [3]]])
+async def test_prompts_may_be_text_or_tokens(client, prompt):
+    async with SimulatedVllm(FAST) as sim:
+        status, reply = await read_all(client, f"{sim.url}/v1/completions", {"prompt": prompt, "max_tokens": 2})
+    choices = 2 if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+    assert status == 200
+    assert len(json.loads(reply)["choices"]) == choices
+
+
+async def test_chat_prefers_max_completion_tokens_and_takes_content_parts(client):
+    body = {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        "max_tokens": 9,
+        "max_completion_tokens": 3,
+        "ignore_eos": True,
+    }
+    async with SimulatedVllm(FAST) as sim:
+        _, reply = await read_all(client, f"{sim.url}/v1/chat/completions", body)
+    assert json.loads(reply)["usage"]["completion_tokens"] == 3
+
+
+async def test_service_endpoints_answer(client):
+    async with SimulatedVllm() as sim:
+        async with client.get(f"{sim.url}/v1/models") as response:
+            assert [model["id"] for model in (await response.json())["data"]] == ["demo"]
+        async with client.get(f"{sim.url}/version") as response:
+            assert await response.json() == {"version": "0.32.0"}
+        for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):
+            async with client.request(method, sim.url + path) as response:
+                assert (response.status, await response.read()) == (200, b"")
+
+
+def test_url_of_a_server_that_does_not_run_is_an_error():
+    with pytest.raises(RuntimeError):
+        _ = SimulatedVllm().url

@@ -56,7 +56,7 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
             lambda: export_families(reports(), supervisor.failures, export),
             lambda: own_series([source.whole_page for source in sources], options.reexported(settings)),
         )
-        pages = Pages(exporter, lambda: status(reports(), export), lambda: any(report.up for report in reports()))
+        pages = Pages(exporter, lambda: status(reports(), export), lambda: all(state.polled for state in states))
         yield await stack.enter_async_context(serving(make_web(pages), settings.listen))
 
 

@@ -60,6 +60,11 @@ class TargetState:
         self._overflowed = 0
 
     @property
+    def polled(self) -> bool:
+        """Whether one poll has ended, well or not."""
+        return self._last_scrape is not None or self._last_error is not None
+
+    @property
     def engines(self) -> Mapping[EngineKey, EngineState]:
         """The engines that the last pages showed."""
         return self._engines

@@ -10,6 +10,7 @@ runs: ``header_seconds`` from the connection's or the next request's first byte 
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -143,12 +144,11 @@ class _Connection(asyncio.Protocol):
         self._is_head_begun = True  # a fresh connection owes its first head from the start
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a stream transport was expected")
-        self._transport = transport
+        # A cast, for uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         self._inner = self._server.admit(self)
         if self._inner is None:
-            transport.abort()
+            self._transport.abort()
             return
         self._inner.connection_made(transport)
         self._arm(self._server.options.header_seconds)
@@ -227,7 +227,7 @@ class _Faults(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = record.exc_info[0] if record.exc_info else None
-        if kind is not None and issubclass(kind, HttpProcessingError):
+        if kind is not None and issubclass(kind, HttpProcessingError | web.RequestPayloadError):
             self.malformed += 1
             return
         self.failed += 1

@@ -23,7 +23,7 @@ def all_metrics() -> list[Metric]:
 def metrics_reference() -> str:
     """The table, with a line for every metric."""
     rows = [
-        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or '–'} | {metric.help} |"
+        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or 'none'} | {metric.help} |"
         for metric in all_metrics()
     ]
     return _HEAD + "\n".join(rows) + "\n"

@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from sidecar.export.guard import GuardedServer
 from sidecar.settings.places import Address
-
-_SHUTDOWN = 2.0  # seconds that answers under way have to end
 
 
 @asynccontextmanager
@@ -17,11 +16,9 @@ async def serving(app: web.Application, address: Address) -> AsyncIterator[Addre
     Raises:
         OSError: the address can't be had.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN)
-    await runner.setup()
+    server = GuardedServer(app)
+    host, port = await server.start(address.host, address.port)
     try:
-        await web.TCPSite(runner, address.host, address.port).start()
-        host, port = runner.addresses[0][:2]
         yield Address(host, port)
     finally:
-        await runner.cleanup()
+        await server.stop()

@@ -17,7 +17,8 @@ _QUERY_NAMES = 200  # more than that in ?name[]= and it is no selection
 class Pages:
     """What the server shows; each is called for every request and must be quick.
 
-    ``ready`` tells whether every server has been read at least once or is at least being tried.
+    ``ready`` tells whether every server has been polled once, well or not: it says nothing of vLLM, since a Pod whose
+    sidecar is not ready gets no traffic.
     """
 
     exporter: Exporter

@@ -1,0 +1,43 @@
+"""The program as its users start it: a process with arguments and an environment."""
+
+import asyncio
+import os
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+
+@pytest.fixture
+def program():
+    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it where it still runs in the end."""
+
+    @asynccontextmanager
+    async def start(*arguments, **environment):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "sidecar", *arguments),
+            env={name: text for name, text in os.environ.items() if not name.startswith("SPECDEC_")} | environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    return start
+
+
+@pytest.fixture
+def finished(program):
+    """Runs ``specdec-sidecar`` to its end: (exit code, standard output, standard error)."""
+
+    async def run(*arguments, **environment):
+        async with program(*arguments, **environment) as process, asyncio.timeout(60):
+            out, err = await process.communicate()
+            return process.returncode, out.decode(), err.decode()
+
+    return run

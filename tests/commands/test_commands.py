@@ -1,0 +1,166 @@
+import asyncio
+import json
+import signal
+
+import pytest
+import yaml
+
+from sidecar import __version__
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.settings import load_settings
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+async def log_line(process, event):
+    """The first line of the log with that event."""
+    while line := await process.stderr.readline():
+        found = json.loads(line)
+        if found["event"] == event:
+            return found
+    raise AssertionError(f"no log line {event!r}")
+
+
+async def test_version(finished):
+    assert await finished("--version") == (0, f"specdec-sidecar {__version__}\n", "")
+
+
+async def test_no_command_prints_usage(finished):
+    code, _, err = await finished()
+    assert code == 2
+    assert "usage: specdec-sidecar" in err
+
+
+async def test_bad_settings_are_refused_before_anything_starts(finished):
+    code, out, err = await finished(
+        "run", SPECDEC_SCRAPE_INTERVAL="fast", SPECDEC_LISTN="x", SPECDEC_VLLM_URL="ftp://x"
+    )
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        "SPECDEC_LISTN: unknown setting; did you mean SPECDEC_LISTEN?",
+        "SPECDEC_VLLM_URL=ftp://x: not an http or https URL; write one such as http://127.0.0.1:8000",
+        "SPECDEC_SCRAPE_INTERVAL=fast: not a duration; write a number of seconds or a value such as 500ms, 1s, 5m",
+    ]
+
+
+async def test_run_serves_until_terminated(program, finished, http):
+    async with SimulatedVllm() as vllm:
+        async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN="127.0.0.1:0") as process:
+            address = (await log_line(process, "specdec-sidecar runs"))["listen"]
+            await log_line(process, "engine found")
+            async with http.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as response:
+                assert "specdec_up 1.0" in (await response.text()).splitlines()
+            assert (await finished("healthcheck", SPECDEC_LISTEN=address))[0] == 0
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)
+        assert code == 1
+        assert err == f"no answer at {address}: ConnectionRefusedError\n"
+
+
+async def test_run_says_when_its_address_is_taken(program, finished):
+    async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
+        address = (await log_line(process, "specdec-sidecar runs"))["listen"]
+        code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN=address)
+        assert code == 1
+        assert json.loads(err.splitlines()[-1])["event"] == "can't listen"
+        assert "Traceback" not in err
+
+
+async def test_a_lasting_fault_is_logged_once(program):
+    async with program(
+        "run",
+        SPECDEC_VLLM_URL=NOWHERE,
+        SPECDEC_LISTEN="127.0.0.1:0",
+        SPECDEC_SCRAPE_INTERVAL="0.1s",
+        SPECDEC_SCRAPE_BACKOFF_MAX="0.1s",
+    ) as process:
+        await log_line(process, "specdec-sidecar runs")
+        await log_line(process, "vLLM's page can't be had")
+        with pytest.raises(TimeoutError):  # dozens of polls fail meanwhile; none of them says anything
+            async with asyncio.timeout(2):
+                await process.stderr.readline()
+
+
+async def test_check_describes_a_vllm(finished):
+    async with SimulatedVllm() as vllm:
+        code, out, err = await finished("check", SPECDEC_VLLM_URL=vllm.url)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "settings: sound (no file and the environment)",
+        "request source: none; acceptance is not split by temperature",
+        "",
+        f"vllm: {vllm_address(out)}",
+        "  vLLM: V1 engine, 0.30 or later",
+        "  model demo, engine 0",
+        "    speculative decoding: on; nothing drafted yet",
+        "    KV cache: 65,536 tokens",
+    ]
+
+
+def vllm_address(out):
+    return out.splitlines()[3].removeprefix("vllm: ")
+
+
+async def test_check_says_what_can_not_be_known(finished):
+    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
+    assert code == 0
+    assert "    can't know (no_speculation): No spec_decode counters" in out
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("foreign", "no_vllm_metrics")]
+)
+async def test_check_says_why_there_is_no_page(finished, fault, reason):
+    async with SimulatedVllm() as vllm:
+        vllm.faults.set(fault)
+        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
+    assert code == 1
+    assert f"  no usable page ({reason}): " in out
+
+
+async def test_check_of_nothing(finished):
+    code, out, _ = await finished("check", SPECDEC_VLLM_URL=NOWHERE)
+    assert code == 1
+    assert "  no usable page (unreachable): " in out
+    assert "is vLLM up" in out
+
+
+async def test_baseline_writes_what_the_settings_read(finished, tmp_path):
+    file = tmp_path / "baseline.yaml"
+    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
+        traffic = Traffic(TrafficOptions(vllm.url, phases=(Phase(30, MIXED),)))
+        sending = asyncio.create_task(traffic.run())
+        code, out, err = await finished("baseline", "--duration", "3s", "--out", str(file), SPECDEC_VLLM_URL=vllm.url)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    assert (code, out) == (0, ""), err
+    phases = yaml.safe_load(file.read_text())["baseline"]["demo"]
+    assert set(phases) == {"ttft", "itl", "tpot", "e2e", "queue"}
+    loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).baseline["demo"].phases()
+    assert loaded["tpot"].given()[0.99] == phases["tpot"]["p99"] > 0
+
+
+async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
+    async with SimulatedVllm() as vllm:
+        code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == "no request ended while watching, so there is nothing to write"
+
+
+async def test_a_bad_duration_is_refused(finished):
+    code, _, err = await finished("baseline", "--duration", "soon")
+    assert code == 2
+    assert err.startswith("--duration=soon: not a duration; ")
+
+
+async def test_demo_shows_where_to_look_and_ends_by_itself(finished):
+    code, out, err = await finished("demo", "--duration", "5s", SPECDEC_LISTEN="127.0.0.1:0")
+    assert code == 0, err
+    assert "  look        http://127.0.0.1:" in out
+    completed, failed = [int(word) for word in out.splitlines()[-1].split() if word.isdigit()]
+    assert completed > 0
+    assert failed == 0

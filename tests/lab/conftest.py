@@ -1,0 +1,77 @@
+"""A real vLLM on this machine's CPU (``make test-lab``)."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+START_SECONDS = 180
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Lab:
+    """One vLLM server of the lab; it can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
+        self._command = [str(folder / "serve"), method, *options]
+        self.port = free_port()
+        self._environment = {**os.environ, "PORT": str(self.port), **environment}
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=self._environment,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        async with aiohttp.ClientSession() as session, asyncio.timeout(START_SECONDS):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get(f"{self.url}/health") as response:
+                        if response.status == 200:
+                            return
+                assert self._process.returncode is None, "vLLM ended while starting"
+                await asyncio.sleep(0.5)
+
+    async def kill(self) -> None:
+        """As a pod that dies: every process of it at once."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def lab_folder() -> Path:
+    folder = os.environ.get("SPECDEC_LAB")
+    assert folder, "SPECDEC_LAB names the lab's folder; `make test-lab` sets it"
+    return Path(folder)
+
+
+@pytest.fixture
+async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
+    """Makes lab servers, and kills them in the end."""
+    made: list[Lab] = []
+
+    def make(method: str = "draft_model", *options: str, **environment: str) -> Lab:
+        made.append(Lab(lab_folder, method, options, environment))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.kill()

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 
 from sidecar import options
+from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_log import LoggedTarget
 from sidecar.analysis.target_state import TargetReport, TargetState
 from sidecar.engine.fetch import Fetcher
@@ -21,6 +22,7 @@ from sidecar.export.server import serving
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.log import StateLog
+from sidecar.requests.source import request_source
 from sidecar.settings import Settings
 from sidecar.settings.groups import Target
 from sidecar.settings.places import Address
@@ -37,13 +39,14 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
         supervisor = await stack.enter_async_context(Supervisor(log))
+        requests = request_state(settings)
         states: list[TargetState] = []
         sources: list[PageSource] = []
         for target in settings.vllms:
             fetcher = Fetcher(target.vllm_url, options.fetch(settings))
             stack.push_async_callback(fetcher.close)
             sources.append(PageSource(fetcher, options.page_limits(settings), filtered=options.filtered(settings)))
-            states.append(target_state(target, settings))
+            states.append(target_state(target, settings, requests))
             sink = LoggedTarget(states[-1], log, StateLog(log))
             pacing = Pacing(options.pacing(settings), random.random)
             supervisor.start(target.name, Poller(sources[-1], pacing, sink, time.time, time.monotonic).run)
@@ -51,20 +54,29 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
         def reports() -> list[TargetReport]:
             return [state.report(time.time()) for state in states]
 
+        relay = await stack.enter_async_context(request_source(settings, requests, log))
         export = options.export(settings)
         exporter = Exporter(
-            lambda: export_families(reports(), supervisor.failures, export),
+            lambda: export_families(reports(), supervisor.failures, export, relay=relay()),
             lambda: own_series([source.whole_page for source in sources], options.reexported(settings)),
         )
         pages = Pages(exporter, lambda: status(reports(), export), lambda: all(state.polled for state in states))
         yield await stack.enter_async_context(serving(make_web(pages), settings.listen))
 
 
-def target_state(target: Target, settings: Settings) -> TargetState:
-    """The empty state of one server."""
+def target_state(target: Target, settings: Settings, requests: RequestState) -> TargetState:
+    """The empty state of one server; only one server's requests can be told apart."""
     return TargetState(
         target.name,
         options.windows(settings),
         interval=settings.scrape_interval,
         max_engines=settings.limits.engines,
+        requests=None if settings.requests.source == "none" else requests,
+    )
+
+
+def request_state(settings: Settings) -> RequestState:
+    """The empty state of the requests."""
+    return RequestState(
+        settings.requests.source, options.buckets(settings), options.attribution(settings), options.verdicts(settings)
     )

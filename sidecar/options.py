@@ -1,12 +1,18 @@
 """From the settings to each part's options: the only place that knows both."""
 
 import ssl
+from urllib.parse import urlsplit
 
+from sidecar.analysis.attribution_options import AttributionOptions
 from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
+from sidecar.requests.relay.options import RelayOptions, Upstream
+from sidecar.requests.traces.options import TracesOptions
 from sidecar.settings import Settings
 
 
@@ -57,6 +63,63 @@ def export(settings: Settings) -> ExportOptions:
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
     )
+
+
+def buckets(settings: Settings) -> TemperatureBuckets:
+    """The temperature buckets."""
+    return TemperatureBuckets(settings.temperature_buckets, settings.default_temperature)
+
+
+def attribution(settings: Settings) -> AttributionOptions:
+    """How requests are attributed. Traces arrive in batches, some seconds after their requests' ends."""
+    lateness = _TRACES_LATENESS if settings.requests.source == "traces" else 0.0
+    return AttributionOptions(lateness=lateness, history=settings.history)
+
+
+def verdicts(settings: Settings) -> VerdictThresholds:
+    """Where verdicts draw the line."""
+    thresholds = settings.thresholds
+    return VerdictThresholds(
+        net_negative=thresholds.acceptance_net_negative,
+        break_even=thresholds.acceptance_break_even,
+        fewer_tokens=thresholds.acceptance_fewer_tokens,
+        more_tokens=thresholds.acceptance_more_tokens,
+        min_requests=thresholds.min_requests,
+        min_drafts_per_second=thresholds.min_drafts_per_second,
+        min_share=thresholds.min_bucket_share,
+        window=settings.latency_window,
+    )
+
+
+def upstream(settings: Settings) -> Upstream:
+    """Where the proxy forwards to: the scheme, host and port of the one vLLM."""
+    url = urlsplit(settings.vllms[0].vllm_url)
+    tls = url.scheme == "https"
+    verified = _tls(settings) if tls else None
+    if verified is True:
+        verified = ssl.create_default_context()
+    elif verified is False:
+        verified = ssl._create_unverified_context()  # noqa: S323, SLF001 - asked for by vllm_tls_verify
+    return Upstream(url.hostname or "", url.port or (443 if tls else 80), verified)
+
+
+def relay(settings: Settings) -> RelayOptions:
+    """The proxy's limits and times."""
+    proxy = settings.proxy
+    return RelayOptions(
+        max_connections=proxy.max_connections,
+        max_header_bytes=proxy.max_header_bytes,
+        header_seconds=proxy.header_timeout,
+        connect_seconds=proxy.connect_timeout,
+    )
+
+
+def traces(settings: Settings) -> TracesOptions:
+    """The traces receiver's limits."""
+    return TracesOptions(body_bytes=settings.traces.body_bytes, max_inflight=settings.traces.max_inflight)
+
+
+_TRACES_LATENESS = 15.0  # seconds: vLLM's exporter sends every 5 s, a Collector may hold spans as long again
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | bool:

@@ -26,6 +26,7 @@ class Distribution:
         return list(accumulate(self._counts))
 
 
-# 0.5 and 0.65 are edges, so "below the threshold" is exact with the default thresholds.
-ACCEPTANCE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-USAGE_EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 1.0)
+# Few, since each costs a series a label set. 0.5 and 0.65 are edges, so that "below the threshold" is exact with the
+# default thresholds.
+ACCEPTANCE_EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
+USAGE_EDGES = (0.25, 0.5, 0.75, 0.9, 0.95, 1.0)

@@ -59,6 +59,7 @@ class EngineState:
         self._latest: EngineSnapshot | None = None
         self.timeline = Timeline(windows.history)
         self.seen_at = 0.0
+        self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None) -> Totals:
         """Takes in one poll's snapshot at ``at``, Unix seconds; ``restarted`` as in ``Continuation.advance``."""

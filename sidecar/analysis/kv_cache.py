@@ -16,14 +16,20 @@ class KvCacheUsage:
         self.distribution = Distribution(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
-        """Adds one poll's usage."""
+        """Adds one poll's usage. One that is not later than the last ends the peak: the clock was set back."""
+        if self._peaks and at <= self._peaks[-1][0]:
+            self._peaks.clear()
         while self._peaks and self._peaks[-1][1] <= usage:
             self._peaks.pop()
         self._peaks.append((at, usage))
+        self._drop(at - self._window)
         self.distribution.observe(usage)
 
     def peak(self, now: float) -> float | None:
         """The highest usage of the window that ends at ``now``; None where no poll is in it."""
-        while self._peaks and self._peaks[0][0] <= now - self._window:
-            self._peaks.popleft()
+        self._drop(now - self._window)
         return self._peaks[0][1] if self._peaks else None
+
+    def _drop(self, until: float) -> None:
+        while self._peaks and self._peaks[0][0] <= until:
+            self._peaks.popleft()

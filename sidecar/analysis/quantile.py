@@ -6,8 +6,9 @@ from sidecar.engine.snapshot import HistogramReading
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
-    """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None without observations.
+    """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None where there is none.
 
+    There is none without observations, and for the quantile 0 where the first bucket is empty (NaN to Prometheus).
     Straight-line interpolation within the bucket, whose lower edge is 0 for the first one; the highest finite
     edge where the quantile falls beyond it. The formula is ``bucketQuantile`` of Prometheus
     (``promql/quantile.go``), so our numbers are those of ``histogram_quantile()`` over the same buckets.
@@ -22,4 +23,5 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
     if bucket == 0 and edges[0] <= 0:
         return edges[0]
     start, below = (edges[bucket - 1], counts[bucket - 1]) if bucket else (0.0, 0.0)
-    return start + (edges[bucket] - start) * (rank - below) / (counts[bucket] - below)
+    within = counts[bucket] - below
+    return start + (edges[bucket] - start) * ((rank - below) / within) if within > 0 else None

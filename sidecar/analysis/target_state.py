@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from sidecar.analysis.engine_state import EngineReport, EngineState, Windows
 from sidecar.analysis.limitation import Limitation, limitations
+from sidecar.analysis.request_state import RequestReport, RequestState
+from sidecar.engine.continuation import Totals
 from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
@@ -36,16 +38,26 @@ class TargetReport:
     version: VersionFamily
     engines: tuple[EngineReport, ...]
     limitations: Mapping[EngineKey, frozenset[Limitation]]
+    requests: RequestReport | None  # None where there is no request source
 
 
 class TargetState:
     """A scrape sink: keeps what one server's pages tell; bounded in engines and in time."""
 
-    def __init__(self, name: str, windows: Windows, *, interval: float, max_engines: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        windows: Windows,
+        *,
+        interval: float,
+        max_engines: int,
+        requests: RequestState | None = None,
+    ) -> None:
         """``interval`` is the one to expect until the first poll tells the real one."""
         self.name = name
         self._windows = windows
         self._max_engines = max_engines
+        self._requests = requests
         self._engines: dict[EngineKey, EngineState] = {}
         self._limitations: dict[EngineKey, frozenset[Limitation]] = {}
         self._version = VersionFamily.UNKNOWN
@@ -73,11 +85,8 @@ class TargetState:
         """Takes in one poll's page; see ``ScrapeSink``."""
         restarted = self._restarted(page.process_start)
         engines = self._bounded(page.engines)
-        totals = [
-            self._engines.setdefault(engine.key, EngineState(self._windows)).observe(at, engine, restarted=restarted)
-            for engine in engines
-        ]
-        self._restarts += any(total.restarted for total in totals)
+        totals = [self._observe(at, engine, page.process_start) for engine in engines]
+        self._restarts += any(total.restarted for total in totals) if restarted is None else restarted
         several = page.process_start is None
         self._limitations = {engine.key: limitations(engine, several_processes=several) for engine in engines}
         if page.version is not VersionFamily.UNKNOWN:
@@ -86,6 +95,9 @@ class TargetState:
         self._last_scrape, self._duration, self._interval = at, duration, interval
         self._last_error = None
         self._forget(at - self._windows.history)
+        if self._requests is not None:
+            shown = {engine.key: self._engines[engine.key].timeline for engine in engines}
+            self._requests.polled(at, shown, several_processes=several)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002  the sink's signature
         """Takes in a poll that gave nothing; see ``ScrapeSink``."""
@@ -112,6 +124,7 @@ class TargetState:
                 for key, state in self._engines.items()
             ),
             self._limitations if up else {},
+            self._requests.report(now) if self._requests is not None else None,
         )
 
     def _is_fresh(self, now: float) -> bool:
@@ -122,7 +135,16 @@ class TargetState:
     def _restarted(self, process_start: float | None) -> bool | None:
         """Whether vLLM's process is another than at the last poll; None where the pages don't tell."""
         before, self._process_start = self._process_start, process_start
-        return None if before is None or process_start is None else before != process_start
+        return _is_another(before, process_start)
+
+    def _observe(self, at: float, engine: EngineSnapshot, process_start: float | None) -> Totals:
+        state = self._engines.get(engine.key)
+        if state is None:
+            state = self._engines[engine.key] = EngineState(self._windows)
+        # By engine, since one may show up only some polls after its process restarted.
+        restarted = _is_another(state.process_start, process_start)
+        state.process_start = process_start
+        return state.observe(at, engine, restarted=restarted)
 
     def _bounded(self, engines: tuple[EngineSnapshot, ...]) -> list[EngineSnapshot]:
         """The engines under their own keys up to the bound, first come first served, the rest as ``other``."""
@@ -138,3 +160,8 @@ class TargetState:
     def _forget(self, before: float) -> None:
         """Drops engines that a living vLLM has not shown for a long time: another model is served now."""
         self._engines = {key: state for key, state in self._engines.items() if state.seen_at >= before}
+
+
+def _is_another(before: float | None, now: float | None) -> bool | None:
+    """Whether two start times are two processes'; None where one is not told."""
+    return None if before is None or now is None else before != now

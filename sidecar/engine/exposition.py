@@ -4,8 +4,8 @@ vLLM's page has some 650 lines of which a quarter matter, and from poll to poll 
 first page is read line by line (``lines.py``) and its layout remembered: for each wanted family the ``# TYPE``
 header and the sample keys under it. Later pages are read by finding each header, splitting the block under it
 on white space and comparing the keys with the remembered ones. Any difference sends the page back to the line
-reader, which is the only judge of the grammar; every ``RECHECK`` polls the list of all families is compared too,
-so that a family which appears later is found.
+reader, which is the only judge of the grammar; every ``RECHECK`` polls the number of lines and the list of all
+families are compared too, so that what appears elsewhere on the page is found.
 """
 
 import re
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 
-RECHECK = 8  # polls between two comparisons of the whole list of families
+RECHECK = 8  # polls between two comparisons of what stands outside the remembered blocks
 
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
 _NEAR = 4096  # bytes: where the next header is looked for first, since a find in a short range is cheaper
@@ -53,6 +53,7 @@ class _Memory:
     layout: Layout
     blocks: tuple[_Block, ...]
     headers: list[bytes]
+    lines: int
 
 
 class PageReader:
@@ -66,8 +67,8 @@ class PageReader:
         self._memory: _Memory | None = None
         self._polls = 0
 
-    def read(self, body: bytes) -> Page:
-        """The wanted samples of a page.
+    def read(self, body: bytes, *, thorough: bool = False) -> Page:
+        """The wanted samples of a page; ``thorough`` looks for new families now rather than every ``RECHECK`` polls.
 
         Raises:
             PageTooLarge: the page or the number of its wanted series passes the limit.
@@ -80,7 +81,7 @@ class PageReader:
             _refuse_unended(body)
         self._polls += 1
         if (memory := self._memory) is not None:
-            fresh = self._polls % RECHECK != 0 or _TYPE_LINE.findall(body) == memory.headers
+            fresh = not (thorough or self._polls % RECHECK == 0) or _is_complete(body, memory)
             if fresh and (values := _read_blocks(body, memory.blocks)) is not None:
                 return Page(memory.layout, values, 0)
         return self._relearn(body)
@@ -94,8 +95,10 @@ class PageReader:
         self._layout = layout
         self._memory = None
         blocks = _remember(body, self._wanted)
-        if read.malformed == 0 and _read_blocks(body, blocks) == read.values:
-            self._memory = _Memory(layout, blocks, headers)
+        # A page that is not vLLM's yet has nothing to compare the next one with.
+        ours = any(series.name.startswith(self._wanted.prefixes) for series in read.series)
+        if ours and read.malformed == 0 and _same(_read_blocks(body, blocks), read.values):
+            self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))
         return Page(layout, read.values, read.malformed)
 
 
@@ -128,6 +131,16 @@ def _read_blocks(body: bytes, blocks: tuple[_Block, ...]) -> list[float] | None:
         return None
     # Python's float() takes "1_0"; the exposition format does not.
     return None if b"_" in b"".join(values) else numbers
+
+
+def _is_complete(body: bytes, memory: _Memory) -> bool:
+    """Whether the page has as many lines and the same families, in and outside the blocks, as when it was learned."""
+    return body.count(b"\n") == memory.lines and _TYPE_LINE.findall(body) == memory.headers
+
+
+def _same(values: list[float] | None, others: list[float]) -> bool:
+    """Whether all values are equal, NaN to NaN."""
+    return values is not None and list(map(repr, values)) == list(map(repr, others))
 
 
 def _remember(body: bytes, wanted: Wanted) -> tuple[_Block, ...]:

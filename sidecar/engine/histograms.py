@@ -19,8 +19,12 @@ class HistogramWindow:
         self._latest: tuple[float, Mapping[Phase, HistogramReading]] | None = None
 
     def append(self, at: float, histograms: Mapping[Phase, HistogramReading]) -> None:
-        """Adds a reading. One that is not later than the last begins the history anew: the clock was set back."""
-        if self._latest is not None and at <= self._latest[0]:
+        """Adds a reading.
+
+        One that is not later than the last begins the history anew, since the clock was set back; so does one with
+        other buckets, since another vLLM was started.
+        """
+        if self._latest is not None and (at <= self._latest[0] or _other_buckets(self._latest[1], histograms)):
             self._kept.clear()
         self._latest = (at, histograms)
         if not self._kept or at - self._kept[-1][0] >= self._window / _READINGS:
@@ -33,7 +37,7 @@ class HistogramWindow:
         """What was observed in the window that ends at the last reading.
 
         The window is shorter while the history is. None where vLLM does not keep this histogram, where one
-        reading is all there is, or where the buckets changed within the window.
+        reading is all there is, or where the buckets changed while vLLM did not show them.
         """
         if self._latest is None or phase not in self._latest[1]:
             return None
@@ -44,3 +48,7 @@ class HistogramWindow:
         before = first[phase]
         counts = tuple(new - old for new, old in zip(now.counts, before.counts, strict=True))
         return HistogramReading(now.edges, counts)
+
+
+def _other_buckets(before: Mapping[Phase, HistogramReading], now: Mapping[Phase, HistogramReading]) -> bool:
+    return any(phase in before and before[phase].edges != reading.edges for phase, reading in now.items())

@@ -12,7 +12,9 @@ from sidecar.errors import NotAnExposition, PageTooLarge
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))')
-_VALUE = re.compile(r"[ \t]+([^\s_]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
+_QUOTED_NAME = re.compile(r'\{[ \t]*"(?:[^"\\]|\\.)*"[ \t]*[,}]')
+# Printable ASCII without "_": float() would also take "1_0" and digits of other scripts.
+_VALUE = re.compile(r"[ \t]+([!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
@@ -115,7 +117,7 @@ class LineReader:
         name = _NAME.match(text)
         if name is None:
             # A quoted name (UTF-8 names, format 1.0.0) is sound, and never one of vLLM's.
-            return (_UNWANTED, None) if text.startswith('{"') else None
+            return (_UNWANTED, None) if _QUOTED_NAME.match(text) else None
         wanted = name[0] in self._wanted.names
         parsed = _labels(text, name.end(), self._limits.labels)
         if parsed is None or (match := _VALUE.match(text, parsed[1])) is None:

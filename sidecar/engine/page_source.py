@@ -33,6 +33,7 @@ class PageSource:
         self._filter = ""  # the path of the filtered page; empty while there is none to ask for
         self._expected: frozenset[Series] = frozenset()
         self._proven: Layout | None = None
+        self._process_start: float | None = None  # on the last whole page
         self._filtered_left = 0
         self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting
@@ -52,7 +53,10 @@ class PageSource:
             self._filtered_left -= 1
             page = await self._filtered_page()
             if page is not None:
-                return self._part_snapshots.read(page)
+                snapshot = self._part_snapshots.read(page)
+                if snapshot.process_start != self._process_start:
+                    self._filtered_left = 0  # another process may have families that were not asked for
+                return snapshot
         return await self._whole()
 
     async def _filtered_page(self) -> Page | None:
@@ -73,8 +77,10 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        page = self._whole_pages.read(body)
+        # Between filtered pages whole ones are rare, so each is searched for what is new.
+        page = self._whole_pages.read(body, thorough=self._proven is not None)
         snapshot = self._whole_snapshots.read(page)
+        self._process_start = snapshot.process_start
         self.whole_page = body
         self._whole_left -= 1
         if self._allowed and self._whole_left <= 0 and snapshot.process_start is not None:

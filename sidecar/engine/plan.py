@@ -1,5 +1,6 @@
 """Where on a page each quantity of each engine stands: worked out once a layout, applied at every poll."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from sidecar.engine import names
 from sidecar.engine.exposition import Layout
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 
+_DIGITS = 15  # of a whole number; Python refuses to read some thousands of them
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
 
@@ -50,19 +52,19 @@ class _Sample:
 def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
     """One plan an engine, ordered by model and engine; empty where the page has no vLLM series."""
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
-    configs: dict[str | None, _Sample] = {}
+    capacities: dict[str | None, set[int | None]] = defaultdict(set)
     for index, series in enumerate(layout.series):
         prefix, name = names.split(series.name)
         sample = _Sample(index, name, dict(series.labels))
         if not prefix:
             continue
         if name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
-            configs[sample.labels.get("engine")] = sample
+            capacities[sample.labels.get("engine")].add(_capacity(sample.labels))
         elif "model_name" in sample.labels:
             key = EngineKey(sample.labels["model_name"], sample.labels.get("engine", _NO_ENGINE))
             by_engine[key][name].append(sample)
     return tuple(
-        _engine_plan(key, by_engine[key], configs.get(key.engine, configs.get(None)))
+        _engine_plan(key, by_engine[key], _agreed(capacities.get(key.engine) or capacities.get(None)))
         for key in sorted(by_engine, key=_natural)
     )
 
@@ -74,10 +76,15 @@ def process_start(layout: Layout) -> int | None:
 
 
 def _natural(key: EngineKey) -> tuple[str, int, str]:
-    return key.model_name, int(key.engine) if key.engine.isdecimal() else 0, key.engine
+    return key.model_name, _whole(key.engine) or 0, key.engine
 
 
-def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], config: _Sample | None) -> EnginePlan:
+def _agreed(capacities: set[int | None] | None) -> int | None:
+    """The one capacity told; None where several models' settings differ, since nothing tells whose they are."""
+    return next(iter(capacities)) if capacities is not None and len(capacities) == 1 else None
+
+
+def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], capacity: int | None) -> EnginePlan:
     counters = {counter: _indices(samples, wanted) for counter, wanted in names.COUNTERS.items()}
     traits = set()
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
@@ -94,7 +101,7 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], config: _
         _positions(samples.get(names.ACCEPTED_PER_POSITION, [])),
         {gauge: indices for gauge, indices in gauges.items() if indices},
         {phase: plan for phase, plan in histograms.items() if plan is not None},
-        None if config is None else _capacity(config.labels),
+        capacity,
         frozenset(traits),
     )
 
@@ -113,9 +120,9 @@ def _gauge_indices(samples: Mapping[str, list[_Sample]], candidates: tuple[str, 
 def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
     by_position: dict[int, list[int]] = defaultdict(list)
     for sample in samples:
-        position = sample.labels.get("position", "")
-        if position.isdecimal():
-            by_position[int(position)].append(sample.index)
+        position = _whole(sample.labels.get("position", ""))
+        if position is not None:
+            by_position[position].append(sample.index)
     complete = sorted(by_position) == list(range(len(by_position)))
     return tuple(tuple(by_position[position]) for position in sorted(by_position)) if complete else ()
 
@@ -136,15 +143,21 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
 
 def _capacity(config: Mapping[str, str]) -> int | None:
     """Tokens that the KV cache holds: told from 0.32 on, before that the blocks times their size."""
-    told = config.get("kv_cache_size_tokens", "")
-    if told.isdecimal():
-        return int(told)
-    blocks, size = config.get("num_gpu_blocks", ""), config.get("block_size", "")
-    return int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None
+    told = _whole(config.get("kv_cache_size_tokens", ""))
+    if told is not None:
+        return told
+    blocks, size = _whole(config.get("num_gpu_blocks", "")), _whole(config.get("block_size", ""))
+    return None if blocks is None or size is None else blocks * size
+
+
+def _whole(text: str) -> int | None:
+    """A whole number that a float can hold."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return None if math.isnan(number) or "_" in text else number

@@ -76,8 +76,9 @@ class SnapshotReader:
         engines = tuple(_engine(plan, page.values) for plan in self._plans)
         planned = sum(len(plan.histograms) for plan in self._plans)
         contradictory = planned - sum(len(engine.histograms) for engine in engines)
-        start = None if self._process_start is None else page.values[self._process_start]
-        return PageSnapshot(engines, self._version, start, page.malformed + contradictory)
+        start = math.nan if self._process_start is None else page.values[self._process_start]
+        known_start = start if math.isfinite(start) else None
+        return PageSnapshot(engines, self._version, known_start, page.malformed + contradictory)
 
 
 def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
@@ -97,7 +98,8 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
 
 
 def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
-    return values[indices[0]] if len(indices) == 1 else math.fsum(values[index] for index in indices)
+    # Not fsum, which raises where infinities meet.
+    return values[indices[0]] if len(indices) == 1 else sum(values[index] for index in indices)
 
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
@@ -112,5 +114,5 @@ _SHARED = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
 
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:
     counts = tuple(_sum(values, indices) for indices in plan.buckets)
-    rising = counts[0] >= 0 and all(map(le, counts, counts[1:]))
+    rising = counts[0] >= 0 and all(map(le, counts, counts[1:])) and counts[-1] < math.inf
     return HistogramReading(plan.edges, counts) if rising else None

@@ -10,6 +10,9 @@ from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.engine_families import add_engine
 from sidecar.export.families import Families, Family
+from sidecar.export.relay_families import add_relay
+from sidecar.export.request_families import add_requests
+from sidecar.requests.relay.stats import RelayStats
 
 Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
@@ -25,9 +28,16 @@ class ExportOptions:
 
 
 def export_families(
-    reports: Iterable[TargetReport], failures: Mapping[str, int], options: ExportOptions
+    reports: Iterable[TargetReport],
+    failures: Mapping[str, int],
+    options: ExportOptions,
+    *,
+    relay: RelayStats | None = None,
 ) -> list[Family]:
-    """Every sample of the page, but for those of the process; ``failures`` are counts by part of the program."""
+    """Every sample of the page, but for those of the process.
+
+    ``failures`` are counts by part of the program, ``relay`` the proxy's own counts where there is a proxy.
+    """
     general = Families()
     general.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
     for part, count in failures.items():
@@ -38,6 +48,8 @@ def export_families(
         for phase, quantiles in phases.items():
             for quantile, seconds in quantiles.items():
                 general.add(metrics.LATENCY_BASELINE, seconds, model, phase, str(quantile))
+    if relay is not None:
+        add_relay(general, relay)
     families = Families(("target",) if options.per_target else ())
     for report in reports:
         families.scope = (report.name,) if options.per_target else ()
@@ -60,6 +72,8 @@ def _add_target(families: Families, report: TargetReport, options: ExportOptions
     for engine in report.engines:
         add_engine(families, engine, report.limitations.get(engine.key, frozenset()), options.max_positions)
         overflowed_positions += len(engine.accepted_per_position) > options.max_positions
+    if report.requests is not None:
+        add_requests(families, report.requests, fresh=report.up, max_positions=options.max_positions)
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, overflowed_positions, "position")
 

@@ -30,12 +30,9 @@ def add_engine(families: Families, engine: EngineReport, limitations: Iterable[s
     """Adds what is known of one engine; accepted tokens past ``max_positions`` go under position ``other``."""
     for counter, metric in _COUNTERS.items():
         families.add(metric, engine.counters.get(counter), *engine.key)
-    positions = engine.accepted_per_position
-    for position, accepted in enumerate(positions[:max_positions]):
-        families.add(metrics.ENGINE_ACCEPTED_PER_POSITION, accepted, *engine.key, str(position))
-    if len(positions) > max_positions:
-        rest = sum(positions[max_positions:])
-        families.add(metrics.ENGINE_ACCEPTED_PER_POSITION, rest, *engine.key, "other")
+    families.add_positions(
+        metrics.ENGINE_ACCEPTED_PER_POSITION, engine.accepted_per_position, max_positions, *engine.key
+    )
     for gauge, metric in _GAUGES.items():
         families.add(metric, engine.gauges.get(gauge), *engine.key)
     families.add(metrics.KV_CACHE_PEAK, engine.kv_cache_peak, *engine.key)

@@ -37,17 +37,18 @@ class Exporter:
 
     def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
         """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (none: all metrics)."""
-        encode, content_type = choose_encoder(accept)
+        extra = _Fixed(self._reexported() if not names else ())
+        # In its other formats prometheus_client 0.26 writes the colons of vLLM's names as underscores.
+        encode, content_type = _chosen("" if extra.metrics else accept)
         families = [*self._families(), *process_families(self._process)]
         if names:
             families = [family for family in families if _asked(family, names)]
-        extra = _Fixed(self._reexported() if not names else ())
         if content_type.startswith("text/plain"):
             body = self._text.render(families)
             if extra.metrics:
                 body += generate_latest(extra)
         else:
-            body = encode(_Fixed([*FamilyCollector(lambda: families).collect(), *extra.metrics]))
+            body = encode(FamilyCollector(lambda: families))
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if _takes_gzip(accept_encoding):
             return Rendered(gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"})
@@ -62,6 +63,13 @@ class _Fixed(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return iter(self.metrics)
+
+
+def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        return choose_encoder("")
 
 
 def _asked(family: Family, names: frozenset[str]) -> bool:

@@ -47,6 +47,13 @@ class Families:
         counts = distribution.cumulative()
         family.values.extend((*counts, counts[-1], distribution.sum))
 
+    def add_positions(self, metric: Metric, accepted: Sequence[float], most: int, *labels: str) -> None:
+        """Adds a value for each draft position; those past ``most`` go under position ``other`` together."""
+        for position, value in enumerate(accepted[:most]):
+            self.add(metric, value, *labels, str(position))
+        if len(accepted) > most:
+            self.add(metric, sum(accepted[most:]), *labels, "other")
+
     def all(self) -> Sequence[Family]:
         """The families that have samples."""
         return list(self._families.values())

@@ -109,3 +109,44 @@ KV_CACHE_SAMPLED = _histogram("kv_cache_sampled_usage_ratio", "Share in use, one
 KV_CACHE_CAPACITY = _gauge("kv_cache_capacity_tokens", "Tokens that the KV cache holds.", *_ENGINE)
 REQUESTS_RUNNING = _gauge("requests_running", "Requests in execution at the last poll.", *_ENGINE)
 REQUESTS_WAITING = _gauge("requests_waiting", "Requests waiting at the last poll.", *_ENGINE)
+
+# Requests, by temperature. ``attribution`` is exact (vLLM's own numbers), inferred (from its counters) or none.
+_BUCKET = ("model_name", "temperature")
+_WORK = (*_BUCKET, "attribution")
+REQUEST_ACCEPTANCE = _histogram(
+    "request_acceptance_ratio", "Accepted / drafted tokens, one observation a request.", *_WORK
+)
+REQUEST_ACCEPTANCE_LENGTH = _histogram(
+    "request_acceptance_length", "Tokens per verification step, one observation a request.", *_WORK
+)
+REQUESTS = _counter("requests", "Finished requests.", *_WORK, "outcome")
+DRAFTS = _counter("drafts", "Verification steps attributed to requests.", *_WORK)
+DRAFT_TOKENS = _counter("draft_tokens", "Draft tokens attributed to requests.", *_WORK)
+ACCEPTED_TOKENS = _counter("accepted_tokens", "Accepted draft tokens attributed to requests.", *_WORK)
+ACCEPTED_PER_POSITION = _counter(
+    "accepted_tokens_per_position", "The same by draft position from 0; exact attribution only.", *_WORK, "position"
+)
+REQUEST_TTFT = _histogram(
+    "request_time_to_first_token_seconds", "Time to first token of completed requests, as the source saw it.", *_BUCKET
+)
+REQUEST_TPOT = _histogram(
+    "request_time_per_output_token_seconds", "Time per output token after the first, of completed requests.", *_BUCKET
+)
+REQUEST_DURATION = _histogram("request_duration_seconds", "Duration of completed requests.", *_BUCKET)
+COVERAGE = _gauge("attribution_coverage_ratio", "Attributed / counted draft tokens, lately.", "model_name")
+RESIDUAL = _gauge("attribution_residual_ratio", "How far the inference's sums are off the counters.", "model_name")
+VERDICT = _gauge("verdict", "1 for the verdict that holds, 0 for the others.", *_BUCKET, "verdict")
+REQUEST_EVENTS = _counter("request_events", "Finished requests that the source told of.", "source")
+REQUEST_EVENTS_DROPPED = _counter(
+    "request_events_dropped", "Events and records that were lost or refused.", "source", "reason"
+)
+
+# The proxy itself, where it is the request source.
+PROXY_EXCHANGES = _counter("proxy_exchanges", "Exchanges that ended, by how the proxy saw it.", "outcome")
+PROXY_REFUSED = _counter("proxy_refused", "Requests and connections that the proxy refused.", "reason")
+PROXY_UPSTREAM_ERRORS = _counter("proxy_upstream_errors", "Exchanges that failed on vLLM's side.", "kind")
+PROXY_RETRIES = _counter("proxy_retries", "Safe requests sent again because a kept connection was closed.")
+PROXY_OBSERVER_FAILURES = _counter(
+    "proxy_observer_failures", "Exchanges that went on unobserved after a fault of ours."
+)
+PROXY_CONNECTIONS = _gauge("proxy_connections", "Open connections.", "side")

@@ -11,8 +11,9 @@ from sidecar.engine.names import PREFIXES
 def own_series(pages: Iterable[bytes], limit: int) -> list[Metric]:
     """The families of vLLM on its own pages, at most ``limit`` series of them; a family is whole or left out.
 
-    A family that several pages have is taken from the first: two servers' series would be the same. A page that
-    prometheus_client can't read gives nothing.
+    A family that several pages have is taken from the first: two servers' series would be the same. Times of creation
+    are left out, since OpenMetrics takes their names for the counters' own. A page that prometheus_client can't read
+    gives nothing.
     """
     found: dict[str, Metric] = {}
     series = 0
@@ -29,4 +30,4 @@ def _families(page: bytes) -> list[Metric]:
         families = list(text_string_to_metric_families(page.decode()))
     except (ValueError, KeyError, IndexError):
         return []
-    return [family for family in families if family.name.startswith(PREFIXES)]
+    return [family for family in families if family.name.startswith(PREFIXES) and not family.name.endswith("_created")]

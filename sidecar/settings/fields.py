@@ -84,7 +84,7 @@ class Fields(BaseSettings):
         None,
         description="temperature of requests that give none; unset, they get the bucket `default`",
     )
-    temperature_buckets: Annotated[tuple[float, ...], Edges(20)] = Field(
+    temperature_buckets: Annotated[tuple[float, ...], Edges(8)] = Field(
         (0.0, 0.3, 0.5, 0.7, 1.0),
         description="upper edges, inclusive, of the temperature buckets; hotter requests get one more bucket",
     )

@@ -1,0 +1,96 @@
+"""What is known of an engine so far: the method in use, the share of steps that draft, and how well it all adds up."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sidecar.analysis.attribution_drafting import Drafting
+from sidecar.analysis.attribution_estimate import Usual
+from sidecar.analysis.attribution_ledger import Count, Ledger, Slot
+from sidecar.analysis.attribution_method import Method, choose, coverage, differs, enough, residual, seen_share
+from sidecar.analysis.attribution_options import AttributionOptions
+from sidecar.analysis.attribution_overhang import spread_of
+from sidecar.analysis.attribution_window import Clock, Window, Windows, accepted_by_position
+from sidecar.engine.timeline import Timeline
+
+
+class Knowledge:
+    """Learns from the windows as they are closed; ``buckets`` is their number."""
+
+    def __init__(self, windows: Windows, buckets: int, options: AttributionOptions) -> None:
+        self._windows = windows
+        self._buckets = buckets
+        self._options = options
+        self._drafting = Drafting(buckets, options.memory)
+        self._learned = 0.0
+        self.ledger = Ledger(windows, buckets, options.memory)
+        self.method = Method(clock=Clock.SHARED if options.several_api_servers else Clock.STEPS)
+        self.usual = Usual()
+        self.decided = False  # whether there was enough to choose the method on
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether, as far as is known, no traffic goes past the sources."""
+        return not self.decided or seen_share(self.ledger.sums, self.ledger.counts) == 1
+
+    @property
+    def tokens_per_draft(self) -> float:
+        """Draft tokens a draft, lately."""
+        tokens, drafts = self.ledger.counts[Count.DRAFT_TOKENS], self.ledger.counts[Count.DRAFTS]
+        if drafts <= 0 and len(self._windows):
+            tokens, drafts = self._windows.tokens_per_draft(0, len(self._windows) - 1)
+        return max(tokens / drafts, 1.0) if drafts > 0 else 1.0
+
+    @property
+    def coverage(self) -> float | None:
+        """Draft tokens that are attributed, as a part of those counted, 0 to 1; None while unknown."""
+        return coverage(self.ledger.counts, self._drafts()) if self.decided else None
+
+    @property
+    def residual(self) -> float | None:
+        """How far requests' sums are off the counters, as a part of these; None while unknown."""
+        return residual(self.ledger.sums, self.ledger.counts, self._drafts()) if self.decided else None
+
+    def share(self, bucket: int) -> float:
+        """The share of a bucket's spare steps (``Drafting``) that draft."""
+        return 1.0 if self.method.every_step else self._drafting.share(bucket)
+
+    def bucket_error(self, bucket: int) -> float:
+        """The standard error of a bucket's acceptance rate that its requests have in common."""
+        if self.method.every_step:
+            return 0.0
+        return self._drafting.acceptance_error(bucket, self.ledger.sums, self.tokens_per_draft)
+
+    def close(self, until: float) -> None:
+        """Closes the windows that end by ``until``."""
+
+        def observe(window: Window, brought: Sequence[float]) -> None:
+            self._drafting.observe(window, brought, self.tokens_per_draft)
+
+        self.ledger.close(until, observe)
+
+    def learn(self, timelines: Sequence[Timeline], at: float, *, at_last: bool = False) -> bool:
+        """Works everything out anew, every few seconds; returns whether the number that run at once was changed."""
+        if at - self._learned < self._options.learn_every and not at_last:
+            return False
+        self._learned = at
+        sums, counts = self.ledger.sums, self.ledger.counts
+        spread = spread_of(*accepted_by_position(timelines, at - self._options.memory))
+        self.usual = Usual(spread, counts[Count.DRAFTS] / max(counts[Count.GENERATED], 1.0))
+        once = not self._options.several_api_servers
+        before = self.method
+        chosen = choose(sums, counts, self.ledger.most_running, before, counted_once=once)
+        self.decided = self.decided or enough(sums, counts)
+        changed = differs(chosen, before)
+        # What was summed up under another method would be taken for this one's.
+        self.method = replace(chosen, wait=Method().wait, wait_error=0.0) if changed else chosen
+        if changed:
+            self.ledger.restart(at)
+            self._drafting = Drafting(self._buckets, self._options.memory)
+        if not self.method.every_step:
+            self._drafting.solve()
+        return changed and chosen.limit != before.limit
+
+    def _drafts(self) -> float:
+        sums = self.ledger.sums
+        inferred = sums[Slot.STEPS] if self.method.every_step else self._drafting.drafts(sums, self.tokens_per_draft)
+        return sums[Slot.KNOWN_DRAFTS] + inferred

@@ -1,0 +1,163 @@
+"""Which way of counting a request's steps is right for this engine: worked out from what the closed windows hold.
+
+Two identities of vLLM's own counters carry it, whatever part of the traffic is seen. Each request in a step gives one
+token more than it accepted, so *emitted* = generation tokens - accepted tokens = steps summed over requests, the first
+one included. And where every step drafts, drafts = those steps less one a request.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sidecar.analysis.attribution_ledger import Count, Slot
+from sidecar.analysis.attribution_window import Clock
+
+_ENOUGH_DRAFTS: Final = 100
+_ENOUGH_REQUESTS: Final = 8
+_USUAL_WAIT: Final = 1.1  # steps: the one under way at arrival, and a part of the first poll's error (recordings)
+_TRUST_IN_USUAL: Final = 5  # requests that this is worth
+USUAL_LAG: Final = 0.7  # steps: the first event comes that much after its step was counted (recordings)
+_EVERY_STEP: Final = (0.96, 0.98)  # share of steps that draft, below and above which the answer changes
+_LONG_WAIT: Final = 4.0  # steps: more is a queue
+_SEEN: Final = 0.97  # share of the tokens from which on all traffic counts as seen
+_MOSTLY_SEEN: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How steps and drafts are counted.
+
+    ``events``: a streamed event is a step. ``scale``: steps a tick of ``clock``. ``wait``: steps from being taken up
+    to the one that gives the first token, without that one; ``wait_error``: how far single requests are off it.
+    ``every_step``: each step after the first one drafts. ``limit``: how many requests run at once; None where none
+    has to wait.
+    """
+
+    clock: Clock = Clock.STEPS
+    events: bool = True
+    scale: float = 1.0
+    wait: float = _USUAL_WAIT
+    wait_error: float = 0.0
+    every_step: bool = True
+    limit: int | None = None
+
+
+def enough(sums: Sequence[float], counts: Sequence[float]) -> bool:
+    """Whether the closed windows hold enough to choose on."""
+    return counts[Count.DRAFTS] >= _ENOUGH_DRAFTS and sums[Slot.REQUESTS] >= _ENOUGH_REQUESTS
+
+
+def seen_share(sums: Sequence[float], counts: Sequence[float]) -> float:
+    """The part of the generated tokens that went to requests whose tokens are known, 0 to 1."""
+    generated = counts[Count.GENERATED]
+    share = sums[Slot.TOKENS] / generated if generated > 0 else 0.0
+    return 1.0 if share > _SEEN else share
+
+
+def coverage(counts: Sequence[float], drafts: float) -> float | None:
+    """Attributed ``drafts`` as a part of those counted, 0 to 1; None where none were counted."""
+    counted = counts[Count.DRAFTS]
+    return min(drafts / counted, 1.0) if counted > 0 else None
+
+
+def residual(sums: Sequence[float], counts: Sequence[float], drafts: float) -> float | None:
+    """How far attributed sums are off the counters' growth, as a part of it; None without growth.
+
+    The larger of the two for ``drafts`` and for accepted tokens, both against the part of the traffic that is seen.
+    """
+    seen = seen_share(sums, counts)
+    counted, accepted = counts[Count.DRAFTS] * seen, counts[Count.ACCEPTED] * seen
+    if counted <= 0 or accepted <= 0:
+        return None
+    found = sums[Slot.TOKENS] - sums[Slot.EMITTED]
+    return max(abs(drafts - counted) / counted, abs(found - accepted) / accepted)
+
+
+def differs(one: Method, other: Method) -> bool:
+    """Whether sums collected under one method mean nothing under the other."""
+    if (one.limit is None) != (other.limit is None):
+        return True
+    limits = abs((one.limit or 0) - (other.limit or 0)) > 1
+    return limits or one.clock is not other.clock or one.events != other.events
+
+
+def choose(
+    sums: Sequence[float], counts: Sequence[float], most_running: float, now: Method, *, counted_once: bool = True
+) -> Method:
+    """The method that the closed windows speak for; ``now`` is the one in use.
+
+    ``counted_once``: vLLM's step count is that of one API server.
+    """
+    if not enough(sums, counts):
+        return now
+    steps = counts[Count.STEPS] > 0 and counted_once
+    method = replace(_counting(sums, counts, now, steps=steps), every_step=_every_step(sums, counts, now))
+    wait, error = _wait(sums, counts)
+    return replace(method, wait=wait, wait_error=error, limit=_limit(sums, counts, most_running, method))
+
+
+def _counting(sums: Sequence[float], counts: Sequence[float], now: Method, *, steps: bool) -> Method:
+    """Whether events are steps, and which clock is right: where two of the three agree, they are."""
+    told = sums[Slot.EVENT_REQUESTS] >= _ENOUGH_REQUESTS
+    if told and steps and _agrees(sums, Slot.EVENT_STEPS, 1.04):
+        return replace(now, clock=Clock.STEPS, events=True, scale=1.0)
+    if told and _agrees(sums, Slot.EVENT_SHARED, 1.12):
+        scale = sums[Slot.EVENTS] / sums[Slot.EVENT_SHARED]
+        return replace(now, clock=Clock.SHARED, events=True, scale=min(max(scale, 0.8), 1.25))
+    clock = Clock.STEPS if steps and not _overcounted(sums, counts) else Clock.SHARED
+    return replace(now, clock=clock, events=now.events and not told, scale=1.0)
+
+
+def _agrees(sums: Sequence[float], slot: Slot, most: float) -> bool:
+    """Whether a clock counts as many steps as there are events: merged events are fewer, by more than ``most``.
+
+    A clock may fall behind by much more: the step that gives the first token is a long one, so that the poll interval
+    around it holds fewer steps before than it holds after.
+    """
+    events, requests = sums[Slot.EVENTS], sums[Slot.EVENT_REQUESTS]
+    ticks = sums[slot] + USUAL_LAG * requests
+    return 0.75 * events - 0.5 * requests <= ticks <= most * events + 0.5 * requests
+
+
+def _overcounted(sums: Sequence[float], counts: Sequence[float]) -> bool:
+    """Whether vLLM counts more steps than there were: its requests were there for longer than they can have waited."""
+    emitted = counts[Count.EMITTED] * seen_share(sums, counts)
+    waited = sums[Slot.STAY] - emitted - _USUAL_WAIT * sums[Slot.REQUESTS]
+    return waited > 0.2 * emitted and counts[Count.FULL] < 0.5 * counts[Count.BUSY]
+
+
+def _every_step(sums: Sequence[float], counts: Sequence[float], now: Method) -> bool:
+    share = seen_share(sums, counts)
+    firsts = sums[Slot.REQUESTS] / share if share > 0 else 0.0
+    # A request's first step drafts nothing, and its last one emits about one token less than it verified.
+    steps = counts[Count.EMITTED] - 0.5 * min(firsts, counts[Count.EMITTED] / 2)
+    return counts[Count.DRAFTS] > _EVERY_STEP[0 if now.every_step else 1] * steps
+
+
+def _wait(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
+    """``Method.wait`` and ``wait_error``: from requests whose steps are known, else from the sums."""
+    waited, requests = sums[Slot.WITNESSED], sums[Slot.WITNESSES]
+    if requests >= _ENOUGH_REQUESTS:
+        variance = sums[Slot.WITNESSED_SQUARES] / requests - (waited / requests) ** 2
+        return _with_usual(waited, requests), math.sqrt(max(variance, 0.0))
+    requests = sums[Slot.SILENT_REQUESTS]
+    others = sums[Slot.EMITTED] - sums[Slot.SILENT_EMITTED]
+    emitted = counts[Count.EMITTED] * seen_share(sums, counts) - others + sums[Slot.SILENT_OVERHANG]
+    return _with_usual(sums[Slot.SILENT] - emitted, requests), 0.0
+
+
+def _with_usual(waited: float, requests: float) -> float:
+    return (waited + _TRUST_IN_USUAL * _USUAL_WAIT) / (requests + _TRUST_IN_USUAL)
+
+
+def _limit(sums: Sequence[float], counts: Sequence[float], most_running: float, method: Method) -> int | None:
+    """How many requests run at once, where others have to wait for them."""
+    if method.clock is Clock.SHARED or sums[Slot.REQUESTS] <= 0:
+        return None
+    waited = (sums[Slot.STAY] - counts[Count.EMITTED]) / sums[Slot.REQUESTS]
+    full = counts[Count.FULL] / max(counts[Count.BUSY], 1.0)
+    if method.limit is not None:
+        return None if full < 0.3 or waited < _LONG_WAIT / 2 else max(round(most_running), 1)
+    queued = full > 0.5 and waited > _LONG_WAIT and seen_share(sums, counts) > _MOSTLY_SEEN
+    return max(round(most_running), 1) if queued else None

@@ -1,0 +1,101 @@
+"""What attribution says of one request."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sidecar.requests.record import Outcome, RequestRecord
+
+
+class Attribution(StrEnum):
+    """Where a request's draft and accepted tokens come from."""
+
+    EXACT = "exact"  # vLLM's own numbers, in the reply
+    INFERRED = "inferred"  # from vLLM's counters and the request's life
+    NONE = "none"  # they can't be told
+
+
+@dataclass(frozen=True, slots=True)
+class AttributedRequest:
+    """One finished request with its share of the engine's speculation.
+
+    ``drafts``, ``draft_tokens`` and ``accepted_tokens`` are 0 where ``attribution`` is none; inferred ones are
+    estimates, so not whole. ``acceptance`` (accepted / drafted, 0 to 1) and ``acceptance_length`` (tokens a
+    verification step, its own included) are None without drafts, and where the request alone is too short to tell:
+    its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens; exact ones only.
+    Times are seconds, None where not known: ``ttft`` to the first token, ``tpot`` for each output token after it,
+    ``duration`` in all. ``error`` is the standard error of ``accepted_tokens / draft_tokens``, times
+    ``draft_tokens``, apart from what all requests of a bucket have in common.
+    """
+
+    id: str
+    model: str | None
+    temperature: str
+    attribution: Attribution
+    outcome: Outcome
+    end: float
+    drafts: float
+    draft_tokens: float
+    accepted_tokens: float
+    acceptance: float | None
+    acceptance_length: float | None
+    histogram: tuple[int, ...]
+    ttft: float | None
+    tpot: float | None
+    duration: float
+    error: float = 0.0
+
+
+_NOTHING: Final = (0.0, 0.0, 0.0)
+
+
+def attributed(
+    record: RequestRecord,
+    temperature: str,
+    attribution: Attribution,
+    work: tuple[float, float, float] = _NOTHING,
+    *,
+    tells: bool = True,
+    error: float = 0.0,
+) -> AttributedRequest:
+    """Builds the result; ``work`` is drafts, draft tokens, accepted tokens; ``tells``: its own ratio is meaningful."""
+    drafts, draft_tokens, accepted = work
+    tells = tells and drafts > 0 and draft_tokens > 0
+    exact = record.acceptance if attribution is Attribution.EXACT else None
+    ttft = None if record.first_token is None else max(record.first_token - record.start, 0.0)
+    return AttributedRequest(
+        id=record.id,
+        model=record.model,
+        temperature=temperature,
+        attribution=attribution,
+        outcome=record.outcome,
+        end=record.end,
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted,
+        acceptance=min(accepted / draft_tokens, 1.0) if tells else None,
+        acceptance_length=1 + accepted / drafts if tells else None,
+        histogram=exact.histogram if exact else (),
+        ttft=ttft,
+        tpot=_tpot(record),
+        duration=max(record.end - record.start, 0.0),
+        error=error,
+    )
+
+
+def _tpot(record: RequestRecord) -> float | None:
+    tokens, first = record.completion_tokens, record.first_token
+    if first is None or tokens is None or record.choices != 1 or tokens < 2 or record.end < first:
+        return None
+    return (record.end - first) / (tokens - 1)
+
+
+def acceptance_error(requests: Iterable[AttributedRequest]) -> float:
+    """The standard error of the acceptance rate of many requests together; infinite where nothing was drafted."""
+    square = drafted = 0.0
+    for request in requests:
+        square += request.error * request.error
+        drafted += request.draft_tokens
+    return math.sqrt(square) / drafted if drafted > 0 else math.inf

@@ -1,0 +1,119 @@
+"""Recorded traffic, played through the live attribution.
+
+A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` a line: ``start``, ``end``,
+``text``) and ``requests.jsonl`` (one request a line), either of them also as ``.gz``. Times are Unix seconds.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.engine.exposition import PageReader
+from sidecar.engine.lines import PageLimits
+from sidecar.engine.names import wanted
+from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
+from sidecar.errors import ScrapeError, SpecDecError
+from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
+
+_CHAT: Final = "/chat/completions"
+
+
+class RecordingError(SpecDecError):
+    """A recording can't be used; the message names the file, the line and the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One poll; ``snapshot`` is None where the page was no use, as in a failed scrape."""
+
+    at: float
+    snapshot: PageSnapshot | None
+
+
+def read_scrapes(directory: Path) -> Iterator[Scrape]:
+    """The polls of a recording, in order.
+
+    Raises:
+        RecordingError: the file is missing or a line can't be read.
+    """
+    pages = PageReader(wanted(), PageLimits())
+    snapshots = SnapshotReader()
+    for place, line in _lines(directory, "scrapes.jsonl"):
+        try:
+            at = (float(line["start"]) + float(line["end"])) / 2
+            body = str(line["text"]).encode()
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordingError(f"{place}: not a poll: {error!r}") from error
+        try:
+            yield Scrape(at, snapshots.read(pages.read(body)))
+        except ScrapeError:
+            yield Scrape(at, None)
+
+
+def read_requests(directory: Path) -> Iterator[RequestRecord]:
+    """The requests of a recording, as a source would have told of them.
+
+    Raises:
+        RecordingError: the file is missing or a line can't be read.
+    """
+    for place, line in _lines(directory, "requests.jsonl"):
+        try:
+            yield _record(line)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RecordingError(f"{place}: not a request: {error!r}") from error
+
+
+def _lines(directory: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    path = directory / name
+    if not path.exists():
+        path = directory / f"{name}.gz"
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            for number, text in enumerate(file, 1):
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise RecordingError(f"{path}, line {number}: not a JSON object")
+                yield f"{path}, line {number}", line
+    except (OSError, EOFError, ValueError) as error:  # what gzip and json raise on damaged files too
+        raise RecordingError(f"{path}: {error}") from error
+
+
+def _record(line: Mapping[str, Any]) -> RequestRecord:
+    path, start, end = str(line["path"]), float(line["start"]), float(line["end"])
+    chunks = [float(offset) for offset in line.get("chunks") or ()]
+    if path.endswith(_CHAT):
+        chunks = chunks[1:]  # the role comes by itself, before any token
+    temperature = line.get("temperature")
+    usage = line.get("usage") or {}
+    return RequestRecord(
+        id=str(line["id"]),
+        path=path,
+        model=line.get("model"),
+        temperature=None if temperature is None else float(temperature),
+        choices=int(line.get("choices", 1)),
+        stream=bool(line["stream"]),
+        start=start,
+        first_token=start + chunks[0] if chunks else None,
+        end=end,
+        outcome=Outcome(line.get("outcome", Outcome.COMPLETED)),
+        max_tokens=line.get("max_tokens"),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        stream_events=len(chunks),
+        acceptance=_acceptance(line.get("speculative_decoding")),
+        event_offsets=tuple(chunks),
+    )
+
+
+def _acceptance(numbers: Mapping[str, Any] | None) -> RequestAcceptance | None:
+    if numbers is None:
+        return None
+    return RequestAcceptance(
+        drafts=int(numbers["num_spec_steps"]),
+        draft_tokens=int(numbers["num_draft_tokens"]),
+        accepted_tokens=int(numbers["num_accepted_draft_tokens"]),
+        histogram=tuple(int(steps) for steps in numbers.get("acceptance_histogram") or ()),
+    )

@@ -1,0 +1,111 @@
+"""What is known of one server's requests: a request sink, fed by a source, settled by each scrape."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sidecar.analysis.attribution_options import AttributionOptions
+from sidecar.analysis.attributors import Attributors
+from sidecar.analysis.request_stats import RecentWork, RequestStats
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.timeline import Timeline
+from sidecar.requests.record import RequestRecord, RequestStart
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequests:
+    """One model's requests at one moment; ``coverage`` and ``residual`` are 0 to 1, None while unknown."""
+
+    model_name: str
+    stats: RequestStats
+    recent: Mapping[str, RecentWork]  # by temperature
+    verdicts: Mapping[str, Verdict]  # by temperature
+    advice: Mapping[str, str]  # by temperature, where there is any
+    coverage: float | None
+    residual: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReport:
+    """One server's requests at one moment. ``events`` counts records, ``dropped`` what was lost, by reason."""
+
+    source: str
+    events: int
+    dropped: Mapping[str, int]
+    models: tuple[ModelRequests, ...]
+
+
+class RequestState:
+    """Keeps what a source tells; bounded in requests, models and label sets whatever the traffic."""
+
+    def __init__(
+        self,
+        source: str,
+        buckets: TemperatureBuckets,
+        options: AttributionOptions,
+        thresholds: VerdictThresholds,
+    ) -> None:
+        self._source = source
+        self._labels = buckets.labels
+        self._thresholds = thresholds
+        self._attributors = Attributors(buckets, options)
+        self._stats: dict[str, RequestStats] = {}
+        self._judges: dict[str, Judge] = {}
+        self._events = 0
+        self._dropped: Tally[str] = Tally()
+
+    def started(self, request: RequestStart) -> None:
+        """See ``RequestSink``."""
+        self._attributors.started(request)
+
+    def finished(self, record: RequestRecord) -> None:
+        """See ``RequestSink``."""
+        self._events += 1
+        self._attributors.finished(record)
+
+    def dropped(self, reason: str, count: int) -> None:
+        """See ``RequestSink``."""
+        self._dropped[reason] += count
+
+    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
+        """Settles what a scrape at ``at`` settles."""
+        settled = self._attributors.poll(at, timelines, several_processes=several_processes)
+        for model in self._attributors.by_model:
+            self._model(model)  # its series begin at 0, before its first request
+        for one in settled:
+            self._model(one.model_name).add(one.request, at)
+
+    def report(self, now: float) -> RequestReport:
+        """The state at ``now``, Unix seconds."""
+        dropped = self._dropped + self._attributors.dropped
+        for attributor in self._attributors.by_model.values():
+            dropped += attributor.dropped
+        models = tuple(self._report(model, stats, now) for model, stats in self._stats.items())
+        return RequestReport(self._source, self._events, dropped, models)
+
+    def _model(self, model: str) -> RequestStats:
+        stats = self._stats.get(model)
+        if stats is None:
+            stats = self._stats[model] = RequestStats(self._labels, self._thresholds.window)
+            self._judges[model] = Judge(self._thresholds)
+        return stats
+
+    def _report(self, model: str, stats: RequestStats, now: float) -> ModelRequests:
+        attributor = self._attributors.by_model.get(model)
+        recent = stats.recent(now)
+        found = {
+            temperature: text
+            for temperature, work in recent.items()
+            if work.acceptance is not None and (text := advice(work.acceptance, work.positions, self._thresholds))
+        }
+        return ModelRequests(
+            model,
+            stats,
+            recent,
+            self._judges[model].judge(recent),
+            found,
+            attributor.coverage if attributor else None,
+            attributor.residual if attributor else None,
+        )

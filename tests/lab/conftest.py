@@ -5,7 +5,8 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -75,3 +76,46 @@ async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
     yield make
     for one in made:
         await one.kill()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path):
+    """Debian's Prometheus scraping one address each second; gives a function from a query to its one value."""
+
+    @asynccontextmanager
+    async def start(target: str) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
+        config = tmp_path / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s}\n"
+            f"scrape_configs: [{{job_name: vllm, static_configs: [{{targets: ['{target.removeprefix('http://')}']}}]}}]\n"
+        )
+        port = free_port()
+        process = await asyncio.create_subprocess_exec(
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+            async def query(promql: str) -> float:
+                async with session.get("/api/v1/query", params={"query": promql}) as response:
+                    result = (await response.json())["data"]["result"]
+                assert len(result) == 1, (promql, result)
+                return float(result[0]["value"][1])
+
+            try:
+                async with asyncio.timeout(60):
+                    while True:
+                        with contextlib.suppress(aiohttp.ClientError, AssertionError):
+                            if await query("up") == 1:
+                                break
+                        await asyncio.sleep(0.2)
+                yield query
+            finally:
+                process.terminate()
+                await process.wait()
+
+    return start

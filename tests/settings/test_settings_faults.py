@@ -43,7 +43,7 @@ VARIABLES = [
     ("TEMPERATURE_BUCKETS", "0,0.5,0.5", "not strictly increasing; write each edge once, the lowest first"),
     ("TEMPERATURE_BUCKETS", "-1,0", "an edge is out of range; write numbers from 0 up"),
     ("TEMPERATURE_BUCKETS", "1,1e999", "an edge is out of range; write numbers from 0 up"),
-    ("TEMPERATURE_BUCKETS", ",".join(map(str, range(21))), "21 edges; write at most 20"),
+    ("TEMPERATURE_BUCKETS", ",".join(map(str, range(9))), "9 edges; write at most 8"),
     ("REQUESTS__SOURCE", "prox", "not a choice; write none, proxy, middleware or traces"),
     ("LOG__LEVEL", "trace", "not a choice; write debug, info, warning or error"),
     ("LOG__FORMAT", "xml", "not a choice; write auto, json or console"),

@@ -38,10 +38,10 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
-        supervisor = await stack.enter_async_context(Supervisor(log))
         requests = request_state(settings)
         states: list[TargetState] = []
         sources: list[PageSource] = []
+        pollers: dict[str, Poller] = {}
         for target in settings.vllms:
             fetcher = Fetcher(target.vllm_url, options.fetch(settings))
             stack.push_async_callback(fetcher.close)
@@ -49,7 +49,11 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
             states.append(target_state(target, settings, requests))
             sink = LoggedTarget(states[-1], log, StateLog(log))
             pacing = Pacing(options.pacing(settings), random.random)
-            supervisor.start(target.name, Poller(sources[-1], pacing, sink, time.time, time.monotonic).run)
+            pollers[target.name] = Poller(sources[-1], pacing, sink, time.time, time.monotonic)
+        # Entered after the connections, so polling ends before they are closed.
+        supervisor = await stack.enter_async_context(Supervisor(log))
+        for name, poller in pollers.items():
+            supervisor.start(name, poller.run)
 
         def reports() -> list[TargetReport]:
             return [state.report(time.time()) for state in states]

@@ -143,11 +143,13 @@ class Attributor:
         growth = growth_between(timelines, start, end)
         if growth is None:
             return
+        if self._options.several_api_servers:
+            growth = growth._replace(steps=None)
         intervals = [(begun, end) for begun in self._admission.starts]
         intervals += [(life.record.start, life.record.end) for life in self._recent]
         mean, busy = occupancy(intervals, start, end)
-        if not self._known.all_seen:
-            busy = None  # unseen requests keep the engine busy as well
+        if not self._known.all_seen or (self._blind and not self._options.lateness):
+            busy = None  # others keep the engine busy as well
         broken = any(timeline.restarted_within(start, end) for timeline in timelines)
         self._windows.append(Window(start, end, growth, mean, busy, broken))
 

@@ -77,15 +77,18 @@ class Knowledge:
         spread = spread_of(*accepted_by_position(timelines, at - self._options.memory))
         self.usual = Usual(spread, counts[Count.DRAFTS] / max(counts[Count.GENERATED], 1.0))
         once = not self._options.several_api_servers
-        before = self.method
-        chosen = choose(sums, counts, self.ledger.most_running, before, counted_once=once)
-        self.decided = self.decided or enough(sums, counts)
-        changed = differs(chosen, before)
+        before, enough_now = self.method, enough(sums, counts)
+        chosen = choose(self.ledger, before, counted_once=once)
+        # To begin anew takes time that is not left at last.
+        changed = differs(chosen, before) and not (at_last and self.decided)
         # What was summed up under another method would be taken for this one's.
-        self.method = replace(chosen, wait=Method().wait, wait_error=0.0) if changed else chosen
         if changed:
+            self.method = replace(chosen, wait=Method().wait, wait_error=0.0)
             self.ledger.restart(at)
             self._drafting = Drafting(self._buckets, self._options.memory)
+        elif not differs(chosen, before):
+            self.method = chosen
+        self.decided = self.decided or enough_now
         if not self.method.every_step:
             self._drafting.solve()
         return changed and chosen.limit != before.limit

@@ -61,6 +61,7 @@ class Count(IntEnum):
 
 
 _LEAST_STEPS: Final = 5
+_LATELY: Final = 10.0  # seconds: a queue builds up within that
 
 
 class Ledger:
@@ -76,6 +77,8 @@ class Ledger:
         self.sums = [0.0] * self._size
         self.counts = [0.0] * len(Count)
         self.most_running = 0.0  # requests at once, over the steps of a window; faded
+        self.waiting = 0.0  # steps that requests waited in, over the last seconds
+        self.arrivals = 0.0  # requests in the same time
 
     def spread(self, amounts: Mapping[int, float], start: float, end: float) -> None:
         """Spreads a request's quantities over the windows from ``start`` to ``end``; closed ones stay as they are."""
@@ -103,6 +106,7 @@ class Ledger:
         self.sums = [0.0] * self._size
         self.counts = [0.0] * len(Count)
         self.most_running = 0.0
+        self.waiting = self.arrivals = 0.0
 
     def close(self, until: float, observe: Callable[[Window, list[float]], None]) -> None:
         """Closes the windows that end by ``until``; ``observe`` gets each one with what requests brought into it."""
@@ -134,6 +138,9 @@ class Ledger:
         # An exact maximum would hold on to one odd window for ever.
         self.most_running = max(self.most_running * (1 - (1 - keep) / 4), running)
         full = busy and running > self.most_running * 0.9
+        lately = math.exp(-window.seconds / _LATELY)
+        self.waiting = self.waiting * lately + brought[Slot.STAY] - growth.emitted
+        self.arrivals = self.arrivals * lately + brought[Slot.REQUESTS]
         counted = (
             growth.drafts,
             growth.draft_tokens,

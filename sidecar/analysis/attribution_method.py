@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sidecar.analysis.attribution_ledger import Count, Slot
+from sidecar.analysis.attribution_ledger import Count, Ledger, Slot
 from sidecar.analysis.attribution_window import Clock
 
 _ENOUGH_DRAFTS: Final = 100
 _ENOUGH_REQUESTS: Final = 8
+_ENOUGH_WITHOUT_STREAMS: Final = 40
+_FEW_STREAMS: Final = 3
 _USUAL_WAIT: Final = 1.1  # steps: the one under way at arrival, and a part of the first poll's error (recordings)
 _TRUST_IN_USUAL: Final = 5  # requests that this is worth
 USUAL_LAG: Final = 0.7  # steps: the first event comes that much after its step was counted (recordings)
@@ -45,7 +47,10 @@ class Method:
 
 def enough(sums: Sequence[float], counts: Sequence[float]) -> bool:
     """Whether the closed windows hold enough to choose on."""
-    return counts[Count.DRAFTS] >= _ENOUGH_DRAFTS and sums[Slot.REQUESTS] >= _ENOUGH_REQUESTS
+    requests, streams = sums[Slot.REQUESTS], sums[Slot.EVENT_REQUESTS]
+    # Where a few are streamed, some more will be: they show what the steps are worth.
+    told = streams == 0 or streams >= _ENOUGH_REQUESTS or requests >= _ENOUGH_WITHOUT_STREAMS
+    return told and requests >= _ENOUGH_REQUESTS and counts[Count.DRAFTS] >= _ENOUGH_DRAFTS
 
 
 def seen_share(sums: Sequence[float], counts: Sequence[float]) -> float:
@@ -82,19 +87,18 @@ def differs(one: Method, other: Method) -> bool:
     return limits or one.clock is not other.clock or one.events != other.events
 
 
-def choose(
-    sums: Sequence[float], counts: Sequence[float], most_running: float, now: Method, *, counted_once: bool = True
-) -> Method:
+def choose(ledger: Ledger, now: Method, *, counted_once: bool = True) -> Method:
     """The method that the closed windows speak for; ``now`` is the one in use.
 
     ``counted_once``: vLLM's step count is that of one API server.
     """
+    sums, counts = ledger.sums, ledger.counts
     if not enough(sums, counts):
         return now
     steps = counts[Count.STEPS] > 0 and counted_once
     method = replace(_counting(sums, counts, now, steps=steps), every_step=_every_step(sums, counts, now))
     wait, error = _wait(sums, counts)
-    return replace(method, wait=wait, wait_error=error, limit=_limit(sums, counts, most_running, method))
+    return replace(method, wait=wait, wait_error=error, limit=_limit(ledger, method))
 
 
 def _counting(sums: Sequence[float], counts: Sequence[float], now: Method, *, steps: bool) -> Method:
@@ -151,13 +155,16 @@ def _with_usual(waited: float, requests: float) -> float:
     return (waited + _TRUST_IN_USUAL * _USUAL_WAIT) / (requests + _TRUST_IN_USUAL)
 
 
-def _limit(sums: Sequence[float], counts: Sequence[float], most_running: float, method: Method) -> int | None:
+def _limit(ledger: Ledger, method: Method) -> int | None:
     """How many requests run at once, where others have to wait for them."""
-    if method.clock is Clock.SHARED or sums[Slot.REQUESTS] <= 0:
+    counts = ledger.counts
+    if method.clock is Clock.SHARED or ledger.arrivals <= 0:
         return None
-    waited = (sums[Slot.STAY] - counts[Count.EMITTED]) / sums[Slot.REQUESTS]
+    if ledger.sums[Slot.EVENT_REQUESTS] >= _FEW_STREAMS and not _agrees(ledger.sums, Slot.EVENT_STEPS, 1.04):
+        return None  # more steps than there were look like requests that wait
+    waited = ledger.waiting / ledger.arrivals
     full = counts[Count.FULL] / max(counts[Count.BUSY], 1.0)
     if method.limit is not None:
-        return None if full < 0.3 or waited < _LONG_WAIT / 2 else max(round(most_running), 1)
-    queued = full > 0.5 and waited > _LONG_WAIT and seen_share(sums, counts) > _MOSTLY_SEEN
-    return max(round(most_running), 1) if queued else None
+        return None if full < 0.3 or waited < _LONG_WAIT / 2 else max(round(ledger.most_running), 1)
+    queued = full > 0.5 and waited > _LONG_WAIT and seen_share(ledger.sums, counts) > _MOSTLY_SEEN
+    return max(round(ledger.most_running), 1) if queued else None

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
 
 import uvloop
@@ -13,6 +14,7 @@ from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import Traffic, TrafficOptions, cold_hot_cold
 from sidecar.settings import Settings
+from sidecar.settings.groups import Proxy, Requests
 from sidecar.settings.kinds import Duration
 from sidecar.settings.places import Address
 
@@ -26,6 +28,7 @@ specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic th
   look        http://{address}/
   metrics     http://{address}/metrics
   status      http://{address}/api/v1/status
+  the proxy   http://{proxy}/v1 (send requests of your own: model "demo")
   the "vLLM"  {vllm}/metrics
 
 Numbers appear within seconds; acceptance falls as the traffic turns hot, {cycle:.0f} minutes a round. Ctrl-C ends it.
@@ -52,16 +55,37 @@ async def _run(settings: Settings, seconds: float | None) -> None:
     for one in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(one, stopped.set)
     async with SimulatedVllm(SimulatorOptions()) as vllm:
-        watched = settings.model_copy(update={"vllm_url": vllm.url, "targets": ()})
-        traffic = Traffic(TrafficOptions(vllm.url, phases=cold_hot_cold(_CYCLE), repeat=True, max_requests=_MANY))
-        async with running(watched) as address:
-            print(_WHERE.format(address=_shown(address), vllm=vllm.url, cycle=_CYCLE / 60), flush=True)
+        proxy = Address("127.0.0.1", _free_port())
+        traffic = Traffic(
+            TrafficOptions(f"http://{proxy}", phases=cold_hot_cold(_CYCLE), repeat=True, max_requests=_MANY)
+        )
+        async with running(_watching(settings, vllm.url, proxy)) as address:
+            print(_WHERE.format(address=_shown(address), proxy=proxy, vllm=vllm.url, cycle=_CYCLE / 60), flush=True)
             sending = asyncio.create_task(traffic.run())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), seconds)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
     print(f"{traffic.summary.completed} requests completed, {traffic.summary.failed} failed")
+
+
+def _watching(settings: Settings, vllm_url: str, proxy: Address) -> Settings:
+    """The settings, for the simulated vLLM and with the sidecar's proxy in front of it."""
+    return settings.model_copy(
+        update={
+            "vllm_url": vllm_url,
+            "targets": (),
+            "requests": Requests(source="proxy"),
+            "proxy": Proxy(listen=proxy),
+        }
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 def _shown(address: Address) -> Address:

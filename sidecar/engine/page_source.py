@@ -13,7 +13,7 @@ from sidecar.engine.exposition import Layout, Page, PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.lines import PageLimits, Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import BadStatus, Interrupted, PageError
+from sidecar.errors import BadStatus, Interrupted, PageError, ScrapeError
 
 WHOLE_PAGE = "/metrics"
 RECHECK = 60  # filtered polls between two whole pages
@@ -36,7 +36,7 @@ class PageSource:
         self._process_start: float | None = None  # on the last whole page
         self._filtered_left = 0
         self._whole_left = 0
-        self.whole_page = b""  # the last one, for re-exporting
+        self.whole_page = b""  # the last one, for re-exporting; empty once a poll failed
 
     @property
     def filtered(self) -> bool:
@@ -49,6 +49,13 @@ class PageSource:
         Raises:
             ScrapeError: as ``Fetcher.get``, ``PageReader.read`` and ``SnapshotReader.read`` do.
         """
+        try:
+            return await self._next()
+        except ScrapeError:
+            self.whole_page = b""
+            raise
+
+    async def _next(self) -> PageSnapshot:
         if self._filter and self._filtered_left > 0:
             self._filtered_left -= 1
             page = await self._filtered_page()

@@ -33,7 +33,21 @@ def _target(target: Mapping[str, Any]) -> str:
         why = f"{escape(error['reason'])}: {escape(error['message'])}" if error else "not polled yet"
         return f'{title}<p class="bad">vLLM does not answer ({why}).</p>'
     found = f"<p>{escape(target['vllm'])}, polled every {target['scrape_interval']:.1f} s</p>"
-    return title + found + "".join(_engine(engine) for engine in target["engines"])
+    parts = [title, found, *(_model(model) for model in (target["requests"] or {"models": []})["models"])]
+    return "".join([*parts, *(_engine(engine) for engine in target["engines"])])
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    head = "<tr><th>temperature</th><th>verdict</th><th>acceptance</th><th>P10</th><th>P50</th><th>requests</th></tr>"
+    rows = "".join(
+        f"<tr><th>{escape(temperature)}</th><td>{escape(work['verdict'].replace('_', ' '))}</td>"
+        + "".join(f'<td class="number">{_ratio(work[name])}</td>' for name in ("acceptance", "p10", "p50"))
+        + f'<td class="number">{work["requests"]}</td></tr>'
+        for temperature, work in model["temperatures"].items()
+        if work["requests"]
+    )
+    coverage = f"<p>Coverage {_ratio(model['coverage'])}</p>"
+    return f"<h3>{escape(model['model_name'])}, by temperature</h3><table>{head}{rows}</table>{coverage}"
 
 
 def _engine(engine: Mapping[str, Any]) -> str:

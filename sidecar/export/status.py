@@ -10,6 +10,7 @@ from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.target_state import TargetReport
 from sidecar.export.collector import ExportOptions
+from sidecar.export.request_status import request_status
 
 
 def status(reports: Iterable[TargetReport], options: ExportOptions) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def _target(report: TargetReport, options: ExportOptions) -> dict[str, Any]:
         "last_error": None if error is None else {"reason": error.reason, "message": str(error)},
         "restarts": report.restarts,
         "engines": [_engine(report, engine, options) for engine in report.engines] if report.up else [],
+        "requests": request_status(report.requests),
     }
 
 

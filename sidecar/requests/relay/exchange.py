@@ -137,10 +137,9 @@ class Exchange:
 
     def response_data(self, data: bytes) -> None:
         """See ``ResponseSink``."""
-        framing = self._framing
         try:
-            if framing is not None:
-                self._response_body(framing, data)
+            if self._framing is not None:
+                self._response_body(self._framing, data)
             elif self._tunnel:
                 self._client.write(data)
             else:
@@ -223,9 +222,10 @@ class Exchange:
     def _response_body(self, framing: responses.Framing, data: bytes) -> None:
         body = framing.body
         payload = body.feed(data)
-        out = framing.encode(payload)
-        if out:
-            self._client.write(out)
+        if body.done:
+            self._client.write(framing.encode(payload))
+        elif payload:
+            self._client.write(b"%x\r\n%b\r\n" % (len(payload), payload) if framing.chunked else payload)
         if payload and self._watch is not None:
             self._watch.response_body(payload)
         if body.done:

@@ -1,0 +1,44 @@
+"""One server's requests as JSON."""
+
+from typing import Any
+
+from sidecar.analysis.request_state import ModelRequests, RequestReport
+
+
+def request_status(report: RequestReport | None) -> dict[str, Any] | None:
+    """Null where there is no request source; ratios 0 to 1, null where they can't be told."""
+    if report is None:
+        return None
+    return {
+        "source": report.source,
+        "events": report.events,
+        "dropped": dict(report.dropped),
+        "models": [_model(model) for model in report.models],
+    }
+
+
+def _model(model: ModelRequests) -> dict[str, Any]:
+    return {
+        "model_name": model.model_name,
+        "coverage": model.coverage,
+        "residual": model.residual,
+        "temperatures": {temperature: _temperature(model, temperature) for temperature in model.recent},
+    }
+
+
+def _temperature(model: ModelRequests, temperature: str) -> dict[str, Any]:
+    """One bucket over the sliding window."""
+    work = model.recent[temperature]
+    return {
+        "verdict": model.verdicts[temperature],
+        "advice": model.advice.get(temperature),
+        "requests": work.requests,
+        "drafts": work.drafts,
+        "draft_tokens": work.draft_tokens,
+        "accepted_tokens": work.accepted_tokens,
+        "acceptance": work.acceptance,
+        "p10": work.p10,
+        "p50": work.p50,
+        "p90": work.p90,
+        "position_rates": list(work.positions),
+    }

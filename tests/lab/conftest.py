@@ -11,11 +11,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 START_SECONDS = 180
 
 
-def free_port() -> int:
+def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -26,7 +27,7 @@ class Lab:
 
     def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
         self._command = [str(folder / "serve"), method, *options]
-        self.port = free_port()
+        self.port = _free_port()
         self._environment = {**os.environ, "PORT": str(self.port), **environment}
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: asyncio.subprocess.Process | None = None
@@ -48,6 +49,19 @@ class Lab:
                 assert self._process.returncode is None, "vLLM ended while starting"
                 await asyncio.sleep(0.5)
 
+    def _command_line(self) -> list[str]:
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/cmdline").read_text().split("\0")
+
+    def executable(self) -> Path:
+        """The lab's own ``vllm`` command."""
+        return next(Path(word) for word in self._command_line() if word.endswith("/bin/vllm"))
+
+    def model(self) -> str:
+        """The folder of the model that is served."""
+        words = self._command_line()
+        return words[words.index("serve") + 1]
+
     async def kill(self) -> None:
         """As a pod that dies: every process of it at once."""
         if self._process is not None:
@@ -55,6 +69,58 @@ class Lab:
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
             self._process = None
+
+
+class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
+    """A page's samples by name and labels."""
+
+    def matching(self, name: str, **labels: str) -> list[float]:
+        return [value for (sample, pairs), value in self.items() if sample == name and labels.items() <= set(pairs)]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        found = self.matching(name, **labels)
+        assert len(found) <= 1, (name, labels)
+        return found[0] if found else None
+
+    def sum(self, name: str, **labels: str) -> float:
+        return sum(self.matching(name, **labels))
+
+
+class Pages:
+    """Reads ``/metrics`` pages."""
+
+    async def text(self, url: str) -> str:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
+            assert response.status == 200
+            return await response.text()
+
+    async def __call__(self, url: str) -> Samples:
+        return Samples(
+            ((sample.name, frozenset(sample.labels.items())), sample.value)
+            for family in text_string_to_metric_families(await self.text(url))
+            for sample in family.samples
+        )
+
+    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 30) -> Samples:
+        found = Samples()
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition(found := await self(url)):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            shown = {key: value for key, value in found.items() if key[0].startswith("specdec_") and value}
+            pytest.fail(f"not within {seconds} s; the page has {shown}")
+        return found
+
+
+@pytest.fixture
+def samples() -> Pages:
+    return Pages()
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    return _free_port
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +155,7 @@ def prometheus(tmp_path: Path):
             "global: {scrape_interval: 1s}\n"
             f"scrape_configs: [{{job_name: vllm, static_configs: [{{targets: ['{target.removeprefix('http://')}']}}]}}]\n"
         )
-        port = free_port()
+        port = _free_port()
         process = await asyncio.create_subprocess_exec(
             "prometheus",
             f"--config.file={config}",

@@ -1,0 +1,277 @@
+"""Acceptance by temperature on a real vLLM: exact to the token, inferred within the bar, and nothing harmed."""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.app import running
+from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.requests.bundle import standalone_source
+from sidecar.settings import load_settings
+
+pytestmark = pytest.mark.lab
+
+# Five temperatures and none; the lab's own default is 1.0.
+MIX = {0.0: 2, 0.2: 2, 0.4: 2, 0.6: 2, 0.9: 2, None: 1}
+REQUESTS = 300
+MODULE = "specdec_observe"
+WITHIN = 0.05
+
+
+@asynccontextmanager
+async def sidecar(vllm_url, free_port, tmp_path, source):
+    """A sidecar with a source; gives its page's address and where requests go."""
+    port = free_port()
+    environment = {
+        "SPECDEC_VLLM_URL": vllm_url,
+        "SPECDEC_LISTEN": "127.0.0.1:0",
+        "SPECDEC_REQUESTS__SOURCE": source,
+        "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
+        "SPECDEC_TRACES__LISTEN": f"127.0.0.1:{port}",
+        "SPECDEC_MIDDLEWARE__SOCKET": str(tmp_path / "events.sock"),
+    }
+    async with running(load_settings(None, environment)) as address:
+        yield f"http://{address}", f"http://127.0.0.1:{port}" if source == "proxy" else vllm_url
+
+
+def middleware(tmp_path):
+    """What vLLM needs to load the middleware from one file: its options and its environment."""
+    (tmp_path / f"{MODULE}.py").write_text(standalone_source())
+    options = ("--middleware", f"{MODULE}.ObserveRequests")
+    return options, {"PYTHONPATH": str(tmp_path), "SPECDEC_MIDDLEWARE__SOCKET": str(tmp_path / "events.sock")}
+
+
+async def send(url, requests=REQUESTS, **options):
+    traffic = Traffic(
+        TrafficOptions(url, model="lab", phases=(Phase(600, MIX),), max_requests=requests, max_tokens=100, **options)
+    )
+    summary = await traffic.run()
+    assert summary.failed == 0
+    assert summary.completed == requests
+    return summary
+
+
+async def engine_counters(samples, url):
+    found = await samples(url)
+    return [found.value(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted")]
+
+
+@pytest.mark.parametrize("source", ["proxy", "middleware"])
+async def test_exact_attribution_equals_vllms_counters_to_the_token(lab, samples, free_port, tmp_path, source):
+    options, environment = middleware(tmp_path) if source == "middleware" else ((), {})
+    vllm = lab("draft_model", *options, **environment)
+    await vllm.start()
+    async with sidecar(vllm.url, free_port, tmp_path, source) as (ours, target):
+        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        before = await engine_counters(samples, vllm.url)
+        summary = await send(target)
+        after = await engine_counters(samples, vllm.url)
+        found = await samples.until(
+            ours, lambda found: found.sum("specdec_requests_total", attribution="exact") == REQUESTS
+        )
+    drafted = found.sum("specdec_draft_tokens_total", attribution="exact")
+    accepted = found.sum("specdec_accepted_tokens_total", attribution="exact")
+    assert [drafted, accepted] == [after[0] - before[0], after[1] - before[1]]
+    buckets = TemperatureBuckets()
+    expected = Counter()
+    for temperature, sums in summary.acceptance.items():
+        label = buckets.label(temperature)
+        expected[label, "requests"] += sums.requests
+        expected[label, "draft_tokens"] += sums.draft_tokens
+        expected[label, "accepted_tokens"] += sums.accepted_tokens
+    for (label, name), amount in expected.items():
+        assert found.sum(f"specdec_{name}_total", attribution="exact", temperature=label) == amount, (label, name)
+    assert found.value("specdec_attribution_coverage_ratio") == pytest.approx(1, abs=0.02)
+
+
+def acceptances(found):
+    """Acceptance by temperature, whatever the attribution."""
+    told = {}
+    for label in TemperatureBuckets().labels:
+        drafted = found.sum("specdec_draft_tokens_total", temperature=label)
+        if drafted:
+            told[label] = found.sum("specdec_accepted_tokens_total", temperature=label) / drafted
+    return told
+
+
+async def truth_of(lab, method, *options):
+    """Acceptance by temperature of the same traffic where vLLM tells it per request."""
+    vllm = lab(method, *options)
+    await vllm.start()
+    summary = await send(vllm.url)
+    await vllm.kill()
+    buckets = TemperatureBuckets()
+    return {
+        buckets.label(temperature): sums.accepted_tokens / sums.draft_tokens
+        for temperature, sums in summary.acceptance.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def exact_runs():
+    """Acceptance by temperature of exact runs, by engine options: one run serves several tests."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [("proxy", ()), ("middleware", ()), ("traces", ()), ("proxy", ("--api-server-count", "2"))],
+    ids=["proxy", "middleware", "traces", "two-api-servers"],
+)
+async def test_inferred_acceptance_is_within_the_bar(  # noqa: PLR0917 - fixtures
+    lab, samples, free_port, tmp_path, exact_runs, way
+):
+    source, extra = way
+    if extra not in exact_runs:
+        exact_runs[extra] = await truth_of(lab, "draft_model", *extra)
+    truth = exact_runs[extra]
+    port = free_port()
+    options, environment = middleware(tmp_path) if source == "middleware" else ((), {})
+    if source == "traces":
+        options = ("--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces")
+    vllm = lab("draft_model", *options, *extra, EXACT="0", **environment)
+    await vllm.start()
+    async with sidecar(vllm.url, lambda: port, tmp_path, source) as (ours, target):
+        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        await send(target)
+
+        def settled(found):
+            done = found.sum("specdec_requests_total", outcome="completed")
+            drafted = found.sum("specdec_engine_draft_tokens_total")
+            return done == REQUESTS and found.sum("specdec_draft_tokens_total") > 0.9 * drafted
+
+        found = await samples.until(ours, settled, seconds=120)
+    assert found.sum("specdec_requests_total", attribution="exact") == 0
+    told = acceptances(found)
+    if source == "traces":
+        truth = dict(truth)
+        truth.pop("default")  # a trace tells the temperature in force, which is 1.0 here
+    off = {label: (told[label], truth[label]) for label in truth if abs(told[label] - truth[label]) > WITHIN}
+    assert not off
+
+
+ANSWER = {
+    "model": "lab",
+    "prompt": "the quick brown fox",
+    "max_tokens": 48,
+    "temperature": 0,
+    "seed": 7,
+    "ignore_eos": True,
+}
+
+
+async def text_of(url, body):
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/v1/completions", json=body) as response:
+        assert response.status == 200
+        return (await response.json())["choices"][0]["text"]
+
+
+async def test_clients_run_unchanged_through_the_proxy(lab, samples, free_port, tmp_path):
+    vllm = lab()
+    await vllm.start()
+    async with sidecar(vllm.url, free_port, tmp_path, "proxy") as (_, proxy):
+        assert await text_of(proxy, ANSWER) == await text_of(vllm.url, ANSWER)
+        executable = vllm.executable()
+        client = await run(str(executable.with_name("python")), "-c", OPENAI_CLIENT, f"{proxy}/v1")
+        assert json.loads(client) == {"chat": 40, "stream": 40, "completion": 40}
+        bench = await run(
+            *(str(executable), "bench", "serve", "--base-url", proxy, "--model", "lab", "--tokenizer", vllm.model()),
+            *("--dataset-name", "random", "--random-input-len", "32", "--random-output-len", "32"),
+            *("--num-prompts", "40", "--max-concurrency", "8"),
+        )
+        assert any(line.split() == ["Successful", "requests:", "40"] for line in bench.splitlines()), bench
+
+
+async def run(*command):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=environment
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+OPENAI_CLIENT = """
+import json, sys
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key="none")
+extra = {"ignore_eos": True}
+messages = [{"role": "user", "content": "hello there"}]
+chat = client.chat.completions.create(model="lab", messages=messages, max_tokens=40, temperature=0.5, extra_body=extra)
+stream = client.chat.completions.create(
+    model="lab", messages=messages, max_tokens=40, stream=True, stream_options={"include_usage": True}, extra_body=extra
+)
+streamed = [chunk.usage for chunk in stream if not chunk.choices][-1]
+completion = client.completions.create(model="lab", prompt="hello", max_tokens=40, extra_body=extra)
+print(json.dumps({"chat": chat.usage.completion_tokens, "stream": streamed.completion_tokens,
+                  "completion": completion.usage.completion_tokens}))
+"""
+
+
+async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, free_port, tmp_path):
+    vllm = lab()
+    await vllm.start()
+    async with sidecar(vllm.url, free_port, tmp_path, "proxy") as (ours, proxy):
+        body = {**ANSWER, "max_tokens": 1500, "stream": True}
+        async with aiohttp.ClientSession() as session:
+            response = await session.post(f"{proxy}/v1/completions", json=body)
+            await response.content.readany()
+            response.close()
+        # vLLM itself must hear of it at once: its own counter says so, and nothing runs any more.
+        await samples.until(
+            vllm.url,
+            lambda found: (
+                found.value("vllm:request_success_total", finished_reason="abort") == 1
+                and found.value("vllm:num_requests_running") == 0
+            ),
+            seconds=2,
+        )
+        await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="aborted") == 1)
+
+
+async def test_a_sidecar_that_goes_away_harms_no_request(lab, samples, free_port, tmp_path):
+    options, environment = middleware(tmp_path)
+    vllm = lab("draft_model", *options, **environment)
+    await vllm.start()
+    await send(vllm.url, 20)  # there has never been a sidecar
+    async with sidecar(vllm.url, free_port, tmp_path, "middleware") as (ours, _):
+        await send(vllm.url, 20)
+        await samples.until(ours, lambda found: found.sum("specdec_requests_total") >= 20)
+        (tmp_path / "events.sock").unlink()
+        await send(vllm.url, 20)
+    await send(vllm.url, 20)  # it is gone
+    async with sidecar(vllm.url, free_port, tmp_path, "middleware") as (ours, _):
+        await send(vllm.url, 20)
+        await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="completed") >= 20)
+
+
+MARKER = "xyzzy-plugh-4711"
+
+
+async def test_no_text_of_a_prompt_gets_out(lab, samples, free_port, tmp_path, caplog):
+    options, environment = middleware(tmp_path)
+    vllm = lab("draft_model", *options, **environment)
+    await vllm.start()
+    async with sidecar(vllm.url, free_port, tmp_path, "middleware") as (ours, _):
+        for stream in (False, True):
+            body = {**ANSWER, "prompt": MARKER, "echo": True, "stream": stream}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{vllm.url}/v1/completions", json=body) as response,
+            ):
+                assert MARKER in await response.text()
+        await samples.until(ours, lambda found: found.sum("specdec_requests_total") == 2)
+        async with aiohttp.ClientSession() as session:
+            for path in ("/metrics", "/api/v1/status", "/"):
+                async with session.get(ours + path) as response:
+                    assert MARKER not in await response.text()
+    assert MARKER not in caplog.text
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and MARKER in path.read_text(errors="replace")]
+    assert not written

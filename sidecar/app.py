@@ -14,7 +14,7 @@ from sidecar.analysis.target_state import TargetReport, TargetState
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
-from sidecar.engine.scrape import Poller
+from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.export.collector import export_families
 from sidecar.export.exporter import Exporter
 from sidecar.export.reexport import own_series
@@ -22,6 +22,7 @@ from sidecar.export.server import serving
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.log import StateLog
+from sidecar.requests.recorder import Recorder
 from sidecar.requests.source import request_source
 from sidecar.settings import Settings
 from sidecar.settings.groups import Target
@@ -30,7 +31,7 @@ from sidecar.supervise import Supervisor
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Address]:
+async def running(settings: Settings, recorder: Recorder | None = None) -> AsyncIterator[Address]:
     """The sidecar, from here to the end of the block; gives the address of its own page.
 
     Raises:
@@ -47,7 +48,9 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
             stack.push_async_callback(fetcher.close)
             sources.append(PageSource(fetcher, options.page_limits(settings), filtered=options.filtered(settings)))
             states.append(target_state(target, settings, requests))
-            sink = LoggedTarget(states[-1], log, StateLog(log))
+            sink: ScrapeSink = LoggedTarget(states[-1], log, StateLog(log))
+            if recorder is not None:
+                sink = recorder.tee_scrapes(sink, sources[-1])
             pacing = Pacing(options.pacing(settings), random.random)
             pollers[target.name] = Poller(sources[-1], pacing, sink, time.time, time.monotonic)
         # Entered after the connections, so polling ends before they are closed.
@@ -55,16 +58,21 @@ async def running(settings: Settings) -> AsyncIterator[Address]:
         for name, poller in pollers.items():
             supervisor.start(name, poller.run)
 
-        def reports() -> list[TargetReport]:
-            return [state.report(time.time()) for state in states]
+        def reports(*, history: bool = False) -> list[TargetReport]:
+            return [state.report(time.time(), history=history) for state in states]
 
-        relay = await stack.enter_async_context(request_source(settings, requests, log))
+        told = requests if recorder is None else recorder.tee_requests(requests)
+        relay = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
         export = options.export(settings)
         exporter = Exporter(
             lambda: export_families(reports(), supervisor.failures, export, relay=relay()),
             lambda: own_series([source.whole_page for source in sources], options.reexported(settings)),
         )
-        pages = Pages(exporter, lambda: status(reports(), export), lambda: all(state.polled for state in states))
+        pages = Pages(
+            exporter,
+            status=lambda: status(reports(history=True), export),
+            ready=lambda: all(state.polled for state in states),
+        )
         yield await stack.enter_async_context(serving(make_web(pages), settings.listen))
 
 

@@ -110,7 +110,7 @@ class Attributor:
             self.dropped["in_flight"] += 1
         for start, end in self._new_polls(timelines, at - self._options.lateness):
             self._open(timelines, start, end)
-        self._enter_requests(at - self._options.lateness - self._options.hold)
+        self._enter_requests(at - self._options.lateness - self._options.hold, at + self._options.hold)
         if (last := self._windows.last) is not None:
             self._known.close(self._horizon(last.end))
             self._learn(timelines, last.end)
@@ -120,7 +120,7 @@ class Attributor:
 
     def flush(self, timelines: Sequence[Timeline]) -> list[AttributedRequest]:
         """Settles all that is left, whatever is missing."""
-        self._enter_requests(math.inf)
+        self._enter_requests(math.inf, -math.inf)
         if (last := self._windows.last) is not None:
             self._known.close(last.end)
             self._learn(timelines, last.end, at_last=True)
@@ -153,15 +153,18 @@ class Attributor:
         broken = any(timeline.restarted_within(start, end) for timeline in timelines)
         self._windows.append(Window(start, end, growth, mean, busy, broken))
 
-    def _enter_requests(self, oldest: float) -> None:
-        """Reads the clocks off for the requests whose end the windows cover; those before ``oldest`` never will be."""
+    def _enter_requests(self, oldest: float, newest: float) -> None:
+        """Reads the clocks off for the requests whose end the windows cover.
+
+        Those that ended before ``oldest`` never will be, and those after ``newest`` are from a clock of their own.
+        """
         covered = -math.inf if self._windows.last is None else self._windows.last.end
         waiting: deque[Life] = deque()
         self._entered = 0
         for life in self._recent:
             if life.record.end <= covered:
                 self._enter(located(life, self._windows, self._known.tokens_per_draft))
-            elif life.record.end < oldest:
+            elif not oldest <= life.record.end <= newest:
                 self._lose(life)
             else:
                 waiting.append(life)
@@ -201,9 +204,10 @@ class Attributor:
             return
         taken = self._admission.limit_to(self._known.method.limit)
         for held in self._held:
-            lives = [replace(life, taken=taken.get(life.record.id, life.taken)) for life in held]
-            held.clear()
-            held.extend(located(life, self._windows, self._known.tokens_per_draft) for life in lives)
+            for index, life in enumerate(held):
+                if taken.get(life.record.id, life.taken) != life.taken:
+                    corrected = replace(life, taken=taken[life.record.id])
+                    held[index] = located(corrected, self._windows, self._known.tokens_per_draft)
 
     def _release(self, now: float, *, at_last: bool = False) -> None:
         # A fit that begins to tell must not stop the event loop, and with it requests, for all that have waited.

@@ -119,9 +119,9 @@ def steps_of(life: Life, method: Method) -> Steps | None:
     error = max(0.7 + 1.3 * life.poll + (2.0 if method.limit is not None else 0.0), method.wait_error)
     if error > tokens / 2 and tokens > 0:
         return None  # the polls are too far apart for a request this short
-    if life.ticks_from_first is not None:
-        return Steps(life.ticks_from_first[method.clock] * method.scale + USUAL_LAG, error)
-    return Steps(life.ticks[method.clock] * method.scale - method.wait - 1, error)
+    if life.ticks_from_first is not None and method.clock is Clock.STEPS:
+        return Steps(life.ticks_from_first[Clock.STEPS] + USUAL_LAG, error)
+    return Steps(life.ticks[method.clock] - method.wait - 1, error)
 
 
 def bounded(count: float, life: Life) -> float:
@@ -174,7 +174,7 @@ def amounts_of(life: Life, steps: Steps, work: Work, method: Method) -> dict[int
     }
     if life.ticks is None or record.choices != 1:
         return amounts
-    ticks = life.ticks[method.clock] * method.scale
+    ticks = life.ticks[method.clock]
     if life.silent:
         silent: dict[int, float] = {Slot.SILENT: ticks, Slot.SILENT_REQUESTS: 1.0, Slot.SILENT_EMITTED: emitted}
         return amounts | silent | {Slot.SILENT_OVERHANG: work.overhang}
@@ -205,7 +205,7 @@ def amounts_known(life: Life, method: Method) -> dict[int, float]:
         Slot.STAY: life.stay,
     }
     if method.every_step and life.ticks is not None and record.choices == 1:
-        ticks = life.ticks[method.clock] * method.scale
+        ticks = life.ticks[method.clock]
         amounts |= _witness(ticks - known.drafts - 1)
     return amounts
 

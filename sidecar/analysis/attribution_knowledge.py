@@ -6,7 +6,16 @@ from dataclasses import replace
 from sidecar.analysis.attribution_drafting import Drafting
 from sidecar.analysis.attribution_estimate import Usual
 from sidecar.analysis.attribution_ledger import Count, Ledger, Slot
-from sidecar.analysis.attribution_method import Method, choose, coverage, differs, enough, residual, seen_share
+from sidecar.analysis.attribution_method import (
+    Method,
+    choose,
+    coverage,
+    differs,
+    enough,
+    residual,
+    seen_share,
+    usual_wait,
+)
 from sidecar.analysis.attribution_options import AttributionOptions
 from sidecar.analysis.attribution_overhang import spread_of
 from sidecar.analysis.attribution_window import Clock, Window, Windows, accepted_by_position
@@ -23,7 +32,8 @@ class Knowledge:
         self._drafting = Drafting(buckets, options.memory)
         self._learned = 0.0
         self.ledger = Ledger(windows, buckets, options.memory)
-        self.method = Method(clock=Clock.SHARED if options.several_api_servers else Clock.STEPS)
+        method = Method(clock=Clock.SHARED if options.several_api_servers else Clock.STEPS)
+        self.method = replace(method, wait=usual_wait(method))
         self.usual = Usual()
         self.decided = False  # whether there was enough to choose the method on
 
@@ -83,7 +93,7 @@ class Knowledge:
         changed = differs(chosen, before) and not (at_last and self.decided)
         # What was summed up under another method would be taken for this one's.
         if changed:
-            self.method = replace(chosen, wait=Method().wait, wait_error=0.0)
+            self.method = replace(chosen, wait=usual_wait(chosen), wait_error=0.0)
             self.ledger.restart(at)
             self._drafting = Drafting(self._buckets, self._options.memory)
         elif not differs(chosen, before):

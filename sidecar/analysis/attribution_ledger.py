@@ -78,6 +78,7 @@ class Ledger:
         self.counts = [0.0] * len(Count)
         self.most_running = 0.0  # requests at once, over the steps of a window; faded
         self.waiting = 0.0  # steps that requests waited in, over the last seconds
+        self.stayed = 0.0  # steps that they were there for in all
         self.arrivals = 0.0  # requests in the same time
 
     def spread(self, amounts: Mapping[int, float], start: float, end: float) -> None:
@@ -106,7 +107,7 @@ class Ledger:
         self.sums = [0.0] * self._size
         self.counts = [0.0] * len(Count)
         self.most_running = 0.0
-        self.waiting = self.arrivals = 0.0
+        self.waiting = self.stayed = self.arrivals = 0.0
 
     def close(self, until: float, observe: Callable[[Window, list[float]], None]) -> None:
         """Closes the windows that end by ``until``; ``observe`` gets each one with what requests brought into it."""
@@ -140,6 +141,7 @@ class Ledger:
         full = busy and running > self.most_running * 0.9
         lately = math.exp(-window.seconds / _LATELY)
         self.waiting = self.waiting * lately + brought[Slot.STAY] - growth.emitted
+        self.stayed = self.stayed * lately + brought[Slot.STAY]
         self.arrivals = self.arrivals * lately + brought[Slot.REQUESTS]
         counted = (
             growth.drafts,

@@ -17,11 +17,17 @@ _ENOUGH_DRAFTS: Final = 100
 _ENOUGH_REQUESTS: Final = 8
 _ENOUGH_WITHOUT_STREAMS: Final = 40
 _FEW_STREAMS: Final = 3
-_USUAL_WAIT: Final = 1.1  # steps: the one under way at arrival, and a part of the first poll's error (recordings)
+# Steps, as recordings have it: the one under way at arrival; next to none where a request was waited for, since its
+# place is given on before the client of the last one hears of its end; less than none where what was emitted is
+# shared by all in flight, waiting or not, since the overhang is not emitted.
+_USUAL_WAIT: Final = 1.1
+_USUAL_WAIT_QUEUED: Final = 0.2
+_USUAL_WAIT_SHARED: Final = -0.9
 _TRUST_IN_USUAL: Final = 5  # requests that this is worth
 USUAL_LAG: Final = 0.7  # steps: the first event comes that much after its step was counted (recordings)
 _EVERY_STEP: Final = (0.96, 0.98)  # share of steps that draft, below and above which the answer changes
 _LONG_WAIT: Final = 4.0  # steps: more is a queue
+_LONG_WAIT_SHARE: Final = 0.08  # of the time that requests are there for
 _SEEN: Final = 0.97  # share of the tokens from which on all traffic counts as seen
 _MOSTLY_SEEN: Final = 0.9
 
@@ -30,7 +36,7 @@ _MOSTLY_SEEN: Final = 0.9
 class Method:
     """How steps and drafts are counted.
 
-    ``events``: a streamed event is a step. ``scale``: steps a tick of ``clock``. ``wait``: steps from being taken up
+    ``events``: a streamed event is a step. ``wait``: steps from being taken up
     to the one that gives the first token, without that one; ``wait_error``: how far single requests are off it.
     ``every_step``: each step after the first one drafts. ``limit``: how many requests run at once; None where none
     has to wait.
@@ -38,11 +44,17 @@ class Method:
 
     clock: Clock = Clock.STEPS
     events: bool = True
-    scale: float = 1.0
     wait: float = _USUAL_WAIT
     wait_error: float = 0.0
     every_step: bool = True
     limit: int | None = None
+
+
+def usual_wait(method: Method) -> float:
+    """``Method.wait`` where nothing is known yet."""
+    if method.clock is Clock.SHARED:
+        return _USUAL_WAIT_SHARED
+    return _USUAL_WAIT if method.limit is None else _USUAL_WAIT_QUEUED
 
 
 def enough(sums: Sequence[float], counts: Sequence[float]) -> bool:
@@ -97,7 +109,7 @@ def choose(ledger: Ledger, now: Method, *, counted_once: bool = True) -> Method:
         return now
     steps = counts[Count.STEPS] > 0 and counted_once
     method = replace(_counting(sums, counts, now, steps=steps), every_step=_every_step(sums, counts, now))
-    wait, error = _wait(sums, counts)
+    wait, error = _wait(sums, counts, usual_wait(method))
     return replace(method, wait=wait, wait_error=error, limit=_limit(ledger, method))
 
 
@@ -105,12 +117,11 @@ def _counting(sums: Sequence[float], counts: Sequence[float], now: Method, *, st
     """Whether events are steps, and which clock is right: where two of the three agree, they are."""
     told = sums[Slot.EVENT_REQUESTS] >= _ENOUGH_REQUESTS
     if told and steps and _agrees(sums, Slot.EVENT_STEPS, 1.04):
-        return replace(now, clock=Clock.STEPS, events=True, scale=1.0)
+        return replace(now, clock=Clock.STEPS, events=True)
     if told and _agrees(sums, Slot.EVENT_SHARED, 1.12):
-        scale = sums[Slot.EVENTS] / sums[Slot.EVENT_SHARED]
-        return replace(now, clock=Clock.SHARED, events=True, scale=min(max(scale, 0.8), 1.25))
+        return replace(now, clock=Clock.SHARED, events=True)
     clock = Clock.STEPS if steps and not _overcounted(sums, counts) else Clock.SHARED
-    return replace(now, clock=clock, events=now.events and not told, scale=1.0)
+    return replace(now, clock=clock, events=now.events and not told)
 
 
 def _agrees(sums: Sequence[float], slot: Slot, most: float) -> bool:
@@ -139,20 +150,17 @@ def _every_step(sums: Sequence[float], counts: Sequence[float], now: Method) -> 
     return counts[Count.DRAFTS] > _EVERY_STEP[0 if now.every_step else 1] * steps
 
 
-def _wait(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
+def _wait(sums: Sequence[float], counts: Sequence[float], usual: float) -> tuple[float, float]:
     """``Method.wait`` and ``wait_error``: from requests whose steps are known, else from the sums."""
-    waited, requests = sums[Slot.WITNESSED], sums[Slot.WITNESSES]
+    waited, requests, error = sums[Slot.WITNESSED], sums[Slot.WITNESSES], 0.0
     if requests >= _ENOUGH_REQUESTS:
-        variance = sums[Slot.WITNESSED_SQUARES] / requests - (waited / requests) ** 2
-        return _with_usual(waited, requests), math.sqrt(max(variance, 0.0))
-    requests = sums[Slot.SILENT_REQUESTS]
-    others = sums[Slot.EMITTED] - sums[Slot.SILENT_EMITTED]
-    emitted = counts[Count.EMITTED] * seen_share(sums, counts) - others + sums[Slot.SILENT_OVERHANG]
-    return _with_usual(sums[Slot.SILENT] - emitted, requests), 0.0
-
-
-def _with_usual(waited: float, requests: float) -> float:
-    return (waited + _TRUST_IN_USUAL * _USUAL_WAIT) / (requests + _TRUST_IN_USUAL)
+        error = math.sqrt(max(sums[Slot.WITNESSED_SQUARES] / requests - (waited / requests) ** 2, 0.0))
+    else:
+        requests = sums[Slot.SILENT_REQUESTS]
+        others = sums[Slot.EMITTED] - sums[Slot.SILENT_EMITTED]
+        emitted = counts[Count.EMITTED] * seen_share(sums, counts) - others + sums[Slot.SILENT_OVERHANG]
+        waited = sums[Slot.SILENT] - emitted
+    return (waited + _TRUST_IN_USUAL * usual) / (requests + _TRUST_IN_USUAL), error
 
 
 def _limit(ledger: Ledger, method: Method) -> int | None:
@@ -162,9 +170,15 @@ def _limit(ledger: Ledger, method: Method) -> int | None:
         return None
     if ledger.sums[Slot.EVENT_REQUESTS] >= _FEW_STREAMS and not _agrees(ledger.sums, Slot.EVENT_STEPS, 1.04):
         return None  # more steps than there were look like requests that wait
-    waited = ledger.waiting / ledger.arrivals
     full = counts[Count.FULL] / max(counts[Count.BUSY], 1.0)
-    if method.limit is not None:
-        return None if full < 0.3 or waited < _LONG_WAIT / 2 else max(round(ledger.most_running), 1)
-    queued = full > 0.5 and waited > _LONG_WAIT and seen_share(ledger.sums, counts) > _MOSTLY_SEEN
+    # A wait that is short, or a small part of a request's life, is the prefill; its mean will do.
+    if method.limit is None:
+        queued = full > 0.5 and _waits(ledger, 1.0) and seen_share(ledger.sums, counts) > _MOSTLY_SEEN
+    else:
+        queued = full > 0.3 and _waits(ledger, 0.5)
     return max(round(ledger.most_running), 1) if queued else None
+
+
+def _waits(ledger: Ledger, strictness: float) -> bool:
+    long = ledger.waiting > strictness * _LONG_WAIT * ledger.arrivals
+    return long and ledger.waiting > strictness * _LONG_WAIT_SHARE * ledger.stayed

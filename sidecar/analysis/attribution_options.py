@@ -22,7 +22,7 @@ class AttributionOptions:
     history: float = 1800.0
     most_requests: int = 20_000
     good_error: float = 0.02
-    worst_error: float = 0.05
+    worst_error: float = 0.045
     learn_every: float = 5.0
     infer_all: bool = False
     several_api_servers: bool = False

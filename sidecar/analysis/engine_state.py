@@ -24,6 +24,10 @@ class Windows:
     history: float = 900.0
 
 
+History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
+_STRETCHES = 30
+
+
 @dataclass(frozen=True, slots=True)
 class EngineReport:
     """One engine at one moment.
@@ -43,6 +47,8 @@ class EngineReport:
     kv_cache_capacity_tokens: int | None
     latencies: Mapping[Phase, Latency]
     acceptance: Acceptance | None  # over the latency window
+    acceptance_history: History  # the same window in some thirty stretches
+    kv_cache_history: History
 
 
 class EngineState:
@@ -52,7 +58,7 @@ class EngineState:
         self._windows = windows
         self._continuation = Continuation()
         self._histograms = HistogramWindow(windows.latency)
-        self._kv_cache = KvCacheUsage(windows.kv_peak)
+        self._kv_cache = KvCacheUsage(windows.kv_peak, windows.latency)
         self._window_acceptances = Distribution(ACCEPTANCE_EDGES)
         self._counters: dict[Counter, float] = {}
         self._positions: tuple[float, ...] = ()
@@ -78,8 +84,11 @@ class EngineState:
         self._latest, self.seen_at = snapshot, at
         return totals
 
-    def report(self, key: EngineKey, now: float, *, fresh: bool) -> EngineReport:
-        """The state at ``now``; without what holds only for the moment where the last poll is not ``fresh``."""
+    def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
+        """The state at ``now``; without what holds only for the moment where the last poll is not ``fresh``.
+
+        The two histories, which only people look at, are there where ``history`` asks for them.
+        """
         latest = self._latest if fresh else None
         return EngineReport(
             key,
@@ -93,6 +102,8 @@ class EngineState:
             latest.kv_cache_capacity_tokens if latest else None,
             self._latencies() if latest else {},
             self._acceptance() if latest else None,
+            self._acceptance_history() if latest and history else (),
+            self._kv_cache.history() if latest and history else (),
         )
 
     def _latencies(self) -> dict[Phase, Latency]:
@@ -104,3 +115,13 @@ class EngineState:
         if span is None:
             return None
         return window_acceptance(self.timeline, max(span.start, span.end - self._windows.latency), span.end)
+
+    def _acceptance_history(self) -> History:
+        span = self.timeline.span
+        if span is None:
+            return ()
+        start = max(span.start, span.end - self._windows.latency)
+        step = (span.end - start) / _STRETCHES
+        ends = [start + step * (index + 1) for index in range(_STRETCHES - 1)] + [span.end]
+        windows = [window_acceptance(self.timeline, end - step, end) for end in ends]
+        return tuple((end, window.rate if window else None) for end, window in zip(ends, windows, strict=True))

@@ -4,13 +4,17 @@ from collections import deque
 
 from sidecar.analysis.distribution import USAGE_EDGES, Distribution
 
+_SLOTS = 60
+
 
 class KvCacheUsage:
     """One engine's KV-cache usage, poll by poll, each 0 to 1."""
 
-    def __init__(self, peak_window: float) -> None:
-        """``peak_window`` is in the clock's seconds."""
+    def __init__(self, peak_window: float, history: float) -> None:
+        """``peak_window`` and ``history`` are in the clock's seconds."""
         self._window = peak_window
+        self._history = history
+        self._slots: deque[tuple[float, float]] = deque()
         # Falling values only: what is older and lower than a newer one can't be the peak any more.
         self._peaks: deque[tuple[float, float]] = deque()
         self.distribution = Distribution(USAGE_EDGES)
@@ -24,6 +28,17 @@ class KvCacheUsage:
         self._peaks.append((at, usage))
         self._drop(at - self._window)
         self.distribution.observe(usage)
+        if self._slots and at - self._slots[-1][0] < self._history / _SLOTS:
+            begun, highest = self._slots[-1]
+            self._slots[-1] = (begun, max(highest, usage))
+        else:
+            self._slots.append((at, usage))
+        while self._slots[0][0] < at - self._history or len(self._slots) > 2 * _SLOTS:
+            self._slots.popleft()
+
+    def history(self) -> tuple[tuple[float, float], ...]:
+        """The highest usage of each of some sixty stretches of time, with its beginning; oldest first."""
+        return tuple(self._slots)
 
     def peak(self, now: float) -> float | None:
         """The highest usage of the window that ends at ``now``; None where no poll is in it."""

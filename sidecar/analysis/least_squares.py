@@ -68,7 +68,7 @@ class LeastSquares:
         for i, diagonal in zip(
             seen, _inverse_diagonal([[self._matrix[i][j] for j in seen] for i in seen]), strict=True
         ):
-            errors[i] = math.sqrt(variance * diagonal)
+            errors[i] = math.sqrt(variance * diagonal) if diagonal < math.inf else math.inf
         return Solution(tuple(values), tuple(errors))
 
     def _descend(self) -> list[float]:

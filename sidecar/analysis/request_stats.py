@@ -16,6 +16,7 @@ LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 DURATION_EDGES: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BINS: Final = 10
 _MOST_POSITIONS: Final = 64  # more speculative tokens than that count as the last one
 
 
@@ -70,7 +71,8 @@ class RecentWork:
     """One temperature over the sliding window.
 
     ``acceptance`` is accepted / drafted; None without drafts, and where the requests are too few to tell. P10 to P90
-    are of single requests' acceptance. ``positions[p]`` is the acceptance rate at draft position p, from exact
+    are of single requests' acceptance, and so are the counts of ``distribution``, in ten equal bins from 0 to 1.
+    ``positions[p]`` is the acceptance rate at draft position p, from exact
     requests alone.
     """
 
@@ -82,6 +84,7 @@ class RecentWork:
     p10: float | None
     p50: float | None
     p90: float | None
+    distribution: tuple[int, ...]
     positions: tuple[float, ...]
 
 
@@ -122,6 +125,7 @@ class SlidingWork:
             p10=quantile(ratios, 0.1),
             p50=quantile(ratios, 0.5),
             p90=quantile(ratios, 0.9),
+            distribution=_binned(ratios),
             positions=tuple(tokens / self._exact_drafts for tokens in self._positions) if self._exact_drafts else (),
         )
 
@@ -156,6 +160,13 @@ class RequestStats:
     def recent(self, now: float) -> dict[str, RecentWork]:
         """The sliding window of every temperature."""
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
+
+
+def _binned(ratios: Sequence[float]) -> tuple[int, ...]:
+    counts = [0] * _BINS
+    for ratio in ratios:
+        counts[min(int(ratio * _BINS), _BINS - 1)] += 1
+    return tuple(counts)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -104,8 +104,8 @@ class TargetState:
         self._errors[error.reason] += 1
         self._last_error = error
 
-    def report(self, now: float) -> TargetReport:
-        """The state at ``now``, Unix seconds."""
+    def report(self, now: float, *, history: bool = False) -> TargetReport:
+        """The state at ``now``, Unix seconds; ``history`` as in ``EngineState.report``."""
         up = self._is_fresh(now)
         return TargetReport(
             self.name,
@@ -120,7 +120,7 @@ class TargetState:
             self._overflowed,
             self._version,
             tuple(
-                state.report(key, now, fresh=up and state.seen_at == self._last_scrape)
+                state.report(key, now, fresh=up and state.seen_at == self._last_scrape, history=history)
                 for key, state in self._engines.items()
             ),
             self._limitations if up else {},

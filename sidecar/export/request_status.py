@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sidecar.analysis.attribution_result import Attribution
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 
 
@@ -12,9 +13,17 @@ def request_status(report: RequestReport | None) -> dict[str, Any] | None:
     return {
         "source": report.source,
         "events": report.events,
+        "exact": any(_is_exact(model) for model in report.models),
         "dropped": dict(report.dropped),
         "models": [_model(model) for model in report.models],
     }
+
+
+def _is_exact(model: ModelRequests) -> bool:
+    """Whether vLLM has told its own numbers of any request."""
+    return any(
+        count for (_, attribution, _outcome), count in model.stats.requests.items() if attribution is Attribution.EXACT
+    )
 
 
 def _model(model: ModelRequests) -> dict[str, Any]:
@@ -40,5 +49,6 @@ def _temperature(model: ModelRequests, temperature: str) -> dict[str, Any]:
         "p10": work.p10,
         "p50": work.p50,
         "p90": work.p90,
+        "distribution": list(work.distribution),
         "position_rates": list(work.positions),
     }

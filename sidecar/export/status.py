@@ -45,6 +45,8 @@ def _engine(report: TargetReport, engine: EngineReport, options: ExportOptions) 
         "model_name": engine.key.model_name,
         "engine": engine.key.engine,
         "acceptance": _acceptance(engine.acceptance),
+        "acceptance_history": [list(point) for point in engine.acceptance_history],
+        "kv_cache_history": [list(point) for point in engine.kv_cache_history],
         "counters": dict(engine.counters),
         "gauges": dict(engine.gauges),
         "kv_cache_usage_peak": engine.kv_cache_peak,

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from sidecar.export.exporter import Exporter
-from sidecar.export.landing import landing_page
+from sidecar.export.page import page
 
+_PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 _QUERY_NAMES = 200  # more than that in ?name[]= and it is no selection
 
 
@@ -46,19 +48,28 @@ def make_web(pages: Pages) -> web.Application:
     async def status(_: web.Request) -> web.Response:
         return web.json_response(pages.status(), dumps=_dumps, headers={"Cache-Control": "no-store"})
 
-    async def landing(_: web.Request) -> web.Response:
-        return web.Response(
-            text=landing_page(pages.status()),
-            content_type="text/html",
-            headers={"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'self' 'unsafe-inline'"},
-        )
+    async def whole_page(_: web.Request) -> web.Response:
+        return web.Response(text=page.page(pages.status()), content_type="text/html", headers=_PAGE_HEADERS)
+
+    async def content(_: web.Request) -> web.Response:
+        return web.Response(text=page.content(pages.status()), content_type="text/html", headers=_PAGE_HEADERS)
 
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     app.router.add_get("/api/v1/status", status)
-    app.router.add_get("/", landing)
+    app.router.add_get("/", whole_page)
+    app.router.add_get("/content", content)
+    for name, content_type in page.STATIC.items():
+        app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
     return app
+
+
+def _file(body: bytes, content_type: str) -> Handler:
+    async def send(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=content_type, headers={"Cache-Control": "max-age=300"})
+
+    return send
 
 
 def _dumps(value: object) -> str:

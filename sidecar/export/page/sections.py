@@ -1,0 +1,126 @@
+"""The parts of the page, each from a part of the status."""
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from sidecar.export.page.answer import TONES, answer
+from sidecar.export.page.charts import bar, distribution, over_time
+
+Status = Mapping[str, Any]
+
+
+def target_section(target: Status, thresholds: Mapping[str, float]) -> str:
+    """One server: the answer, its temperatures, its engines, and what would tell more."""
+    said = answer(target, thresholds)
+    parts = [f'<p class="answer {said.tone}">{escape(said.text)}</p><p class="why">{escape(said.why)}</p>']
+    if target["up"]:
+        models = (target["requests"] or {"models": []})["models"]
+        parts += [_model(model, thresholds) for model in models]
+        parts += [_engine(engine, thresholds) for engine in target["engines"]]
+        parts.append(_notes(target))
+    return "".join(parts)
+
+
+def _model(model: Status, thresholds: Mapping[str, float]) -> str:
+    total = sum(work["draft_tokens"] for work in model["temperatures"].values()) or 1.0
+    rows = "".join(
+        _bucket(label, work, work["draft_tokens"] / total, thresholds)
+        for label, work in model["temperatures"].items()
+        if work["requests"]
+    )
+    coverage = f"coverage {ratio(model['coverage'])}, residual {ratio(model['residual'])}"
+    body = rows or '<p class="facts">No request has ended yet.</p>'
+    return (
+        f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
+        f'<div class="buckets">{body}</div>'
+    )
+
+
+def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, float]) -> str:
+    low = thresholds["acceptance_net_negative"]
+    limits = (low, thresholds["acceptance_break_even"])
+    advice = f'<div class="advice">{escape(work["advice"])}</div>' if work["advice"] else ""
+    return (
+        f'<div class="bucket {TONES[work["verdict"]]}">'
+        f'<div class="name">T {escape(label)}<small>{share:.0%} of drafts</small></div>'
+        f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
+        f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
+        f'<div class="spread">{distribution(work["distribution"], low)}</div>'
+        f'<div class="facts number">P10 {ratio(work["p10"])}<br>{work["requests"]} requests</div>'
+        f"{advice}</div>"
+    )
+
+
+def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
+    acceptance = engine["acceptance"] or {"rate": None, "length": None}
+    gauges = engine["gauges"]
+    length = "" if acceptance["length"] is None else f", {acceptance['length']:.2f} tokens a step"
+    capacity = engine["kv_cache_capacity_tokens"]
+    tokens = "" if capacity is None else f" of {capacity:,} tokens"
+    return (
+        f"<h2>{escape(engine['model_name'])} <small>engine {escape(engine['engine'])}</small></h2>"
+        '<div class="panels">'
+        f'<div class="panel"><h3>Acceptance rate, all requests</h3>{_value(ratio(acceptance["rate"]))}{length}'
+        f"{over_time(engine['acceptance_history'], thresholds['acceptance_net_negative'])}</div>"
+        f'<div class="panel"><h3>KV cache in use, peak</h3>{_value(ratio(engine["kv_cache_usage_peak"]))}{tokens}'
+        f"{over_time(engine['kv_cache_history'], thresholds['kv_cache_usage'])}"
+        f'<div class="facts">{gauges.get("requests_running", 0):.0f} running, '
+        f"{gauges.get('requests_waiting', 0):.0f} waiting</div></div>"
+        f'<div class="panel"><h3>Latency</h3>{_latencies(engine["latency"])}</div></div>'
+    )
+
+
+def _value(text: str) -> str:
+    return f'<span class="value number">{text}</span>'
+
+
+def _latencies(latencies: Mapping[str, Status]) -> str:
+    if not latencies:
+        return '<p class="facts">No request in the window.</p>'
+    rows = "".join(
+        f"<tr><th>{phase.upper()}</th><td class=number>{seconds(latency['quantiles']['0.5'])}</td>"
+        f"<td class=number>{seconds(latency['quantiles']['0.99'])}</td>"
+        f"<td class=number>{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}</td></tr>"
+        for phase, latency in latencies.items()
+    )
+    return f"<table><tr><th></th><td>P50</td><td>P99</td><td>gap</td></tr>{rows}</table>"
+
+
+def _growth(times: float | None) -> str:
+    return "" if times is None else f" ({times:.1f} times the baseline)"
+
+
+def _notes(target: Status) -> str:
+    notes = "".join(f"<li>{note}</li>" for note in _to_know_more(target))
+    return f'<h2>To know more</h2><ul class="notes">{notes}</ul>' if notes else ""
+
+
+def _to_know_more(target: Status) -> Iterator[str]:
+    requests = target["requests"]
+    if requests is None:
+        yield (
+            "Acceptance is not split by temperature: set <code>SPECDEC_REQUESTS__SOURCE</code> to "
+            "<code>middleware</code>, <code>proxy</code> or <code>traces</code>."
+        )
+    elif requests["events"] and not requests["exact"]:
+        yield (
+            "vLLM tells nothing of single requests, so acceptance is inferred. From vLLM 0.29 on, "
+            "<code>--per-request-spec-decode-metrics summary --enable-force-include-usage</code> makes it exact."
+        )
+    for limitation in {
+        limitation["name"]: limitation["explanation"]
+        for engine in target["engines"]
+        for limitation in engine["limitations"]
+    }.values():
+        yield escape(limitation)
+
+
+def ratio(value: float | None) -> str:
+    """A share as a person reads it."""
+    return "no data" if value is None else f"{value:.0%}"
+
+
+def seconds(value: float) -> str:
+    """A latency as a person reads it."""
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"

@@ -219,6 +219,7 @@ async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, fre
     vllm = lab()
     await vllm.start()
     async with sidecar(vllm.url, free_port, tmp_path, "proxy") as (ours, proxy):
+        await send(proxy, 40)  # so that what can be told of the killed one is known
         body = {**ANSWER, "max_tokens": 1500, "stream": True}
         async with aiohttp.ClientSession() as session:
             response = await session.post(f"{proxy}/v1/completions", json=body)

@@ -25,6 +25,7 @@ _SPECIAL = _HOP_BY_HOP | _FRAMING
 # a client names.
 _NOT_DROPPED = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:\[\]%-]+")  # RFC 3986's host and port
+_HEADER = re.compile(rb"([^:\r\n]+):[ \t]*([^\r\n]*)\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 
 
@@ -96,7 +97,7 @@ def parse_request(head: bytes, authority: bytes) -> RequestHead:
     try:
         lines = _check(httptools.HttpRequestParser(completion), completion, head)
         method, target, version = _read_request_line(lines[0])
-        fields = _read(lines)
+        fields = _read(head, lines)
         minor = int(version[-1:])
         _check_request_fields(fields, minor)
     except MalformedMessage as fault:
@@ -131,7 +132,7 @@ def parse_response(head: bytes) -> ResponseHead:
     status_line = _STATUS_LINE.fullmatch(lines[0])
     if status_line is None:
         raise MalformedMessage("bad status line")
-    fields = _read(lines)
+    fields = _read(head, lines)
     minor = int(status_line[1])
     if fields.chunked and minor == 0:
         raise MalformedMessage("Transfer-Encoding in HTTP/1.0")
@@ -193,31 +194,32 @@ def _check_request_fields(fields: _Fields, minor: int) -> None:
         raise MalformedMessage("Transfer-Encoding in HTTP/1.0")
 
 
-def _read(lines: list[bytes]) -> _Fields:
-    headers: HeaderList = []
-    kept: list[bytes] = []
+def _read(head: bytes, lines: list[bytes]) -> _Fields:
+    start = len(lines[0]) + 2
+    headers: HeaderList = _HEADER.findall(head, start)
+    kept = lines[1:-2]  # after the first line, before the empty one
+    if len(headers) != len(kept):
+        raise MalformedMessage("malformed message head")
     fields = _Fields(headers, kept)
-    for line in lines[1:-2]:  # after the first line, before the empty one
-        name, _, value = line.partition(b":")
-        value = value.strip(b" \t")
-        headers.append((name, value))
+    partial = False
+    for index, (name, value) in enumerate(headers):
         key = name.lower()
         if key not in _SPECIAL:
-            kept.append(line)
-        elif key == b"host":
-            _read_host(fields, value)
-            kept.append(line)
+            continue
+        if key == b"host":
+            _read_host(fields, value.strip())
         elif key == b"content-length":
-            kept.append(b"%b: %d" % (name, _read_length(fields, value)))
+            kept[index] = b"%b: %d" % (name, _read_length(fields, value.strip()))
         else:
-            _read_connection(fields, key, value)
+            _read_connection(fields, key, value.strip())
+            kept[index] = b""
+            partial = True
     if fields.chunked and fields.length is not None:
         raise MalformedMessage("both Content-Length and Transfer-Encoding")
-    if fields.options:
+    if partial:
         dropped = fields.options - _NOT_DROPPED
-        if dropped:
-            fields.lines = [line for line in kept if line.partition(b":")[0].lower() not in dropped]
-    fields.websocket = fields.websocket and b"upgrade" in fields.options
+        fields.lines = [line for line in kept if line and line.partition(b":")[0].lower() not in dropped]
+        fields.websocket = fields.websocket and b"upgrade" in fields.options
     return fields
 
 

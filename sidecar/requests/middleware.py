@@ -66,7 +66,9 @@ class ObserveRequests:
                 return None
             sender = self._sender_here()
             number = sender.next_number()
-            exchange = ExchangeObserver("", endpoint, scope["headers"], max_bytes=self._max_body_bytes)
+            exchange = ExchangeObserver(
+                "", endpoint, scope["headers"], max_bytes=self._max_body_bytes, whole_events=True
+            )
             sender.started(begun(number, endpoint, exchange.began))
             return _Observation(number, exchange, sender, receive)
         except Exception:  # noqa: BLE001 - nothing of ours may reach the request
@@ -120,8 +122,9 @@ class _Observation:
 
         It runs for each streamed chunk, so it does what ``Gatherer.feed`` does without the call, in a closure.
         """
-        reply: Gatherer = Discarded()
-        keep, limit, gathered, begun = reply.pieces.append, 0, 0, False
+        reply: Gatherer
+        keep: Callable[[bytes], None]
+        limit, gathered, begun = 0, 0, False
 
         def observed(message: Message) -> Awaitable[None]:
             nonlocal reply, keep, limit, gathered, begun

@@ -2,8 +2,9 @@
 
 vLLM hands its server one event a piece; a proxy reads them merged and split as TCP pleases. So pieces are only kept
 on the way, and looked at together once some kilobytes have gathered: that costs a chunk least, and the result can't
-depend on where the cuts were. An event ends with an empty line; JSON has no raw line breaks, so neither a line's start
-nor an event's end can be forged by what the model says.
+depend on where the cuts were. Beside vLLM, pieces that have shown to be whole events are counted without a look into
+each. An event ends with an empty line; JSON has no raw line breaks, so neither a line's start nor an event's end can be
+forged by what the model says.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ from sidecar.requests.payload_pieces import Gatherer
 from sidecar.requests.payload_values import ABSENT, UNREADABLE
 
 _END: Final = b"\n\n"
-_GATHERED: Final = 32_768  # bytes of pieces to look at together: 10 µs of work, once in about 100 events
+_GATHERED: Final = 65_536  # bytes of pieces to look at together: 15 µs of work, once in about 200 events
 _LAST_EVENTS: Final = 3  # the usage or error, `[DONE]` or `message_stop`, and one to spare
 _MOST_OFFSETS: Final = 16_384
 
@@ -29,6 +30,9 @@ _TOKENS: Final = {
     MESSAGES: b"\n\nevent: content_block_delta\n",
 }
 _NAMED: Final = b"\n\nevent: "  # `/v1/responses` and `/v1/messages`: only their first event says what no other does
+_BARE: Final = frozenset({CHAT, COMPLETIONS})  # every event after the first token's has tokens, but for the last ones
+_SHORTEST: Final = 64  # bytes; a chunk of tokens has more, a comment that keeps a connection alive fewer
+_ENDING: Final = 5  # pieces: what may come after the last tokens, and an empty one
 _SIGNATURE: Final = b'"type":"signature_delta"'  # a `/v1/messages` delta that vLLM makes up: no token
 
 
@@ -69,6 +73,7 @@ class StreamReader(Gatherer):
     """Reads one stream. Whatever is sent, it keeps some kilobytes and at most a few events of ``max_bytes``.
 
     ``clock`` gives seconds; ``first_token`` is its reading when the first event with tokens was complete.
+    ``whole_events`` says that each piece should be one event, as a server's application sends them.
     """
 
     __slots__ = (
@@ -79,6 +84,7 @@ class StreamReader(Gatherer):
         "_offsets",
         "_rest",
         "_skipping",
+        "_whole",
         "endpoint",
         "events",
         "first_event",
@@ -87,7 +93,13 @@ class StreamReader(Gatherer):
     )
 
     def __init__(
-        self, endpoint: Endpoint, *, max_bytes: int, clock: Callable[[], float], offsets: bool = False
+        self,
+        endpoint: Endpoint,
+        *,
+        max_bytes: int,
+        clock: Callable[[], float],
+        offsets: bool = False,
+        whole_events: bool = False,
     ) -> None:
         super().__init__()  # the limit is 0: until the first token is found, every piece is looked at
         self.endpoint = endpoint
@@ -101,10 +113,13 @@ class StreamReader(Gatherer):
         self._offsets: list[float] | None = [] if offsets else None
         self._rest = _END  # the unfinished event, with the empty line before it
         self._last: deque[bytes] = deque(maxlen=_LAST_EVENTS)  # each of one event or more
+        self._whole = whole_events and endpoint in _BARE and not offsets
         self._skipping = False  # in an event that is too large: the rest is its last byte
 
     def settle(self, gathered: int) -> int:
         """Look at the pieces, unless nothing can have ended: then it would only copy."""
+        if self._whole and self._count_whole(gathered):
+            return 0
         if gathered <= self._max_bytes and b"\n" not in bytes(self.pieces[-1]):
             return gathered
         self._look()
@@ -112,8 +127,32 @@ class StreamReader(Gatherer):
 
     def last_events(self) -> list[bytes]:
         """The last complete events, oldest first."""
+        if self._whole and len(self.pieces) > 2 * _ENDING:
+            ending = self.pieces[-_ENDING:]
+            del self.pieces[-_ENDING:]
+            self._count_whole(0)
+            self.pieces.extend(ending)
         self._look()
         return [event for kept in self._last for event in kept.split(_END) if event][-_LAST_EVENTS:]
+
+    def _count_whole(self, gathered: int) -> bool:
+        """Count the pieces without looking into all of them; False: they must be looked at.
+
+        It may where each piece up to the first token was one event, and where none is as short as a comment is.
+        """
+        pieces = self.pieces
+        if self.first_token is None:
+            self._whole = all(piece.count(_END) == 1 and piece.endswith(_END) for piece in pieces)
+            return False
+        if self._rest != _END or gathered > max(self._max_bytes, _GATHERED) or min(map(len, pieces)) < _SHORTEST:
+            return False
+        if not (len(pieces) >= _LAST_EVENTS and pieces[0].startswith(b"data: {") and pieces[-1].endswith(_END)):
+            return False
+        self.events += len(pieces)
+        self._last.clear()
+        self._last.append(_END + b"".join(pieces[-_LAST_EVENTS:]))
+        pieces.clear()
+        return True
 
     def offsets(self, start: float) -> tuple[float, ...]:
         """Seconds from ``start`` to each event with tokens; empty unless asked for."""

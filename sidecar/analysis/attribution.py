@@ -102,7 +102,7 @@ class Attributor:
         if len(self._recent) >= self._options.most_requests:
             self.dropped["pending"] += 1
             self._lose(self._recent.popleft())
-        self._recent.append(Life(record, self._index[label], taken))
+        self._recent.append(Life(record, self._index[label], taken, doubt=self._admission.doubt(record.start)))
 
     def poll(self, at: float, timelines: Sequence[Timeline]) -> list[AttributedRequest]:
         """Takes in what was scraped up to ``at``; returns the requests that are settled by it, each one once."""
@@ -205,8 +205,9 @@ class Attributor:
         taken = self._admission.limit_to(self._known.method.limit)
         for held in self._held:
             for index, life in enumerate(held):
-                if taken.get(life.record.id, life.taken) != life.taken:
-                    corrected = replace(life, taken=taken[life.record.id])
+                if life.record.id in taken:
+                    doubt = self._admission.doubt(life.record.start)
+                    corrected = replace(life, taken=taken[life.record.id], doubt=doubt)
                     held[index] = located(corrected, self._windows, self._known.tokens_per_draft)
 
     def _release(self, now: float, *, at_last: bool = False) -> None:

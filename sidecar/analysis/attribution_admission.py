@@ -4,10 +4,13 @@ vLLM runs a bounded number of requests at once and takes up the others in the or
 another ends. Those ends are seen, so once the bound is known the waiting time of every request follows.
 """
 
+import math
+from bisect import bisect_left
 from collections import deque
 from typing import Final
 
 _MOST_REQUESTS: Final = 20_000
+_AT_ONCE: Final = 0.1  # seconds
 _LOG: Final = 4096  # starts and ends remembered, to see once the bound is known who had to wait
 
 
@@ -16,6 +19,8 @@ class Admission:
 
     def __init__(self, most: int = _MOST_REQUESTS) -> None:
         self._most = most
+        self._order: deque[tuple[float, str]] = deque()  # starts of those in ``_taken`` and of those that wait
+        self._taken: dict[str, float] = {}
         self._log: deque[tuple[float, str, bool]] = deque(maxlen=_LOG)  # time, request, whether it started
         self._limit: int | None = None
         self._starts: dict[str, float] = {}
@@ -43,6 +48,8 @@ class Admission:
         self._limit = limit
         known, log = dict(self._starts), list(self._log)
         self._starts, self._running, self._waiting = {}, {}, deque()
+        self._order.clear()
+        self._taken.clear()
         logged = {name for _, name, begins in log if begins}
         for name, start in known.items():
             if name not in logged:
@@ -72,8 +79,29 @@ class Admission:
         self._log.append((end, name, False))
         return max(self._finish(name, end), start)
 
+    def doubt(self, start: float) -> float:
+        """How far off the waiting time of a request that began at ``start`` may be, in seconds; at most infinite.
+
+        Requests that begin all but at once may reach vLLM in another order than they were seen in.
+        """
+        if self._limit is None:
+            return 0.0
+        first = bisect_left(self._order, (start - _AT_ONCE, ""))
+        low, high = math.inf, -math.inf
+        for index in range(first, len(self._order)):
+            began, name = self._order[index]
+            if began > start + _AT_ONCE:
+                break
+            taken = self._taken.get(name, math.inf)
+            low, high = min(low, taken), max(high, taken)
+        return max(high - low - 2 * _AT_ONCE, 0.0) if low < math.inf else 0.0
+
     def _start(self, name: str, start: float) -> None:
         self._starts[name] = start
+        if self._limit is not None:
+            self._order.append((start, name))
+            while len(self._order) > _LOG:
+                self._taken.pop(self._order.popleft()[1], None)
         self._waiting.append(name)
         self._take_up(start)
 
@@ -84,6 +112,8 @@ class Admission:
             self._waiting.remove(name)
             self._waiting.appendleft(other)
             self._running[name] = taken
+            if self._limit is not None:
+                self._taken[name] = self._taken.pop(other, taken)
         taken = self._running.get(name, self._starts[name])
         self.forget(name, end)
         return taken
@@ -108,3 +138,5 @@ class Admission:
         while self._waiting and (self._limit is None or len(self._running) < self._limit):
             name = self._waiting.popleft()
             self._running[name] = max(at, self._starts[name])
+            if self._limit is not None:
+                self._taken[name] = self._running[name]

@@ -11,7 +11,8 @@ from sidecar.requests.record import Outcome, RequestRecord
 
 _ENOUGH_DRAFTS: Final = 20
 _ROUNDING: Final = 1 + 1e-9
-_TELLING: Final = 0.08  # standard error of a request's acceptance above which it has no ratio of its own
+_TELLING: Final = 0.07  # standard error of a request's acceptance above which it has no ratio of its own
+_MOST_DOUBT: Final = 0.1  # of a request's time
 _LAST_STEP_ERROR: Final = 0.6  # of the expected overhang
 
 
@@ -22,6 +23,7 @@ class Life:
     ``ticks`` and ``ticks_from_first`` are by ``Clock``; None where the windows do not cover the time or vLLM
     restarted in it. ``drafted`` is vLLM's mean of draft tokens a draft meanwhile. ``poll`` is the time between the
     polls around its ends, in seconds. ``credible``: it tells of no more tokens than vLLM generated meanwhile.
+    ``doubt``: ``Admission``'s about ``taken``, in seconds.
     """
 
     record: RequestRecord
@@ -33,6 +35,7 @@ class Life:
     drafted: float = 1.0
     poll: float = 1.0
     credible: bool = True
+    doubt: float = 0.0
 
     @property
     def after_first(self) -> float | None:
@@ -82,7 +85,7 @@ def located(life: Life, windows: Windows, drafted: float) -> Life:
     record = life.record
     found = windows.covering(record.start, record.end)
     if found is None or record.end <= record.start or not windows.unbroken(found):
-        return Life(record, life.bucket, life.taken, drafted=drafted)
+        return Life(record, life.bucket, life.taken, drafted=drafted, doubt=life.doubt)
 
     def ticks(start: float) -> tuple[float, float]:
         within = windows.covering(start, record.end) or found
@@ -96,6 +99,7 @@ def located(life: Life, windows: Windows, drafted: float) -> Life:
         record,
         life.bucket,
         life.taken,
+        doubt=life.doubt,
         ticks=ticks(life.taken),
         ticks_from_first=ticks(first) if first is not None and record.start <= first <= record.end else None,
         stay=windows.steps(Clock.STEPS, found, record.start, record.end),
@@ -114,13 +118,17 @@ def steps_of(life: Life, method: Method) -> Steps | None:
     events = record.stream_events - record.choices
     if method.events and record.stream_events > 0 and least - 1 <= events <= tokens + 1:
         return Steps(min(max(float(events), 0.0), tokens), 0.0)
-    if record.choices != 1 or life.ticks is None:
-        return None
-    error = max(0.7 + 1.3 * life.poll + (2.0 if method.limit is not None else 0.0), method.wait_error)
-    if error > tokens / 2 and tokens > 0:
+    return _by_clock(life, method, tokens) if record.choices == 1 and life.ticks is not None else None
+
+
+def _by_clock(life: Life, method: Method, tokens: float) -> Steps | None:
+    error = max(0.7 + 1.3 * life.poll + (0.5 if method.limit is not None else 0.0), method.wait_error)
+    if life.ticks is None or (error > tokens / 2 and tokens > 0):
         return None  # the polls are too far apart for a request this short
     if life.ticks_from_first is not None and method.clock is Clock.STEPS:
         return Steps(life.ticks_from_first[Clock.STEPS] + USUAL_LAG, error)
+    if life.doubt > _MOST_DOUBT * (life.record.end - life.record.start):
+        return None
     return Steps(life.ticks[method.clock] - method.wait - 1, error)
 
 

@@ -20,9 +20,10 @@ class KvCacheUsage:
         self.distribution = Distribution(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
-        """Adds one poll's usage. One that is not later than the last ends the peak: the clock was set back."""
+        """Adds one poll's usage. One that is not later than the last begins anew: the clock was set back."""
         if self._peaks and at <= self._peaks[-1][0]:
             self._peaks.clear()
+            self._slots.clear()
         while self._peaks and self._peaks[-1][1] <= usage:
             self._peaks.pop()
         self._peaks.append((at, usage))

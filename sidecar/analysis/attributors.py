@@ -54,8 +54,7 @@ class Attributors:
         elif (owner := self._owner(record.model)) is not None:
             owner.finished(record)
         else:
-            label = self._buckets.label(record.temperature)
-            self._lost.append(Settled(UNKNOWN_MODEL, attributed(record, label, Attribution.NONE)))
+            self._lose(record)
 
     def poll(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
         """What a scrape at ``at`` settles; ``timelines`` are those of the engines on the page, and of no others."""
@@ -77,6 +76,10 @@ class Attributors:
 
     def flush(self, timelines: Mapping[EngineKey, Timeline]) -> list[Settled]:
         """Settles all that is left, whatever is missing."""
+        for event in self._waiting:
+            if isinstance(event, RequestRecord):
+                self._lose(event)
+        self._waiting.clear()
         settled, self._lost = self._lost, []
         for model, attributor in self.by_model.items():
             settled += (Settled(model, one) for one in attributor.flush(_of(model, timelines)))
@@ -86,6 +89,10 @@ class Attributors:
         if len(self.by_model) == 1:
             return next(iter(self.by_model.values()))
         return self.by_model.get(model) if model is not None else None
+
+    def _lose(self, record: RequestRecord) -> None:
+        label = self._buckets.label(record.temperature)
+        self._lost.append(Settled(UNKNOWN_MODEL, attributed(record, label, Attribution.NONE)))
 
     def _wait(self, event: RequestStart | RequestRecord) -> None:
         if len(self._waiting) >= self._options.most_requests:

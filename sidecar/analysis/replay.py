@@ -7,9 +7,9 @@ from heapq import merge
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.analysis.attribution import Attributor
 from sidecar.analysis.attribution_options import AttributionOptions
-from sidecar.analysis.attribution_result import AttributedRequest, Attribution, acceptance_error, attributed
+from sidecar.analysis.attribution_result import AttributedRequest, Attribution, acceptance_error
+from sidecar.analysis.attributors import Attributors, Settled
 from sidecar.analysis.recording import Scrape, read_requests, read_scrapes
 from sidecar.analysis.request_stats import WORST_ERROR, quantile
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -105,32 +105,22 @@ def _when(timed: _Timed) -> tuple[float, int]:
 
 
 class _Player:
-    """Holds what the live program holds: a timeline an engine and an attributor a model."""
+    """Holds what the live program holds: a timeline an engine, and the attributors."""
 
     def __init__(self, buckets: TemperatureBuckets, *, infer: bool) -> None:
         self._buckets = buckets
-        self._infer = infer
+        self._attributors = Attributors(buckets, AttributionOptions(infer_all=infer))
         self._engines: dict[EngineKey, tuple[Continuation, Timeline]] = {}
         self._ends: dict[EngineKey, list[EngineSnapshot]] = {}
-        self._models: dict[str, Attributor] = {}
         self._requests: list[AttributedRequest] = []
 
     def play(self, event: _Event) -> None:
         if isinstance(event, Scrape):
             self._scraped(event)
         elif isinstance(event, RequestStart):
-            for attributor in self._models.values() if len(self._models) == 1 else ():
-                attributor.started(event)
-        elif (owner := self._owner(event.model)) is not None:
-            owner.finished(event)
+            self._attributors.started(event)
         else:
-            label = self._buckets.label(event.temperature)
-            self._requests.append(attributed(event, label, Attribution.NONE))
-
-    def _owner(self, model: str | None) -> Attributor | None:
-        if len(self._models) == 1:
-            return next(iter(self._models.values()))
-        return self._models.get(model) if model is not None else None
+            self._attributors.finished(event)
 
     def _scraped(self, scrape: Scrape) -> None:
         if scrape.snapshot is None:
@@ -140,20 +130,16 @@ class _Player:
             totals = continuation.advance(engine)
             timeline.append(scrape.at, totals)
             self._ends.setdefault(engine.key, [totals.engine])[1:] = [totals.engine]
-            if engine.key.model_name not in self._models:
-                # Pages put together from several processes do not tell when the process began.
-                several = scrape.snapshot.process_start is None
-                options = AttributionOptions(infer_all=self._infer, several_api_servers=several)
-                self._models[engine.key.model_name] = Attributor(self._buckets, options)
-        for model, attributor in self._models.items():
-            self._requests += attributor.poll(scrape.at, self._timelines(model))
+        shown = {engine.key: self._engines[engine.key][1] for engine in scrape.snapshot.engines}
+        several = scrape.snapshot.process_start is None
+        self._take(self._attributors.poll(scrape.at, shown, several_processes=several))
 
-    def _timelines(self, model: str) -> list[Timeline]:
-        return [timeline for key, (_, timeline) in self._engines.items() if key.model_name == model]
+    def _take(self, settled: Iterable[Settled]) -> None:
+        self._requests += (one.request for one in settled)
 
     def result(self) -> ReplayResult:
-        for model, attributor in self._models.items():
-            self._requests += attributor.flush(self._timelines(model))
+        self._take(self._attributors.flush({key: timeline for key, (_, timeline) in self._engines.items()}))
+        residuals = [a.residual for a in self._attributors.by_model.values() if a.residual is not None]
         by_label: dict[str, list[AttributedRequest]] = defaultdict(list)
         for request in self._requests:
             by_label[request.temperature].append(request)
@@ -163,7 +149,6 @@ class _Player:
             for ends in self._ends.values()
         )
         found = sum(request.draft_tokens for request in self._requests)
-        residuals = [a.residual for a in self._models.values() if a.residual is not None]
         coverage = min(found / counted, 1.0) if counted > 0 else None
         return ReplayResult(temperatures, coverage, max(residuals, default=None), self._requests)
 

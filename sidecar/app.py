@@ -90,5 +90,9 @@ def target_state(target: Target, settings: Settings, requests: RequestState) -> 
 def request_state(settings: Settings) -> RequestState:
     """The empty state of the requests."""
     return RequestState(
-        settings.requests.source, options.buckets(settings), options.attribution(settings), options.verdicts(settings)
+        settings.requests.source,
+        options.buckets(settings),
+        options.attribution(settings),
+        options.verdicts(settings),
+        options.drop_reasons(settings),
     )

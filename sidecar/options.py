@@ -1,9 +1,11 @@
 """From the settings to each part's options: the only place that knows both."""
 
 import ssl
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from sidecar.analysis.attribution_options import AttributionOptions
+from sidecar.analysis.attributors import DROP_REASONS
 from sidecar.analysis.engine_state import Windows
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
@@ -11,7 +13,10 @@ from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
+from sidecar.requests.exchange import Fault
+from sidecar.requests.receiver_senders import REASONS as MIDDLEWARE_REASONS
 from sidecar.requests.relay.options import RelayOptions, Upstream
+from sidecar.requests.traces.options import DROP_REASONS as TRACES_REASONS
 from sidecar.requests.traces.options import TracesOptions
 from sidecar.settings import Settings
 
@@ -74,6 +79,16 @@ def attribution(settings: Settings) -> AttributionOptions:
     """How requests are attributed. Traces arrive in batches, some seconds after their requests' ends."""
     lateness = _TRACES_LATENESS if settings.requests.source == "traces" else 0.0
     return AttributionOptions(lateness=lateness, history=settings.history)
+
+
+def drop_reasons(settings: Settings) -> frozenset[str]:
+    """Why events of the chosen source may be lost, so that each is counted from 0 on."""
+    of_source: dict[str, Iterable[str]] = {
+        "proxy": map(str, Fault),
+        "middleware": MIDDLEWARE_REASONS,
+        "traces": TRACES_REASONS,
+    }
+    return frozenset(of_source.get(settings.requests.source, ())) | DROP_REASONS
 
 
 def verdicts(settings: Settings) -> VerdictThresholds:

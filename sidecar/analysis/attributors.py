@@ -14,6 +14,7 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import RequestRecord, RequestStart
 
+DROP_REASONS = frozenset({"no_page_yet", "in_flight", "pending"})  # what attribution itself may forget, to stay bounded
 UNKNOWN_MODEL = "unknown"  # the label of requests for a model that vLLM's page does not show
 
 

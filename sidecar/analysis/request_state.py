@@ -1,7 +1,7 @@
 """What is known of one server's requests: a request sink, fed by a source, settled by each scrape."""
 
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sidecar.analysis.attribution_options import AttributionOptions
@@ -46,7 +46,9 @@ class RequestState:
         buckets: TemperatureBuckets,
         options: AttributionOptions,
         thresholds: VerdictThresholds,
+        drop_reasons: Iterable[str] = (),
     ) -> None:
+        """``drop_reasons`` are those to count from 0 on."""
         self._source = source
         self._labels = buckets.labels
         self._thresholds = thresholds
@@ -54,7 +56,7 @@ class RequestState:
         self._stats: dict[str, RequestStats] = {}
         self._judges: dict[str, Judge] = {}
         self._events = 0
-        self._dropped: Tally[str] = Tally()
+        self._dropped: Tally[str] = Tally(dict.fromkeys(drop_reasons, 0))
 
     def started(self, request: RequestStart) -> None:
         """See ``RequestSink``."""
@@ -79,9 +81,10 @@ class RequestState:
 
     def report(self, now: float) -> RequestReport:
         """The state at ``now``, Unix seconds."""
-        dropped = self._dropped + self._attributors.dropped
+        dropped = self._dropped.copy()
+        dropped.update(self._attributors.dropped)  # adds, and unlike + keeps what is 0
         for attributor in self._attributors.by_model.values():
-            dropped += attributor.dropped
+            dropped.update(attributor.dropped)
         models = tuple(self._report(model, stats, now) for model, stats in self._stats.items())
         return RequestReport(self._source, self._events, dropped, models)
 

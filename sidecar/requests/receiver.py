@@ -43,6 +43,7 @@ class MiddlewareReceiver:
         mode: int = 0o666,
         max_senders: int = 64,
         grace: float = 10.0,
+        look_every: float = 5.0,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path = Path(path)
@@ -50,6 +51,8 @@ class MiddlewareReceiver:
         self._mode = mode
         self._max_senders = max_senders
         self._grace = grace
+        self._look_every = look_every
+        self._look_timer: asyncio.TimerHandle | None = None
         self._book = SenderBook(sink, wall)
         self._buffer = bytearray(MAX_PACKET_BYTES + 1)
         self._listener: socket.socket | None = None
@@ -64,23 +67,47 @@ class MiddlewareReceiver:
             FileExistsError: ``path`` is something else than a socket.
             OSError: EADDRINUSE where another process listens there, or what the file system says.
         """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        listener = _new_socket()
         try:
             self._inode = await asyncio.to_thread(_bind, listener, self._path, self._mode)
         except BaseException:
             listener.close()
             raise
+        self._listen(listener)
+        self._look_timer = asyncio.get_running_loop().call_later(self._look_every, self._look)
+
+    def _listen(self, listener: socket.socket) -> None:
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept)
 
+    def _unlisten(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._accept()
+            self._listener.close()
+            self._listener = None
+
+    def _look(self) -> None:
+        """Puts the socket file back where it is gone; what is connected stays so. The calls are quick: a tmpfs."""
+        self._look_timer = asyncio.get_running_loop().call_later(self._look_every, self._look)
+        if self._path.exists():
+            return
+        listener = _new_socket()
+        try:
+            self._inode = _bind(listener, self._path, self._mode)
+        except OSError:
+            listener.close()  # the directory is gone too, or full: looked at again later
+            return
+        self._unlisten()
+        self._listen(listener)
+
     async def stop(self) -> None:
         """Take what has arrived, hang up, and give up the requests that are still open."""
-        if self._listener is None:
+        if self._look_timer is None:
             return
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._accept()
-        self._listener.close()
-        self._listener = None
+        self._look_timer.cancel()
+        self._look_timer = None
+        self._unlisten()
         for connection in list(self._connections):
             for _ in range(_LAST_TURNS):
                 if connection not in self._connections or not self._read(connection):
@@ -151,6 +178,10 @@ class MiddlewareReceiver:
         self._book.give_up(name)
 
 
+def _new_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+
+
 def _bind(listener: socket.socket, path: Path, mode: int) -> int:
     """Bind and listen at ``path``; the socket file's inode."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +200,7 @@ def _clear(path: Path) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise FileExistsError(errno.EEXIST, "not a socket, so it is left alone", str(path))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+    with _new_socket() as probe:
         answer = probe.connect_ex(str(path))
     if answer in (0, errno.EAGAIN):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), str(path))

@@ -14,17 +14,20 @@ Stats = Callable[[], RelayStats | None]
 
 
 @asynccontextmanager
-async def request_source(settings: Settings, sink: RequestSink, log: Log) -> AsyncIterator[Stats]:
+async def request_source(
+    settings: Settings, sink: RequestSink, log: Log, *, offsets: bool = False
+) -> AsyncIterator[Stats]:
     """Starts what ``requests.source`` names; gives the proxy's own counts, None for the other sources.
 
-    What a source needs is imported with it: the others don't pay for it in memory.
+    What a source needs is imported with it: the others don't pay for it in memory. ``offsets``: keep the time of each
+    stream event, where the source can, for a recording.
 
     Raises:
         OSError: its address or socket can't be had.
     """
     match settings.requests.source:
         case "proxy":
-            async with _proxy(settings, sink, log) as stats:
+            async with _proxy(settings, sink, log, offsets=offsets) as stats:
                 yield stats
         case "middleware":
             async with _middleware(settings, sink):
@@ -37,14 +40,14 @@ async def request_source(settings: Settings, sink: RequestSink, log: Log) -> Asy
 
 
 @asynccontextmanager
-async def _proxy(settings: Settings, sink: RequestSink, log: Log) -> AsyncIterator[Stats]:
+async def _proxy(settings: Settings, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:
     from sidecar.requests.proxy import observer_factory  # noqa: PLC0415 - see request_source
     from sidecar.requests.relay import Relay  # noqa: PLC0415
 
     relay = Relay(
         options.upstream(settings),
         options.relay(settings),
-        observer_factory(sink, max_bytes=settings.proxy.observe_bytes),
+        observer_factory(sink, max_bytes=settings.proxy.observe_bytes, offsets=offsets),
         time.monotonic,
         log,
     )

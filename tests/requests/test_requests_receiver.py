@@ -230,3 +230,22 @@ async def test_a_flood_leaves_the_event_loop_its_turns(receiver, sink, connect, 
         await asyncio.sleep(0)
         taken.append(len(sink.records))
     assert max(after - before for before, after in pairwise(taken)) < 50
+
+
+async def test_a_socket_file_that_was_removed_is_put_back(tmp_path, sink, eventually):
+    path = tmp_path / "events.sock"
+    receiver = MiddlewareReceiver(path, sink, look_every=0.01)
+    await receiver.start()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as before:
+            before.connect(str(path))
+            path.unlink()
+            await eventually(path.exists)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as after:
+                after.connect(str(path))
+                after.send(packet(begun(0, CHAT, 1.0), finished(0), sender="new"))
+                before.send(packet(begun(0, CHAT, 1.0), finished(0), sender="old"))
+                await eventually(lambda: len(sink.records) == 2)
+    finally:
+        await receiver.stop()
+    assert not path.exists()

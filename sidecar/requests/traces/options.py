@@ -17,3 +17,7 @@ class TracesOptions:
     retry_after_seconds: int = 1  # what a refused sender is told to wait
     recent_spans: int = 32_768  # remembered to drop what is sent again: about 5 MiB
     ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
+
+
+DROP_REASONS = ("inconsistent", "malformed", "unsupported", "too_large", "timeout", "overload")
+"""Every reason that a ``TracesReceiver`` gives its sink."""

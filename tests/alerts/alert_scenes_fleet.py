@@ -1,0 +1,167 @@
+"""A fleet's recorded numbers, each worked out by hand; a healthy fleet; and an empty Prometheus."""
+
+from alert_series import Pod, counter, gauge
+from alert_tools import Scene
+
+
+def key(name, instance=None, model="m", namespace="prod", **labels):
+    """A sample's name and labels as promtool writes them."""
+    own = {"instance": f"{instance}:9911", "job": "vllm"} if instance else {}
+    pairs = {**own, "model_name": model, "namespace": namespace, **labels}
+    shown = ", ".join(f'{label}="{pairs[label]}"' for label in sorted(pairs))
+    return f"{name}{{{shown}}}"
+
+
+def numbers():
+    a = (
+        Pod("a", minutes=40)
+        .drafting(4, 0.8, positions=(0.95, 0.8, 0.65))
+        .drafting(1, 0.3, engine="1", positions=(0.5, 0.3, 0.1))
+        .generating(20)
+        .bucket("0", 4, 0.8)
+        .bucket("1+", 1, 0.3)
+        .single_requests({0.2: 0.2, 0.6: 0.4, 0.9: 0.4})
+        .tpot(0.02, 0.05)
+        .tpot(0.03, 0.04, engine="1")
+    )
+    for engine, peak in (("0", 0.5), ("1", 0.7)):
+        a.gauge("specdec_kv_cache_usage_peak_ratio", (40, peak), engine=engine)
+        a.gauge("specdec_engine_latency_gap_seconds", (40, peak / 10), engine=engine, phase="tpot")
+        a.gauge("specdec_requests_waiting", (40, peak * 10), engine=engine)
+        a.of_model("specdec_preemptions_total", counter((40, 30)), engine=engine)
+    b = (
+        Pod("b", minutes=40)
+        .drafting(15, 0.6, positions=(0.8, 0.6, 0.4))
+        .generating(40)
+        .bucket("0", 5, 0.9)
+        .bucket("1+", 10, 0.45)
+        .single_requests({0.3: 0.5, 1.0: 0.5})
+        .tpot(0.04, 0.08)
+    )
+    c = Pod("c", minutes=40).generating(40).tpot(0.05, 0.1)
+    other = Pod("d", namespace="staging", minutes=40).drafting(1, 0.2).generating(2).bucket("0", 1, 0.2)
+
+    def of(record, value, instance=None, **labels):
+        return (30, record, {key(record, instance, **labels): value})
+
+    def pick(record, instance, value, **labels):
+        wanted = ",".join(f'{name}="{one}"' for name, one in {"instance": f"{instance}:9911", **labels}.items())
+        return (30, f"round({record}{{{wanted}}}, 1e-6)", {key("", instance, **labels): value})
+
+    def model(record, value, **labels):
+        wanted = ",".join(f'{name}="{one}"' for name, one in {"namespace": "prod", **labels}.items())
+        return (30, f"round({record}{{{wanted}}}, 1e-6)", {key("", **labels): value})
+
+    yield Scene(
+        "every recorded number",
+        None,
+        "",
+        [a, b, c, other],
+        numbers=[
+            pick("pod:specdec_engine_drafts:rate5m", "a", 5),
+            pick("pod:specdec_engine_draft_tokens:rate5m", "a", 15),
+            pick("pod:specdec_engine_accepted_tokens:rate5m", "a", 10.5),
+            pick("pod:specdec_engine_acceptance:ratio_rate5m", "a", 0.7),
+            pick("pod:specdec_engine_acceptance_length:ratio_rate5m", "a", 3.1),
+            pick("pod_position:specdec_engine_acceptance:ratio_rate5m", "a", 0.86, position="0"),
+            pick("pod_position:specdec_engine_acceptance:ratio_rate5m", "a", 0.54, position="2"),
+            pick("pod_temperature:specdec_drafts:rate5m", "a", 4, temperature="0"),
+            pick("pod_temperature:specdec_draft_tokens:rate5m", "a", 12, temperature="0"),
+            pick("pod_temperature:specdec_accepted_tokens:rate5m", "a", 0.9, temperature="1+"),
+            pick("pod_temperature:specdec_acceptance:ratio_rate5m", "a", 0.3, temperature="1+"),
+            pick("pod_temperature:specdec_acceptance:judged_rate5m", "a", 0.3, temperature="1+"),
+            pick("pod_temperature:specdec_draft_tokens:share_rate5m", "a", 0.2, temperature="1+"),
+            pick("pod_temperature:specdec_requests:increase5m", "a", 50, temperature="1+"),
+            pick("pod:specdec_request_acceptance_bucket:rate5m", "a", 0.1, le="0.6"),
+            pick("pod:specdec_request_acceptance_count:increase5m", "a", 50),
+            pick("pod:specdec_request_acceptance:quantile_rate5m", "a", 0.1, quantile="0.1"),
+            pick("pod:specdec_request_acceptance:quantile_rate5m", "a", 0.575, quantile="0.5"),
+            pick("pod:specdec_request_acceptance:quantile_rate5m", "a", 0.875, quantile="0.9"),
+            pick("pod:specdec_generation_tokens:rate5m", "a", 20),
+            pick("pod:specdec_kv_cache_usage_peak_ratio:max", "a", 0.7),
+            pick("pod:specdec_preemptions:rate5m", "a", 1),
+            pick("pod:specdec_requests_waiting:max5m", "a", 12),
+            pick("pod_phase:specdec_engine_latency_gap_seconds:max", "a", 0.07, phase="tpot"),
+            pick("pod_quantile:specdec_tpot_seconds:max", "a", 0.03, quantile="0.5"),
+            pick("pod_quantile:specdec_tpot_seconds:max", "a", 0.05, quantile="0.99"),
+            pick("pod:specdec_speculates:bool", "a", 1),
+            pick("pod:specdec_speculates:bool", "c", 0),
+            model("model:specdec_engine_acceptance:ratio_rate5m", 0.625),
+            model("model:specdec_engine_acceptance_length:ratio_rate5m", 2.875),
+            model("model_temperature:specdec_draft_tokens:rate5m", 33, temperature="1+"),
+            model("model_temperature:specdec_acceptance:ratio_rate5m", 0.436364, temperature="1+"),
+            model("model_temperature:specdec_draft_tokens:share_rate5m", 0.55, temperature="1+"),
+            model("model:specdec_generation_tokens:rate5m", 100),
+            model("model:specdec_request_acceptance:quantile_rate5m", 0.15, quantile="0.1"),
+            model("model:specdec_request_acceptance:quantile_rate5m", 0.54, quantile="0.5"),
+            model("model:specdec_request_acceptance:quantile_rate5m", 0.933333, quantile="0.9"),
+            model("model:specdec_pods:count", 2, speculates="yes"),
+            model("model:specdec_pods:count", 1, speculates="no"),
+            model("model_quantile:specdec_tpot_seconds:avg", 0.035, quantile="0.5", speculates="yes"),
+            model("model_quantile:specdec_tpot_seconds:avg", 0.1, quantile="0.99", speculates="no"),
+            model("model_quantile:specdec_tpot:slowdown", 0.65, quantile="0.99"),
+        ],
+    )
+    # The past is a mean over all of it, by tokens, and ends an hour ago.
+    pod = Pod("p", minutes=240).drafting(1, 0.5, minutes=100, then=(0.9, 3)).bucket("0", 1, 0.5)
+    pod.tpot(0.02, 0.04, minutes=100, then=(0.03, 0.06)).plain("specdec_up", gauge((200, 1)))
+    pod.plain("specdec_build_info", gauge((200, 1)), version="1")
+    yield Scene(
+        "the past",
+        None,
+        "",
+        [pod],
+        numbers=[
+            (220, 'round(pod:specdec_engine_acceptance:ratio_past24h{instance="p:9911"}, 1e-3)', {key("", "p"): 0.756}),
+            (220, "round(model:specdec_engine_acceptance:ratio_past24h, 1e-3)", {key(""): 0.756}),
+            (
+                220,
+                "round(pod_temperature:specdec_acceptance:ratio_past24h, 1e-3)",
+                {key("", "p", temperature="0"): 0.5},
+            ),
+            (
+                220,
+                'round(pod_quantile:specdec_tpot_seconds:avg_past24h{quantile="0.5"}, 1e-4)',
+                {key("", "p", quantile="0.5"): 0.0238},
+            ),
+            (220, "round(pod:specdec_engine_drafts:max24h, 1e-3)", {key("", "p"): 3}),
+            (
+                230,
+                "pod:specdec_up:max24h",
+                {'pod:specdec_up:max24h{instance="p:9911", job="vllm", namespace="prod"}': 1},
+            ),
+            (
+                230,
+                "pod:specdec_sidecar:seen24h",
+                {'pod:specdec_sidecar:seen24h{instance="p:9911", job="vllm", namespace="prod"}': 1},
+            ),
+        ],
+    )
+
+
+def healthy():
+    """Two pods that speculate, one of them restarted, and one that does not; the source loses nothing."""
+    pods = []
+    for instance in ("a", "b", "c"):
+        pod = (
+            Pod(instance)
+            .generating(30)
+            .tpot(0.02, 0.04)
+            .gauge("specdec_kv_cache_usage_peak_ratio", (300, 0.6), engine="0")
+        )
+        if instance != "c":
+            pod.drafting(5, 0.8).bucket("0", 3, 0.85, reset_at=150).bucket("1+", 2, 0.66, reset_at=150)
+            pod.single_requests({0.7: 0.3, 0.9: 0.7}).gauge("specdec_attribution_coverage_ratio", (300, 0.95))
+        pod.gauge("specdec_requests_waiting", (300, 1), engine="0")
+        pod.plain("specdec_up", gauge((150, 1), (1, 0), (149, 1)))
+        pod.plain("specdec_last_scrape_timestamp_seconds", gauge((300, 1_700_000_000)))
+        pod.plain("specdec_build_info", gauge((300, 1)), version="1").plain("up", gauge((300, 1)))
+        pod.plain("specdec_vllm_restarts_total", gauge((150, 0), (150, 1)))
+        pod.plain("specdec_internal_errors_total", gauge((300, 0)), part="vllm")
+        pod.plain("specdec_request_events_total", counter((300, 20)), source="proxy")
+        pod.plain("specdec_request_events_dropped_total", gauge((300, 0)), source="proxy", reason="gap")
+        pods.append(pod)
+    return pods
+
+
+SCENES = [*numbers()]

@@ -1,0 +1,177 @@
+"""What each alert on latency and the KV cache is held to."""
+
+from alert_series import Pod, counter
+from alert_tools import Firing, Scene
+
+
+def net_negative():
+    name, summary = "SpecDecodeNetNegative", "Pods that speculate are slower than those that don't"
+
+    def firing(model, times, quantile):
+        return Firing(
+            "warning",
+            f"The pods of {model} that speculate take {times} times as long per output token (quantile {quantile}) as "
+            "those that don't, on average.",
+            {"model_name": model, "namespace": "prod", "quantile": quantile},
+            ("model_name",),
+        )
+
+    def fleet(model, spec, plain, **options):
+        yield Pod(f"{model}-a", model=model, **options).drafting(5, 0.6).generating(10).tpot(*spec)
+        yield Pod(f"{model}-b", model=model, **options).drafting(1.05, 0.6).generating(10).tpot(*spec)
+        yield Pod(f"{model}-c", model=model, **options).generating(10).tpot(*plain)
+        yield Pod(f"{model}-d", model=model, **options).generating(1.05).tpot(*plain)
+        # None of these says anything of what speculation costs.
+        yield Pod(f"{model}-idle", model=model, **options).generating(0.95).tpot(0.01, 0.01)
+        yield Pod(f"{model}-slow", model=model, **options).drafting(0.95, 0.6).generating(10).tpot(9, 9)
+        pod = Pod(f"{model}-stopped", model=model, **options).drafting(5, 0.6, minutes=10, then=(0, 0))
+        yield pod.generating(10).tpot(0.001, 0.001)
+
+    slower = [firing("slower", "1.15", "0.5"), firing("slower", "1.2", "0.99")]
+    yield Scene(
+        "averages over the pods that tell, compared with the most patient setting of the namespace",
+        name,
+        summary,
+        [
+            *fleet("slower", (0.0345, 0.096), (0.03, 0.08), minutes=100),
+            *fleet("close", (0.0315, 0.084), (0.03, 0.08)),
+            Pod("alone", model="alone").drafting(5, 0.6).generating(10).tpot(0.05, 0.1),
+            *fleet("patient", (0.0345, 0.096), (0.03, 0.08), namespace="staging", minutes=90, slowdown=1.05),
+            Pod("setting", model="other", namespace="staging", slowdown=1.3),
+            Pod("hasty", model="other", slowdown=1.0),
+        ],
+        [(44, []), (60, slower), (105, slower), (115, [])],
+    )
+
+
+def gap_wide():
+    name, summary = "SpecDecodeLatencyGapWide", "The tail of the latency has moved away from the median"
+
+    def firing(instance, times, p50, p99):
+        return Firing(
+            "warning",
+            f"P99 - P50 of the time per output token of m on {instance}:9911 is {times} times what its baseline or, "
+            f"without one, its past says; more than 1.5. P50 {p50} s, P99 {p99} s.",
+            {"instance": f"{instance}:9911", "model_name": "m"},
+        )
+
+    wide, slow = firing("wide", "1.55", "0.02", "0.051"), firing("slow", "1.55", "0.02", "0.051")
+    yield Scene(
+        "against the baseline",
+        name,
+        summary,
+        [
+            Pod("wide", minutes=60).drafting(5, 0.8).baseline(0.02, 0.04).tpot(0.02, 0.051),
+            Pod("slow").drafting(1.05, 0.8).baseline(0.02, 0.04).tpot(0.02, 0.051),
+            Pod("less").drafting(5, 0.8).baseline(0.02, 0.04).tpot(0.02, 0.049),
+            Pod("idle").drafting(0.95, 0.8).baseline(0.02, 0.04).tpot(0.02, 0.06),
+            Pod("steps").drafting(5, 0.8).baseline(0.02, 0.04).tpot(0.02, 0.06, phase="itl"),
+            Pod("unknown").drafting(5, 0.8).tpot(0.02, 0.06),
+            Pod("lenient", latency_gap_growth=2).drafting(5, 0.8).baseline(0.02, 0.04).tpot(0.02, 0.051),
+            Pod("flat").drafting(5, 0.8).baseline(0.04, 0.04).tpot(0.02, 0.051),
+        ],
+        [(14, []), (25, [wide, slow]), (66, [wide, slow]), (75, [slow])],
+    )
+    past = {"minutes": 121, "then": (0.02, 0.051)}
+    yield Scene(
+        "against its own past, where there is no baseline",
+        name,
+        summary,
+        [
+            Pod("past").drafting(5, 0.8).tpot(0.02, 0.04, **past),
+            Pod("baseline").drafting(5, 0.8).baseline(0.02, 0.05).tpot(0.02, 0.04, **past),
+            Pod("young", start=90).drafting(5, 0.8).tpot(0.02, 0.04, minutes=31, then=(0.02, 0.051)),
+        ],
+        [(130, []), (145, [firing("past", "1.55", "0.02", "0.051")])],
+    )
+
+
+def kv_cache():
+    name, summary = "SpecDecodeKVCachePressure", "The KV cache is full and requests wait for it"
+
+    def firing(instance, value, waiting, preemptions):
+        return Firing(
+            "warning",
+            f"The KV cache of m on {instance}:9911 is in use up to {value}, above 90%, while {waiting} requests wait; "
+            f"preemptions/s: {preemptions}.",
+            {"instance": f"{instance}:9911", "model_name": "m"},
+        )
+
+    def pod(instance, peak, *waiting, preemptions=0, minutes=60, **own):
+        made = Pod(instance, minutes=minutes, **own).gauge("specdec_kv_cache_usage_peak_ratio", (60, peak), engine="0")
+        made.of_model("specdec_preemptions_total", counter((100, preemptions * 60)), engine="0")
+        return made.gauge("specdec_requests_waiting", *waiting, engine="0")
+
+    several = pod("several", 0.5, (60, 1)).gauge("specdec_kv_cache_usage_peak_ratio", (60, 0.95), engine="1")
+    several.of_model("specdec_preemptions_total", counter((100, 60)), engine="1")
+    several.gauge("specdec_requests_waiting", (60, 3), engine="1")
+    expected = [
+        firing("full", "91%", 2, "0.5"),
+        firing("now-and-then", "91%", 2, "0"),
+        firing("several", "95%", 4, "1"),
+    ]
+    yield Scene(
+        "full and waited for",
+        name,
+        summary,
+        [
+            pod("full", 0.91, (60, 2), preemptions=0.5),
+            pod("now-and-then", 0.91, *[(2, 0), (1, 2)] * 20),
+            pod("less", 0.89, (60, 2)),
+            pod("unwaited", 0.99, (60, 0)),
+            pod("lenient", 0.91, (60, 2), kv_cache_usage=0.95),
+            several,
+        ],
+        [(4, []), (30, expected), (66, expected), (75, [])],
+    )
+
+
+def mixed():
+    name = "SpecDecodeMixedWorkload"
+    summary = "One pod serves traffic that gains by speculation and traffic that loses"
+
+    def firing(instance, sign, value):
+        return Firing(
+            "info",
+            f"m on {instance}:9911, by its {sign}: {value} (temperatures: the best one's acceptance less the worst "
+            "one's; latency: the growth of P99 - P50 while P50 fell).",
+            {"instance": f"{instance}:9911", "model_name": "m", "sign": sign},
+        )
+
+    apart = firing("apart", "temperatures", "0.17")
+    yield Scene(
+        "temperatures on both sides of the thresholds",
+        name,
+        summary,
+        [
+            Pod("apart", minutes=60).bucket("0", 6, 0.66).bucket("1+", 4, 0.49),
+            Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
+            Pod("bad").bucket("0", 6, 0.64).bucket("1+", 4, 0.49),
+            Pod("middle").bucket("0", 6, 0.66).bucket("0.3-0.5", 6, 0.55).bucket("1+", 4, 0.51),
+            Pod("rare").bucket("0", 19, 0.9).bucket("1+", 1, 0.1),
+        ],
+        [(14, []), (30, [apart]), (67, [apart]), (75, [])],
+    )
+
+    def pod(instance, p50, p99, drafts=5.0, **own):
+        return Pod(instance, minutes=60, **own).drafting(drafts, 0.8).baseline(0.03, 0.05).tpot(p50, p99)
+
+    widened = firing("widened", "latency", "1.55")
+    yield Scene(
+        "a median that fell and a tail that grew",
+        name,
+        summary,
+        [
+            pod("widened", 0.025, 0.056),
+            pod("less", 0.025, 0.054),
+            pod("slower", 0.031, 0.063),
+            pod("faster", 0.01, 0.049),
+            pod("idle", 0.025, 0.06, drafts=0.95),
+            pod("slow", 0.025, 0.056, drafts=1.05),
+            pod("lenient", 0.025, 0.056, latency_gap_growth=2),
+        ],
+        [(14, []), (30, [widened, firing("slow", "latency", "1.55")])],
+    )
+
+
+SCENES = [*net_negative(), *gap_wide(), *kv_cache(), *mixed()]

@@ -1,0 +1,142 @@
+"""Series as a sidecar exports them, written for promtool: one sample a minute."""
+
+from sidecar.settings.groups import Thresholds
+
+JOB = "vllm"
+DRAFT_TOKENS = 3  # a draft
+EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
+
+
+def number(value):
+    return f"{value:.12g}"
+
+
+def counter(*phases, start=0):
+    """A counter from phases of (minutes, growth per minute); None as growth: no samples. It falls to 0 at "reset"."""
+    parts, value = [f"_x{start}"] if start else [], 0.0
+    for phase in phases:
+        if phase == "reset":
+            value = 0.0
+            continue
+        minutes, growth = phase
+        if growth is None:
+            parts.append(f"_x{minutes}")
+            continue
+        parts.append(f"{number(value)}+{number(growth)}x{minutes - 1}")
+        value += growth * minutes
+    return " ".join(parts)
+
+
+def gauge(*phases, start=0):
+    """A gauge from phases of (minutes, value); None: no samples."""
+    parts = [f"_x{start}"] if start else []
+    parts += [f"_x{minutes}" if value is None else f"{number(value)}x{minutes - 1}" for minutes, value in phases]
+    return " ".join(parts)
+
+
+def named(metric, /, **labels):
+    pairs = [f'{key}="{value}"' for key, value in labels.items() if value is not None]
+    return f"{metric}{{{','.join(pairs)}}}"
+
+
+class Pod:
+    """One sidecar's series; each method adds some and returns the pod, so that a scene reads as a list."""
+
+    def __init__(self, instance, *, model="m", namespace="prod", target=None, minutes=300, start=0, **thresholds):
+        self.minutes, self.start = minutes, start
+        self.own = {"namespace": namespace, "job": JOB, "instance": f"{instance}:9911"}
+        self.target = {"target": target} if target else {}
+        self.model = model
+        values = Thresholds().model_dump() | thresholds
+        self.series = {}
+        for name, value in values.items():
+            self.add("specdec_threshold", gauge((minutes, value), start=start), name=name)
+
+    def add(self, metric, values, /, **labels):
+        self.series[named(metric, **self.own, **labels)] = values
+        return self
+
+    def of_model(self, metric, values, /, **labels):
+        return self.add(metric, values, **self.target, model_name=self.model, **labels)
+
+    def drafting(self, drafts, acceptance, *, engine="0", positions=None, then=None, minutes=None):
+        """``drafts`` per second; ``then`` is (acceptance, drafts per second or None) after ``minutes``."""
+        phases = [(minutes or self.minutes, drafts, acceptance)]
+        if then is not None:
+            phases.append((self.minutes, then[1], then[0]))
+        self._count("specdec_engine_drafts_total", [(m, d) for m, d, _ in phases], engine)
+        self._count("specdec_engine_draft_tokens_total", [(m, _times(d, DRAFT_TOKENS)) for m, d, _ in phases], engine)
+        accepted = [(m, _times(d, DRAFT_TOKENS * (a or 0))) for m, d, a in phases]
+        self._count("specdec_engine_accepted_tokens_total", accepted, engine)
+        for position, rate in enumerate(positions or ()):
+            name = "specdec_engine_accepted_tokens_per_position_total"
+            self.of_model(name, self._growing(drafts * rate), engine=engine, position=position)
+        return self
+
+    def generating(self, tokens, *, then=None, minutes=None):
+        phases = [(minutes or self.minutes, tokens)] + ([(self.minutes, then)] if then is not None else [])
+        self._count("specdec_generation_tokens_total", phases, "0")
+        return self
+
+    def bucket(self, temperature, drafts, acceptance, requests=10, *, verdict="net_positive", reset_at=None):
+        """One temperature's work: ``drafts`` per second, ``requests`` per minute; half of it exact, half inferred."""
+        for attribution in ("exact", "inferred"):
+            labels = {"temperature": temperature, "attribution": attribution}
+            for metric, per_second in (
+                ("specdec_drafts_total", drafts),
+                ("specdec_draft_tokens_total", drafts * DRAFT_TOKENS),
+                ("specdec_accepted_tokens_total", drafts * DRAFT_TOKENS * acceptance),
+            ):
+                self.of_model(metric, self._growing(per_second / 2, reset_at), **labels)
+            for outcome in ("completed", "cancelled"):
+                values = self._growing(requests / 240, reset_at)
+                self.of_model("specdec_requests_total", values, outcome=outcome, **labels)
+        for one in ("net_positive", "insufficient_data"):
+            values = gauge((self.minutes, one == verdict), start=self.start)
+            self.of_model("specdec_verdict", values, temperature=temperature, verdict=one)
+        return self
+
+    def single_requests(self, shares, requests=10, temperature="0"):
+        """The histogram of requests' acceptance: ``shares`` of them up to each edge, ``requests`` per minute."""
+        labels = {"temperature": temperature, "attribution": "exact"}
+        reached = 0.0
+        for edge in EDGES:
+            reached += shares.get(edge, 0)
+            values = self._growing(requests * reached / 60)
+            self.of_model("specdec_request_acceptance_ratio_bucket", values, le=f"{edge:g}", **labels)
+        values = self._growing(requests / 60)
+        self.of_model("specdec_request_acceptance_ratio_bucket", values, le="+Inf", **labels)
+        return self.of_model("specdec_request_acceptance_ratio_count", values, **labels)
+
+    def tpot(self, p50, p99, *, then=None, minutes=None, phase="tpot", engine="0"):
+        for index, quantile in enumerate(("0.5", "0.99")):
+            phases = [(minutes or self.minutes, (p50, p99)[index])] + ([(self.minutes, then[index])] if then else [])
+            values = gauge(*phases, start=self.start)
+            self.of_model("specdec_engine_latency_seconds", values, engine=engine, phase=phase, quantile=quantile)
+        return self
+
+    def baseline(self, p50, p99):
+        for quantile, value in (("0.5", p50), ("0.99", p99)):
+            labels = {"model_name": self.model, "phase": "tpot", "quantile": quantile}
+            self.add("specdec_latency_baseline_seconds", gauge((self.minutes, value), start=self.start), **labels)
+        return self
+
+    def gauge(self, metric, *phases, **labels):
+        return self.of_model(metric, gauge(*phases, start=self.start), **labels)
+
+    def plain(self, metric, values, **labels):
+        """A series of the sidecar itself, without a model."""
+        return self.add(metric, values, **self.target, **labels)
+
+    def _growing(self, per_second, reset_at=None):
+        if reset_at is None:
+            return counter((self.minutes, per_second * 60), start=self.start)
+        return counter((reset_at, per_second * 60), "reset", (self.minutes, per_second * 60), start=self.start)
+
+    def _count(self, metric, phases, engine):
+        found = [(minutes, None if rate is None else rate * 60) for minutes, rate in phases]
+        self.of_model(metric, counter(*found, start=self.start), engine=engine)
+
+
+def _times(value, factor):
+    return None if value is None else value * factor

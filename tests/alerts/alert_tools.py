@@ -1,0 +1,97 @@
+"""Scenes for ``promtool test rules``: what is exported, and which alerts are expected when."""
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+RULES = Path(__file__).parents[2] / "alerts"
+RUNBOOKS = "https://specdec-sidecar.example/alerts/runbooks"
+DASHBOARD = "https://grafana.example/d/specdec-operator"
+
+
+@dataclass
+class Firing:
+    """One expected alert: its labels but for job and alertname, and its description."""
+
+    severity: str
+    description: str
+    labels: dict
+    linked: tuple = ("job", "instance", "model_name")
+
+    def expected(self, name, summary):
+        labels = {"severity": self.severity} | self.labels
+        if "instance" in labels:
+            labels |= {"job": "vllm", "namespace": labels.get("namespace", "prod")}
+        query = "&".join(f"var-{key}={_quoted(labels.get(key, ''))}" for key in self.linked)
+        annotations = {
+            "summary": summary,
+            "description": self.description,
+            "runbook_url": f"{RUNBOOKS}/{name}.md",
+            "dashboard_url": f"{DASHBOARD}?{query}",
+        }
+        return {"exp_labels": labels, "exp_annotations": annotations}
+
+
+@dataclass
+class Scene:
+    """``checks`` are (minute, what fires); ``numbers`` are (minute, expression, {labels: value})."""
+
+    name: str
+    alert: str | None
+    summary: str
+    pods: list
+    checks: list = field(default_factory=list)
+    numbers: list = field(default_factory=list)
+
+    def test(self):
+        series = {}
+        for pod in self.pods:
+            assert not set(series) & set(pod.series), self.name
+            series |= pod.series
+        return {
+            "name": self.name,
+            "interval": "1m",
+            "input_series": [{"series": one, "values": values} for one, values in series.items()],
+            "alert_rule_test": [
+                {
+                    "eval_time": f"{minute}m",
+                    "alertname": self.alert,
+                    "exp_alerts": [one.expected(self.alert, self.summary) for one in firing],
+                }
+                for minute, firing in self.checks
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": expr,
+                    "eval_time": f"{minute}m",
+                    "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
+                }
+                for minute, expr, samples in self.numbers
+            ],
+        }
+
+
+def promtool(directory, scenes, rules=None):
+    """The output of promtool where a scene fails, else None; ``rules`` are rule files' contents by name."""
+    contents = rules or {path.name: yaml.safe_load(path.read_text()) for path in RULES.glob("*.yaml")}
+    for name, content in contents.items():
+        (directory / name).write_text(yaml.safe_dump(content, width=10_000))
+    document = {
+        "rule_files": sorted(contents),
+        "evaluation_interval": "1m",
+        "tests": [scene.test() for scene in scenes],
+    }
+    (directory / "scenes.yaml").write_text(yaml.safe_dump(document, width=10_000))
+    environment = os.environ | {"TMPDIR": str(directory)}
+    command = ["promtool", "test", "rules", "scenes.yaml"]
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    return None if done.returncode == 0 else done.stdout + done.stderr
+
+
+def _quoted(text):
+    return text.replace(":", "%3A").replace("+", "%2B")

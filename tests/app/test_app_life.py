@@ -1,0 +1,211 @@
+"""The sidecar's life beside a vLLM that starts late, dies, restarts and answers nonsense."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+
+UP = ("specdec_up", frozenset())
+DERIVED = ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_engine_limitation", "specdec_vllm_info")
+
+
+async def work(simulated, requests=3):
+    """Requests that draft."""
+    body = {
+        "model": simulated.options.model_name,
+        "prompt": "x",
+        "max_tokens": 40,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    async with aiohttp.ClientSession() as session:
+        for _ in range(requests):
+            async with session.post(f"{simulated.url}/v1/completions", json=body) as response:
+                assert response.status == 200
+
+
+def drafted(samples):
+    return sum(value for (name, _), value in samples.items() if name == "specdec_engine_draft_tokens_total")
+
+
+async def test_counters_grow_by_exactly_what_vllms_own_did(vllm, sidecar, is_up):
+    await work(vllm)
+    name = "spec_decode_num_draft_tokens"
+    async with sidecar(vllm.url) as page:
+        assert drafted(await page.until(is_up)) == vllm.page.value(name) > 0
+        await work(vllm)
+        await page.until(lambda samples: drafted(samples) == vllm.page.value(name))
+
+
+async def test_window_acceptance_and_latency_appear_with_traffic(vllm, sidecar):
+    async with sidecar(vllm.url) as page:
+        while True:
+            await work(vllm, 1)
+            samples = await page()
+            names = {name for name, _ in samples}
+            if {"specdec_engine_latency_seconds", "specdec_engine_latency_gap_seconds"} <= names and any(
+                value for (name, _), value in samples.items() if name == "specdec_engine_window_acceptance_ratio_count"
+            ):
+                break
+
+
+async def test_vllm_killed_and_back_with_no_counter_that_ever_falls(sidecar, is_up, unused_tcp_port):
+    seen = {}
+
+    def watch(samples):
+        for key, value in samples.items():
+            if key[0].endswith(("_total", "_bucket", "_count")) and not key[0].startswith("process_"):
+                assert value >= seen.get(key, 0), key
+                seen[key] = value
+        return samples
+
+    def server():
+        return SimulatedVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
+
+    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}", scrape_backoff_max="200ms") as page:
+        watch(await page.until(lambda samples: samples[UP] == 0))  # vLLM starts later than the sidecar
+        async with server() as simulated:
+            await page.until(lambda samples: is_up(watch(samples)))
+            await work(simulated, 4)
+            before = await page.until(
+                lambda samples: (
+                    drafted(watch(samples)) == simulated.page.value("spec_decode_num_draft_tokens") and is_up(samples)
+                )
+            )
+            assert any(name in DERIVED for name, _ in before)
+        down = await page.until(lambda samples: watch(samples)[UP] == 0)
+        assert not any(name in DERIVED for name, _ in down)
+        assert drafted(down) == drafted(before) > 0
+        async with server() as simulated:
+            await work(simulated, 1)
+            after = await page.until(lambda samples: is_up(watch(samples)))
+            assert drafted(after) > drafted(before)
+            await page.until(
+                lambda samples: (
+                    drafted(watch(samples)) - drafted(before) == simulated.page.value("spec_decode_num_draft_tokens")
+                )
+            )
+            assert watch(await page())["specdec_vllm_restarts_total", frozenset()] == 1
+
+
+async def test_up_is_0_within_two_intervals_of_a_hang(vllm, sidecar, is_up):
+    """The poll that hangs has not failed yet; what it would have renewed is stale all the same."""
+    async with sidecar(vllm.url, scrape_timeout="60s") as page:
+        await page.until(is_up)
+        vllm.faults.set("hang")
+        down = await page.until(lambda samples: samples[UP] == 0)
+        assert down["specdec_scrape_errors_total", frozenset({("reason", "timeout")})] == 0
+        assert not any(name in DERIVED for name, _ in down)
+
+
+@pytest.mark.parametrize(
+    ("fault", "measures", "reason"),
+    [
+        ("error_500", {}, "status"),
+        ("truncated", {}, "truncated"),
+        ("cut_off", {}, "interrupted"),
+        ("garbage", {}, "not_an_exposition"),
+        ("html", {}, "not_an_exposition"),
+        ("compressed", {}, "not_an_exposition"),
+        ("foreign", {}, "no_vllm_metrics"),
+        ("drip", {"seconds": 1}, "timeout"),
+        ("hang", {}, "timeout"),
+        ("refuse", {}, "interrupted"),
+        ("huge", {}, "too_large"),
+        ("many_series", {}, "too_large"),
+        ("endless_line", {}, "too_large"),
+    ],
+)
+async def test_fault_is_counted_logged_once_and_passes(fault, measures, reason, *, vllm, sidecar, is_up):
+    key = ("specdec_scrape_errors_total", frozenset({("reason", reason)}))
+    with capture_logs() as logs:
+        async with sidecar(vllm.url, scrape_timeout="500ms", scrape_backoff_max="100ms") as page:
+            await page.until(is_up)
+            vllm.faults.set(fault, **measures)
+            down = await page.until(lambda samples: samples[key] >= 2)
+            assert down[UP] == 0
+            vllm.faults.clear()
+            up = await page.until(is_up)
+            assert {name for (name, labels), value in up.items() if name == key[0] and value} == {key[0]}
+            failed = {labels for (name, labels), value in up.items() if name == key[0] and value}
+            assert failed == {key[1]}
+    warnings = [line for line in logs if line["log_level"] in {"warning", "error"}]
+    assert [line["reason"] for line in warnings] == [reason]
+    assert [line["event"] for line in logs if "again" in line["event"]] == ["vLLM answers again"]
+
+
+async def test_several_targets_are_polled_side_by_side(vllm, served, sidecar, tmp_path):
+    async def hang(_):
+        await asyncio.sleep(3600)
+
+    async with served(hang) as hanging:
+        config = tmp_path / "config.yaml"
+        targets = [{"name": "a", "vllm_url": hanging}, {"name": "b", "vllm_url": vllm.url}]
+        config.write_text(json.dumps({"targets": targets}))
+        async with sidecar(None, config=config) as page:
+            up = await page.until(lambda samples: samples["specdec_up", frozenset({("target", "b")})] == 1)
+            assert up["specdec_up", frozenset({("target", "a")})] == 0
+            status = json.loads((await page.get("/api/v1/status")).body)
+            assert [(target["name"], target["up"]) for target in status["targets"]] == [("a", False), ("b", True)]
+
+
+async def test_reexported_series_go_where_vllm_is_down(vllm, sidecar, is_up):
+    """Repeating vLLM's last page would show a dead server as one that works."""
+
+    def own(samples):
+        return {name for name, _ in samples if name.startswith("vllm:")}
+
+    async with sidecar(vllm.url, reexport="true", scrape_backoff_max="100ms") as page:
+        up = await page.until(lambda samples: is_up(samples) and own(samples))
+        assert "vllm:num_requests_running" in own(up)
+        vllm.faults.set("error_500")
+        assert own(await page.until(lambda samples: samples[UP] == 0)) == set()
+        vllm.faults.clear()
+        await page.until(own)
+
+
+@pytest.mark.servers
+async def test_promtool_has_nothing_to_say(vllm, sidecar, is_up):
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool on this machine")
+    async with sidecar(vllm.url) as page:
+        await page.until(is_up)
+        while not any(name == "specdec_engine_latency_seconds" for name, _ in await page()):
+            await work(vllm, 1)
+        body = (await page.get("/metrics")).body
+    promtool = await asyncio.create_subprocess_exec(
+        "promtool", "check", "metrics", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    output, _ = await promtool.communicate(body)
+    assert output.decode() == ""
+    assert promtool.returncode == 0
+
+
+async def test_stopping_in_the_middle_of_polls_leaves_nothing_behind(vllm, sidecar, is_up, tmp_path):
+    """No error is logged, no session stays open (warnings are errors), whenever it comes."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"targets": [{"name": f"t{n}", "vllm_url": vllm.url} for n in range(8)]}))
+    with capture_logs() as logs:
+        for _ in range(10):
+            async with sidecar(None, config=config) as page:
+                await page()
+    assert [line for line in logs if line["log_level"] in {"error", "warning"}] == []
+    assert len(asyncio.all_tasks()) <= 12  # the simulated vLLM's own
+
+
+async def test_running_never_blocks_the_loop(vllm, sidecar, is_up, no_blocking):
+    # Files of /proc are the kernel's memory: reading them waits for nothing.
+    for function in no_blocking.functions.values():
+        function.can_block_in("prometheus_client/process_collector.py", {"collect"})
+        function.can_block_in("export/page/page.py", {"static"})  # once, before anything is served
+    async with sidecar(vllm.url) as page:
+        await page.until(is_up)
+        for path in ("/metrics", "/api/v1/status", "/", "/-/ready"):
+            assert (await page.get(path)).status == 200

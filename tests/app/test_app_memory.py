@@ -1,0 +1,112 @@
+"""Memory of the sidecar as its own process, against pages without end."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+LIMIT_KIB = 128 * 1024
+ENDLESS = 50_000_000  # bytes
+SERIES = 2_000_000
+
+
+def pieces(kind):
+    """An answer's body, in pieces."""
+    if kind == "huge":
+        for _ in range(ENDLESS // 50_000):
+            yield b"# HELP vllm:x y\n" * 3125
+    elif kind == "series":
+        for first in range(0, SERIES, 1000):
+            yield b"".join(
+                b'vllm:num_requests_running{model_name="m",engine="%d"} 1\n' % n for n in range(first, first + 1000)
+            )
+    elif kind == "line":
+        for _ in range(ENDLESS // 50_000):
+            yield b"x" * 50_000
+    elif kind == "labels":
+        yield b"vllm:num_requests_running{" + b",".join(b'l%d="%s"' % (n, b"v" * 1000) for n in range(8000)) + b"} 1\n"
+    elif kind == "models":
+        # Within all limits, and every poll another model.
+        turn = next(models)
+        yield b"".join(b'vllm:generation_tokens_total{model_name="m%d-%d"} 1\n' % (turn, n) for n in range(9000))
+
+
+models = iter(range(10**9))
+
+
+def peak_kib(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unused_tcp_port, tmp_path):
+    kind = "sound"
+    asked = dict.fromkeys(["huge", "series", "line", "labels", "models", "sound"], 0)
+
+    async def handler(request):
+        asked[kind] += 1
+        if kind == "sound":
+            return web.Response(body=recorded("vllm-0.33.0-dp2.prom"))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in pieces(kind):
+            await response.write(piece)
+        return response
+
+    async with served(handler) as url:
+        base = f"http://127.0.0.1:{unused_tcp_port}"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "SPECDEC_VLLM_URL": url,
+            "SPECDEC_LISTEN": base.removeprefix("http://"),
+            "SPECDEC_SCRAPE_INTERVAL": "100ms",
+            "SPECDEC_SCRAPE_CPU_SHARE": "1",
+            "SPECDEC_SCRAPE_BACKOFF_MAX": "100ms",
+            "SPECDEC_LATENCY_WINDOW": "10s",
+            "SPECDEC_HISTORY": "10s",
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sidecar", "run", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+
+        async def status():
+            try:
+                async with http.get(f"{base}/api/v1/status") as response:
+                    return json.loads(await response.read())["targets"][0]
+            except OSError:
+                return {"up": False}
+
+        async def until_up():
+            async with asyncio.timeout(60):
+                while not (await status())["up"]:
+                    assert process.returncode is None
+                    await asyncio.sleep(0.02)
+
+        try:
+            await until_up()
+            calm = peak_kib(process.pid)
+            for bad in ("huge", "series", "line", "labels", "models"):
+                kind = bad
+                async with asyncio.timeout(60):
+                    while asked[kind] < 4:
+                        await asyncio.sleep(0.02)
+                kind = "sound"
+                await until_up()
+            errors = (await status())["scrape_errors"]
+            peak = peak_kib(process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, log = await process.communicate()
+    assert peak < LIMIT_KIB, (calm, peak)
+    assert errors["too_large"] >= 6
+    lines = [json.loads(line) for line in log.splitlines()]
+    # One for each change, whatever number of polls failed.
+    assert len([line for line in lines if line["level"] == "warning"]) <= 6
+    assert process.returncode == 0

@@ -1,0 +1,93 @@
+"""The pages beside ``/metrics``, and how ``/metrics`` goes over HTTP."""
+
+import asyncio
+import gzip
+import json
+import re
+from html import unescape
+from urllib.parse import quote
+
+import pytest
+from aiohttp import web
+
+
+def _refuse(constant):
+    raise AssertionError(constant)
+
+
+async def told(page):
+    """The status, which has no number that JSON lacks."""
+    answer = await page.get("/api/v1/status")
+    assert answer.status == 200
+    return json.loads(answer.body, parse_constant=_refuse)
+
+
+HOSTILE = '<script>alert("x")</script>&"\'\\'
+
+
+async def test_status_and_landing_page_of_a_hostile_model_name(served, recorded, sidecar, is_up):
+    escaped = HOSTILE.replace("\\", r"\\").replace('"', r"\"").encode()
+
+    async def handler(_):
+        body = recorded("vllm-0.33.0.prom").replace(b"meta-llama/Llama-3.1-8B-Instruct", escaped)
+        return web.Response(body=body.replace(b'cache_usage_perc{engine="0"', b'cache_usage_perc{engine="<i>"'))
+
+    async with served(handler) as url, sidecar(url) as page:
+        # A slow machine may find the page stale between two polls, and then it has no engines.
+        async with asyncio.timeout(20):
+            while HOSTILE not in unescape((landing := await page.get("/")).body.decode()):
+                pass
+            while not (status := await told(page))["targets"][0]["engines"]:
+                pass
+        text = await page.get("/metrics")
+
+    assert HOSTILE in {engine["model_name"] for engine in status["targets"][0]["engines"]}
+    assert landing.content_type == "text/html"
+    assert b"<script>" not in landing.body
+    assert b"<i>" not in landing.body
+    assert escaped in text.body
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e308"])
+async def test_status_has_no_number_that_json_lacks(value, served, recorded, sidecar):
+    """Whatever every vLLM value is, three times over so that there is growth."""
+    turn = iter(range(10**6))
+
+    async def handler(_):
+        number = value if next(turn) % 2 else "1"
+        return web.Response(
+            body=re.sub(rb"(?m)^(vllm:[^#\n]*) \S+$", rb"\1 " + number.encode(), recorded("vllm-0.33.0.prom"))
+        )
+
+    async with served(handler) as url, sidecar(url, scrape_filtered="false") as page:
+        for polls in range(2, 8):
+            while next(turn) < polls:
+                await asyncio.sleep(0.02)
+            await told(page)
+            assert (await page.get("/")).status == 200
+            assert (await page.get("/metrics")).status == 200
+
+
+async def test_pages_before_vllm_is_there(sidecar, unused_tcp_port):
+    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
+        assert (await page.get("/-/healthy")).status == 200
+        await page.until(lambda s: s["specdec_scrape_errors_total", frozenset({("reason", "unreachable")})] > 0)
+        status = json.loads((await page.get("/api/v1/status")).body)
+        (target,) = status["targets"]
+        assert (target["up"], target["vllm"], target["last_scrape"], target["engines"]) == (False, None, None, [])
+        assert target["last_error"]["reason"] == "unreachable"
+        assert b"unreachable" in (await page.get("/")).body
+        assert (await page.get("/nothing")).status == 404
+
+
+async def test_metrics_are_compressed_and_filtered_over_http(vllm, sidecar, is_up):
+    async with sidecar(vllm.url) as page:
+        await page.until(is_up)
+        packed = await page.get("/metrics", **{"Accept-Encoding": "gzip"})
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert b"\nspecdec_up " in gzip.decompress(packed.body)
+        one = await page.get(f"/metrics?name[]=specdec_up&name[]={quote('specdec_nothing')}")
+        samples = [line for line in one.body.splitlines() if not line.startswith(b"#")]
+        assert samples in ([b"specdec_up 1.0"], [b"specdec_up 0.0"])  # 0 where the machine is slow
+        for nonsense in ("text/plain;version=x", "\u00e9", "a" * 4000):
+            assert (await page.get("/metrics", Accept=nonsense)).status == 200

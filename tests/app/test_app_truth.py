@@ -1,0 +1,75 @@
+"""Every recorded page through the running sidecar's ``/metrics``, against what the page was made from."""
+
+import pytest
+from aiohttp import web
+
+COUNTERS = {
+    "specdec_generation_tokens_total": "generation_tokens",
+    "specdec_prompt_tokens_total": "prompt_tokens",
+    "specdec_prefix_cache_queries_total": "prefix_queries",
+    "specdec_prefix_cache_hits_total": "prefix_hits",
+}
+SPECULATION = {
+    "specdec_engine_drafts_total": "drafts",
+    "specdec_engine_draft_tokens_total": "draft_tokens",
+    "specdec_engine_accepted_tokens_total": "accepted_tokens",
+}
+GAUGES = {
+    "specdec_requests_running": "running",
+    "specdec_requests_waiting": "waiting",
+    "specdec_kv_cache_usage_ratio": "kv_usage",
+    "specdec_kv_cache_usage_peak_ratio": "kv_usage",
+}
+
+
+def expected(known):
+    """{(name, labels): value} of one page's engines."""
+    found = {}
+    for number, engine in known["engines"].items():
+        labels = {("model_name", known["model_name"]), ("engine", number)}
+        spec = engine["spec"] or {}
+        values = {name: engine["counters"].get(key) for name, key in COUNTERS.items()}
+        values |= {name: engine["gauges"][key] for name, key in GAUGES.items()}
+        if known["version"] != "0.7.3":
+            values["specdec_preemptions_total"] = engine["counters"]["preemptions"]
+            # 0.9.2 with two engines tells the settings of the one whose metrics it does not show.
+            lost = "engines_fed_but_not_exposed" in known
+            values["specdec_kv_cache_capacity_tokens"] = None if lost else 27648 * 16
+        if known["arch"] == "v1":
+            values |= {name: spec.get(key) for name, key in SPECULATION.items()}
+        else:
+            values["specdec_engine_lifetime_acceptance_ratio"] = spec.get("draft_acceptance_rate")
+        for position, accepted in enumerate(spec.get("accepted_per_pos") or ()):
+            key = frozenset(labels | {("position", str(position))})
+            found["specdec_engine_accepted_tokens_per_position_total", key] = accepted
+        found |= {(name, frozenset(labels)): value for name, value in values.items() if value is not None}
+    return found
+
+
+LAST = ("specdec_last_scrape_timestamp_seconds", frozenset())
+NAMES = {*COUNTERS, *SPECULATION, *GAUGES} | {
+    "specdec_engine_accepted_tokens_per_position_total",
+    "specdec_preemptions_total",
+    "specdec_kv_cache_capacity_tokens",
+    "specdec_engine_lifetime_acceptance_ratio",
+}
+
+
+async def test_page_gives_its_truth_on_our_metrics_page(page_name, recorded, truth, *, served, sidecar, is_up):
+    async def handler(_):
+        return web.Response(body=recorded(page_name), headers={"Content-Type": truth[page_name]["content_type"]})
+
+    async with served(handler) as url, sidecar(url) as page:
+        found = await page.until(is_up)
+        later = await page.until(lambda samples: is_up(samples) and samples[LAST] > found[LAST])
+    for samples in (found, later):
+        ours = {key: value for key, value in samples.items() if key[0] in NAMES}
+        assert ours == pytest.approx(expected(truth[page_name]), abs=1e-6)
+    assert later["specdec_scrape_malformed_lines_total", frozenset()] == 0
+    assert later["specdec_vllm_restarts_total", frozenset()] == 0
+    assert all(value == 0 for (name, _), value in later.items() if name == "specdec_scrape_errors_total")
+    # The page stood still, so nothing was drafted and no latency was observed in the window.
+    assert not any("latency" in name for name, _ in later)
+    assert not any(
+        value for (name, _), value in later.items() if name == "specdec_engine_window_acceptance_ratio_count"
+    )

@@ -1,0 +1,35 @@
+"""Runs a command in this process, as ``main`` does but for the logging."""
+
+import socket
+from pathlib import Path
+
+from sidecar.cli import parser, run_command
+from sidecar.settings import load_settings
+
+RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
+
+
+def command(*argv, **environment):
+    """The exit code; what is printed is pytest's ``capsys``'s."""
+    settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})
+    return run_command(parser(argv).parse_args(argv), settings)
+
+
+def unused_port():
+    """A port that nobody listens at just now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def sidecar_settings(url, source="proxy", **environment):
+    """A sidecar that polls often, at addresses that are known before it listens."""
+    given = {
+        "VLLM_URL": url,
+        "LISTEN": f"127.0.0.1:{unused_port()}",
+        "PROXY__LISTEN": f"127.0.0.1:{unused_port()}",
+        "REQUESTS__SOURCE": source,
+        "SCRAPE_INTERVAL": "100ms",
+        "SCRAPE_CPU_SHARE": "1",
+    }
+    return {f"SPECDEC_{name}": value for name, value in (given | environment).items()}

@@ -1,0 +1,132 @@
+"""What tests of several parts use: recorded pages, small servers, and waiting for a condition."""
+
+import asyncio
+import json
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from blockbuster import blockbuster_ctx
+
+PAGES = Path(__file__).parent / "data" / "pages"
+
+
+def pytest_generate_tests(metafunc):
+    """A test that asks for ``page_name`` runs once for every recorded page of a real vLLM."""
+    if "page_name" in metafunc.fixturenames:
+        metafunc.parametrize("page_name", sorted(path.name for path in PAGES.glob("*.prom")))
+
+
+@pytest.fixture(scope="session")
+def recorded():
+    """The body of a recorded page, by its file's name."""
+
+    bodies = {str(path.relative_to(PAGES)): path.read_bytes() for path in PAGES.rglob("*.*") if path.suffix != ".json"}
+    return bodies.__getitem__
+
+
+@pytest.fixture(scope="session")
+def truth():
+    """What each recorded page was made from, by its file's name."""
+    return json.loads((PAGES / "TRUTH.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def samples_of():
+    """A text page as {(name, frozenset of label pairs, escaped as they stand): value}, by other code than ours."""
+
+    def parse(text):
+        found = {}
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                name, labels, value = re.fullmatch(r"([^{ ]+)(?:\{(.*)\})? (\S+)", line).groups()
+                key = (name, frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")))
+                assert key not in found, line
+                found[key] = float(value)
+        return found
+
+    return parse
+
+
+@pytest.fixture
+async def http():
+    """A client that asks for no compression and leaves alone what comes compressed all the same."""
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=30), headers={"Accept-Encoding": "identity"}, auto_decompress=False
+    ) as session:
+        yield session
+
+
+@pytest.fixture
+def eventually():
+    """Waits until a condition holds; fails after a time that only a broken program needs."""
+
+    async def wait(condition):
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def served():
+    """Serves a handler at every path: ``async with served(handler) as base_url``; ``port`` 0 is any free one."""
+
+    @asynccontextmanager
+    async def serve(handler, port=0):
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    return serve
+
+
+@pytest.fixture
+def raw_served():
+    """The same below HTTP: ``talk(reader, writer)`` is called once the request's head was read."""
+
+    @asynccontextmanager
+    async def serve(talk):
+        async def connected(reader, writer):
+            try:
+                await reader.readuntil(b"\r\n\r\n")
+                await talk(reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass
+            finally:
+                writer.transport.abort()
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+
+    return serve
+
+
+@pytest.fixture
+def no_blocking():
+    """Any call that would block the event loop raises inside the block."""
+    with blockbuster_ctx() as blockbuster:
+        yield blockbuster
+
+
+@pytest.fixture
+def update_golden(request):
+    """Whether golden files are written anew rather than compared."""
+    return request.config.getoption("--update-golden")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write golden and contract files anew")

@@ -1,0 +1,99 @@
+"""Reading a dashboard's JSON: its panels, its queries, and what a query selects."""
+
+from dataclasses import dataclass
+
+import promql_parser
+
+from sidecar.export.metrics import Kind
+from sidecar.export.reference import all_metrics
+
+RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
+RATES = {"rate", "irate", "increase"}
+
+
+def _on_the_page():
+    for metric in all_metrics():
+        suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
+        for suffix in suffixes:
+            yield metric.name + suffix, metric
+
+
+CONTRACT = dict(_on_the_page())  # by every name that a series can have
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of a panel."""
+
+    panel: str
+    expr: str
+    legend: str
+    instant: bool
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One selector of a query; ``seconds`` is how far it reaches back, ``call`` the function around it."""
+
+    name: str
+    matchers: frozenset
+    call: str | None
+    seconds: float | None
+
+
+def panels(page, *, rows=False):
+    """All panels, those inside collapsed rows too."""
+    for panel in page["panels"]:
+        if panel["type"] != "row" or rows:
+            yield panel
+        yield from panel.get("panels", ())
+
+
+def queries(page):
+    for panel in panels(page):
+        for target in panel.get("targets", ()):
+            yield Query(panel["title"], target["expr"], target.get("legendFormat", ""), target["instant"])
+
+
+def annotations(page):
+    return [annotation["expr"] for annotation in page["annotations"]["list"]]
+
+
+def parsed(expr):
+    """The parsed query; variables that stand for durations are durations, the others stay as they are.
+
+    Raises:
+        ValueError: it is not PromQL.
+    """
+    return promql_parser.parse(expr.replace("$__rate_interval", f"{RATE_INTERVAL}s").replace("$past", "1d"))
+
+
+def selectors(expr):
+    """Every selector of a query."""
+    found, calls, ranges = [], [], []
+
+    def enter(node):
+        if isinstance(node, promql_parser.Call):
+            calls.append(node.func.name)
+        elif isinstance(node, promql_parser.MatrixSelector):
+            ranges.append(node.range.total_seconds())
+        elif isinstance(node, promql_parser.VectorSelector):
+            matchers = frozenset((one.name, one.op == promql_parser.MatchOp.Re, one.value) for one in node.matchers.matchers)
+            ranged = ranges.pop() if ranges else None
+            found.append(Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged))
+        return True
+
+    def leave(node):
+        if isinstance(node, promql_parser.Call):
+            calls.pop()
+        return True
+
+    promql_parser.walk(parsed(expr), enter, leave)
+    return found
+
+
+def filled_in(expr, **values):
+    """The query as Grafana would send it; what is not in ``values`` is 'All'."""
+    for name in ("job", "instance", "model_name", "temperature"):
+        expr = expr.replace(f"${name}", values.get(name, ".+"))
+    return expr.replace("$__rate_interval", "10s").replace("$past", "5s")

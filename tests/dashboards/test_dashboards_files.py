@@ -1,0 +1,92 @@
+"""What is committed: the JSON is what the builders make, and the other ways to provision it hold the same."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from conftest import ROOT
+from dashboard_tools import panels
+
+
+@pytest.fixture
+def builders():
+    from dashboards.builders import output
+
+    return output
+
+
+def test_committed_json_is_what_the_builders_make(builders):
+    made = builders.files()
+    committed = {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
+    assert committed.keys() == made.keys()
+    for name, text in made.items():
+        assert committed[name] == text, "run scripts/dashboards and commit what it changed"
+
+
+def test_config_map_holds_the_same_dashboards_and_can_be_applied(pages):
+    command = [sys.executable, "-m", "dashboards", "--configmap"]
+    text = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    manifest = yaml.safe_load(text)
+    assert (manifest["apiVersion"], manifest["kind"]) == ("v1", "ConfigMap")
+    assert manifest["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name: json.loads(body) for name, body in manifest["data"].items()} == {
+        f"{uid}.json": page for uid, page in pages.items()
+    }
+    assert len(json.dumps(manifest)) < 256 * 1024  # as `kubectl apply` keeps it in an annotation
+
+
+def test_unknown_argument_writes_nothing():
+    before = {path: path.read_bytes() for path in (ROOT / "dashboards").glob("*.json")}
+    command = [sys.executable, "-m", "dashboards", "--confgimap"]
+    run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "usage" in run.stderr
+    assert before == {path: path.read_bytes() for path in (ROOT / "dashboards").glob("*.json")}
+
+
+def test_provisioning_names_what_the_dashboards_need():
+    folder = ROOT / "dashboards" / "provisioning"
+    sources = yaml.safe_load((folder / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    by_type = {source["type"]: source for source in sources}
+    assert by_type["prometheus"]["isDefault"] is True
+    assert by_type["prometheus"]["jsonData"]["alertmanagerUid"] == by_type["alertmanager"]["uid"]
+    assert re.fullmatch(r"\d+s", by_type["prometheus"]["jsonData"]["timeInterval"])
+    (provider,) = yaml.safe_load((folder / "dashboards" / "specdec.yaml").read_text())["providers"]
+    assert (provider["type"], provider["allowUiUpdates"]) == ("file", False)
+
+
+def test_links_lead_to_pages_and_variables_there_are(pages):
+    """A data link to a dashboard or a variable that is not there opens an empty page at night."""
+    links = 0
+    for page in pages.values():
+        variables = {one["name"] for one in page["templating"]["list"]}
+        for panel in panels(page):
+            fields = set(re.findall(r"\w+", " ".join(target["expr"] for target in panel.get("targets", ()))))
+            for override in panel.get("fieldConfig", {}).get("overrides", ()):
+                for link in (one for found in override["properties"] if found["id"] == "links" for one in found["value"]):
+                    links += 1
+                    for uid in re.findall(r"/d/([\w-]+)", link["url"]):
+                        assert uid in pages
+                        of_target = {one["name"] for one in pages[uid]["templating"]["list"]}
+                        assert set(re.findall(r"var-(\w+)=", link["url"])) <= of_target
+                    assert set(re.findall(r"__data\.fields\.(\w+)", link["url"])) <= fields
+                    builtin = {"__url_time_range", "__value", "__data"}
+                    assert set(re.findall(r"\$\{(\w+)", link["url"])) - builtin <= variables
+    assert links >= 5
+    for page in pages.values():
+        (other,) = [link for link in page["links"] if link["type"] == "dashboards"]
+        assert all(set(other["tags"]) <= set(one["tags"]) for one in pages.values())
+        assert (other["includeVars"], other["keepTime"]) == (True, True)
+
+
+def test_first_screen_answers_before_any_scrolling(pages):
+    """Whether it pays, where not, since when and what fires stand above the fold, in an open row."""
+    for uid, titles in {
+        "specdec-operator": {"Does speculation pay?", "Where it loses", "Alerts firing", "Is this page live?"},
+        "specdec-fleet": {"Pods losing", "vLLMs down", "Alerts firing", "Worst verdict by model: which, and since when"},
+    }.items():
+        top = {panel["title"] for panel in pages[uid]["panels"] if panel["gridPos"]["y"] < 9}
+        assert titles <= top

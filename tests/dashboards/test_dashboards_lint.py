@@ -1,0 +1,111 @@
+"""Grafana's linter's rules, ours, and that each of them finds what it is there for."""
+
+import copy
+
+import pytest
+from dashboard_tools import CONTRACT, annotations, panels, queries, selectors
+from lint import ALERTS, OTHERS, findings
+
+# Metrics that no panel shows, each with its reason.
+NOT_SHOWN = {
+    "specdec_engine_lifetime_acceptance_ratio": "a mean since vLLM's start hides drops, and only V0 engines have it",
+}
+
+
+def test_no_rule_is_broken(pages):
+    assert {uid: findings(page) for uid, page in pages.items()} == dict.fromkeys(pages, [])
+
+
+def test_annotations_select_what_there_is(pages):
+    for page in pages.values():
+        assert len(annotations(page)) == 3
+        for expr in annotations(page):
+            assert {selector.name for selector in selectors(expr)} <= {*CONTRACT, *OTHERS, *ALERTS}
+            assert all("$job" in expr and "$instance" in expr for expr in annotations(page))
+
+
+def test_every_metric_is_shown_or_listed(pages):
+    shown = {selector.name for page in pages.values() for query in queries(page) for selector in selectors(query.expr)}
+    metrics = {metric.name for name, metric in CONTRACT.items() if name in shown}
+    assert {metric.name for metric in CONTRACT.values()} - metrics == set(NOT_SHOWN)
+
+
+def test_thresholds_are_series_and_never_numbers_of_the_page(pages):
+    """A threshold that is set for a sidecar must move its line and its colours."""
+    shown = set()
+    for page in pages.values():
+        for panel in panels(page):
+            steps = panel.get("fieldConfig", {}).get("defaults", {}).get("thresholds", {}).get("steps", [])
+            assert [step for step in steps if step["value"] is not None] == [], panel["title"]
+        for query in queries(page):
+            for selector in selectors(query.expr):
+                if selector.name == "specdec_threshold":
+                    shown |= {value for name, _, value in selector.matchers if name == "name"}
+    from sidecar.settings.groups import Thresholds
+
+    # A number of requests is compared with inside the sidecar; no panel has that number beside it.
+    assert set(Thresholds.model_fields) - shown == {"min_requests"}
+
+
+def expr(old, new):
+    def change(page):
+        for panel in panels(page):
+            for target in panel.get("targets", ()):
+                if old in target["expr"]:
+                    target["expr"] = target["expr"].replace(old, new)
+                    return
+        raise AssertionError(old)
+
+    return change
+
+
+def first(**changes):
+    """Changes of the first panel that has queries."""
+    def change(page):
+        panel = next(panel for panel in panels(page) if "targets" in panel)
+        for name, value in changes.items():
+            panel.pop(name) if value is None else panel.update({name: value})
+
+    return change
+
+
+def variable(which, **changes):
+    def change(page):
+        next(one for one in page["templating"]["list"] if one["name"] == which).update(changes)
+
+    return change
+
+
+MUTATIONS = [
+    ("uneditable-dashboard", lambda page: page.update(editable=True)),
+    ("stable-uid", lambda page: page.update(uid="")),
+    ("template-datasource-rule", variable("datasource", name="source")),
+    ("template-job-rule", variable("job", multi=False)),
+    ("template-instance-rule", variable("instance", allValue=".*")),
+    ("template-on-time-change-reload-rule", variable("model_name", refresh=1)),
+    ("panel-title-description-rule", first(description="")),
+    ("description-says-how-to-read-and-what-to-do", first(description="All is told.")),
+    ("panel-datasource-rule", first(datasource={"type": "prometheus", "uid": "abc"})),
+    ("panel-units-rule", first(fieldConfig={"defaults": {}, "overrides": []})),
+    ("panel-no-targets-rule", first(targets=[])),
+    ("target-promql-rule", expr("sum by (", "sum by ((")),
+    ("metric-of-the-contract", expr("specdec_engine_drafts_total", "specdec_engine_draft_total")),
+    ("target-job-rule", expr('job=~"$job"', 'job="$job"')),
+    ("target-instance-rule", expr('instance=~"$instance", ', "")),
+    ("target-instance-rule", expr('instance=~"$instance|"', 'instance=~"$instance"')),
+    ("target-model_name-rule", expr(', model_name=~"$model_name"', "")),
+    ("target-temperature-rule", expr(', temperature=~"$temperature"', "")),
+    ("target-rate-interval-rule", expr("[$__rate_interval]", "[5m]")),
+    ("target-counter-agg-rule", expr("rate(", "max_over_time(")),
+    ("unique-ids", first(id=0)),
+    ("unique-titles", first(title="Alerts firing")),
+    ("within-the-grid", first(gridPos={"x": 20, "y": 0, "w": 6, "h": 3})),
+    ("no-overlap", first(gridPos={"x": 0, "y": 1, "w": 6, "h": 3})),
+]
+
+
+@pytest.mark.parametrize(("rule", "change"), MUTATIONS, ids=[f"{index}-{rule}" for index, (rule, _) in enumerate(MUTATIONS)])
+def test_a_broken_page_breaks_its_rule(rule, change, pages):
+    page = copy.deepcopy(pages["specdec-operator"])
+    change(page)
+    assert rule in {found for found, _ in findings(page)}

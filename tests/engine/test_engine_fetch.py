@@ -1,0 +1,266 @@
+"""One GET against servers that behave, and against those that don't."""
+
+import asyncio
+import gzip
+
+import pytest
+from aiohttp import web
+
+from sidecar.engine.fetch import Fetcher, FetchOptions
+from sidecar.errors import BadStatus, Interrupted, NotAnExposition, PageTooLarge, ScrapeError, TimedOut, Unreachable
+
+LIMIT = 100_000
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+
+
+@pytest.fixture
+def fetcher():
+    """``fetcher(url)`` makes one that is closed at the end."""
+    made = []
+
+    def make(url, **options):
+        made.append(Fetcher(url, FetchOptions(**{"timeout": 10.0, "page_bytes": LIMIT, **options})))
+        return made[-1]
+
+    yield make
+    assert all(one._session is None for one in made), "close every fetcher"
+
+
+async def fetch(fetcher, url, **options):
+    one = fetcher(url, **options)
+    try:
+        return await one.get("/metrics")
+    finally:
+        await one.close()
+
+
+def says(*pieces, pause=None):
+    async def talk(_, writer):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            if pause is not None:
+                await asyncio.sleep(pause)
+
+    return talk
+
+
+async def test_asks_for_plain_text_uncompressed_at_the_path_as_given(served, fetcher):
+    seen = []
+
+    async def handler(request):
+        seen.append(request)
+        return web.Response(text="ok\n")
+
+    async with served(handler) as url:
+        for base in (url, f"{url}/", f"{url}/metrics", f"{url}/metrics/"):
+            one = fetcher(base)
+            assert await one.get("/metrics/?name%5B%5D=a%3Ab") == b"ok\n"
+            await one.close()
+    assert {request.raw_path for request in seen} == {"/metrics/?name%5B%5D=a%3Ab"}
+    assert {request.headers["Accept-Encoding"] for request in seen} == {"identity"}
+    assert all("openmetrics" not in request.headers["Accept"] for request in seen)
+
+
+async def test_a_base_path_is_kept(served, fetcher):
+    async def handler(request):
+        return web.Response(text=request.path)
+
+    async with served(handler) as url:
+        assert await fetch(fetcher, f"{url}/serve/a/metrics") == b"/serve/a/metrics"
+
+
+async def test_one_connection_is_kept(served, fetcher):
+    peers = set()
+
+    async def handler(request):
+        peers.add(request.transport.get_extra_info("peername"))
+        return web.Response(text="ok\n")
+
+    async with served(handler) as url:
+        one = fetcher(url)
+        for _ in range(5):
+            await one.get("/metrics")
+        await one.close()
+        assert len(peers) == 1
+        await one.get("/metrics")
+        await one.close()
+        assert len(peers) == 2
+
+
+async def test_a_kept_connection_that_the_server_closed_is_opened_again(raw_served, fetcher):
+    async with raw_served(says(HEAD + b"Content-Length: 3\r\n\r\nok\n")) as url:
+        one = fetcher(url)
+        for _ in range(5):
+            assert await one.get("/metrics") == b"ok\n"
+        await one.close()
+
+
+async def test_redirect_to_the_slash_is_followed(served, fetcher):
+    async def handler(request):
+        if request.path == "/metrics":
+            raise web.HTTPTemporaryRedirect("/metrics/")
+        return web.Response(text="ok\n")
+
+    async with served(handler) as url:
+        assert await fetch(fetcher, url) == b"ok\n"
+
+
+async def test_redirects_without_end_are_not(served, fetcher):
+    async def handler(request):
+        raise web.HTTPTemporaryRedirect(f"{request.path}/")
+
+    async with served(handler) as url:
+        with pytest.raises(ScrapeError):
+            await fetch(fetcher, url)
+
+
+@pytest.mark.parametrize("status", [204, 401, 404, 500, 503])
+async def test_other_statuses(status, served, fetcher):
+    async def handler(_):
+        return web.Response(status=status)
+
+    async with served(handler) as url:
+        one = fetcher(url)
+        for _ in range(3):
+            with pytest.raises(BadStatus, match=str(status)):
+                await one.get("/metrics")
+        await one.close()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "x" * 5000])
+async def test_compression_that_nobody_asked_for(coding, served, fetcher):
+    async def handler(_):
+        return web.Response(body=gzip.compress(b"vllm:x 1\n"), headers={"Content-Encoding": coding})
+
+    async with served(handler) as url:
+        with pytest.raises(NotAnExposition) as caught:
+            await fetch(fetcher, url)
+        assert len(str(caught.value)) < 200
+
+
+async def test_identity_is_no_compression(served, fetcher):
+    async def handler(_):
+        return web.Response(body=b"ok\n", headers={"Content-Encoding": "identity"})
+
+    async with served(handler) as url:
+        assert await fetch(fetcher, url) == b"ok\n"
+
+
+@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1, 50_000_000])
+@pytest.mark.parametrize("announced", [True, False])
+async def test_page_limit(size, announced, served, fetcher):
+    sent = 0
+
+    async def handler(request):
+        nonlocal sent
+        response = web.StreamResponse()
+        if announced:
+            response.content_length = size
+        await response.prepare(request)
+        while sent < size:
+            await response.write(b"x" * min(65536, size - sent))
+            sent += 65536
+        return response
+
+    async with served(handler) as url:
+        if size <= LIMIT:
+            assert len(await fetch(fetcher, url)) == size
+            return
+        with pytest.raises(PageTooLarge):
+            await fetch(fetcher, url)
+        assert sent < LIMIT + 30_000_000  # what kernel buffers take; the rest is never asked for
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [HEAD + b"Content-Length: 100\r\n\r\nvllm:x 1\n"],
+        [HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nvllm:"],
+        [HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nvllm:\r\n"],
+        [HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nvllm:\r\n"],
+        [HEAD + b"Content-Length: x\r\n\r\nvllm:x 1\n"],
+        [b"HTTP/1.1 20"],
+        [b"\x00\x01\x02\r\n\r\n"],
+        [b"SSH-2.0-OpenSSH_9.2\r\n"],
+        [HEAD],
+        [],
+        [HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n"],
+    ],
+)
+async def test_answers_that_break_off_or_break_http(pieces, raw_served, fetcher):
+    async with raw_served(says(*pieces)) as url:
+        with pytest.raises(Interrupted):
+            await fetch(fetcher, url)
+
+
+async def test_body_that_ends_with_the_connection_is_taken(raw_served, fetcher):
+    """HTTP/1.0 framing, as some proxies still use; only the page itself can tell whether it is whole."""
+
+    async def talk(_, writer):
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nvllm:x 1\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with raw_served(talk) as url:
+        assert await fetch(fetcher, url) == b"vllm:x 1\n"
+
+
+async def test_nobody_listens(fetcher, unused_tcp_port):
+    with pytest.raises(Unreachable):
+        await fetch(fetcher, f"http://127.0.0.1:{unused_tcp_port}")
+
+
+async def test_a_name_that_does_not_resolve_and_a_password_that_is_not_told(fetcher):
+    with pytest.raises(Unreachable) as caught:
+        await fetch(fetcher, "http://user:secret@no-such-host.invalid:8000")
+    assert "secret" not in str(caught.value)
+    assert "no-such-host" not in str(caught.value)
+
+
+async def test_tls_to_a_plain_server(served, fetcher):
+    async def handler(_):
+        return web.Response(text="ok\n")
+
+    async with served(handler) as url:
+        with pytest.raises(Unreachable):
+            await fetch(fetcher, url.replace("http:", "https:"))
+
+
+async def test_a_server_that_hangs(raw_served, fetcher):
+    async with raw_served(lambda *_: asyncio.sleep(3600)) as url:
+        with pytest.raises(TimedOut):
+            await fetch(fetcher, url, timeout=0.1)
+
+
+async def test_a_server_that_sends_a_byte_now_and_then(raw_served, fetcher):
+    async with raw_served(says(HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000, pause=0.02)) as url:
+        with pytest.raises(TimedOut):
+            await fetch(fetcher, url, timeout=0.2)
+
+
+async def test_the_same_fetcher_goes_on_after_any_failure(served, raw_served, fetcher):
+    answers = iter(["hang", "huge", "broken", "500", "cut", "ok"])
+
+    async def talk(reader, writer):
+        answer = next(answers)
+        if answer == "hang":
+            await reader.read()
+        pages = {
+            "huge": HEAD + b"\r\n" + b"x" * (2 * LIMIT),
+            "broken": b"nonsense\r\n\r\n",
+            "500": b"HTTP/1.1 500 No\r\nContent-Length: 5\r\n\r\nwhat\n",
+            "cut": HEAD + b"Content-Length: 10\r\n\r\nabc",
+            "ok": HEAD + b"Content-Length: 3\r\n\r\nok\n",
+        }
+        writer.write(pages.get(answer, b""))
+        await writer.drain()
+
+    async with raw_served(talk) as url:
+        one = fetcher(url, timeout=0.3)
+        for expected in (TimedOut, PageTooLarge, Interrupted, BadStatus, Interrupted):
+            with pytest.raises(expected):
+                await one.get("/metrics")
+        assert await one.get("/metrics") == b"ok\n"
+        await one.close()

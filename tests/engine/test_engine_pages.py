@@ -1,0 +1,160 @@
+"""Whole pages: what is refused, what is skipped, and what is never raised."""
+
+import gzip
+
+import pytest
+from engine_tools import judged, page_reader, snapshot, values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.engine.lines import LineReader, PageLimits, Wanted
+from sidecar.errors import NotAnExposition, NoVllmMetrics, PageError, TruncatedPage
+
+NAME = "vllm:num_requests_running"
+ENGINE = 'model_name="m",engine="0"'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<!DOCTYPE html>\n<html><body><h1>502 Bad Gateway</h1>\n</body></html>\n",
+        b"<html></html>",
+        b'{"detail": "Not Found"}',
+        b'{"detail": "Not Found"}\n',
+        b'{\n  "detail": "Not Found"\n}\n',
+        b'[{"a": 1}]\n',
+        b"Not Found\n",
+        b"Internal Server Error\n",
+        gzip.compress(b"vllm:x 1\n" * 100),
+        gzip.compress(b"vllm:x 1\n" * 100) + b"\n",
+        bytes(range(256)) * 64,
+        bytes(range(256)) * 64 + b"\n",
+        b"\0" * 1000,
+        b"\0" * 1000 + b"\n",
+        b"\xff\xfeh\0t\0\n",
+    ],
+)
+def test_what_is_no_exposition(body):
+    with pytest.raises(NotAnExposition):
+        page_reader().read(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b"\n\n\n", b"# a comment\n", b"up 1\n", b"# TYPE up gauge\nup 1\n"])
+def test_a_sound_page_of_something_else(body):
+    with pytest.raises(NoVllmMetrics):
+        snapshot(body)
+
+
+def test_carriage_returns_give_no_numbers(recorded):
+    with pytest.raises(NotAnExposition):
+        page_reader().read(recorded("vllm-0.33.0.prom").replace(b"\n", b"\r\n"))
+
+
+def test_some_broken_lines_are_counted_and_the_rest_is_read(recorded):
+    sound = recorded("vllm-0.33.0.prom")
+    body = b"vllm:broken{ 1\n" + sound + b"also broken\n"
+    reader = page_reader()
+    for _ in range(3):
+        page = reader.read(body)
+        assert page.malformed == 2
+        assert values(page) == values(page_reader().read(sound))
+
+
+def test_untyped_page_is_read_in_full(recorded):
+    """Without # TYPE lines there are no blocks to remember."""
+    body = recorded("vllm-0.33.0.prom")
+    bare = b"".join(line for line in body.splitlines(keepends=True) if not line.startswith(b"#"))
+    reader = page_reader()
+    for _ in range(10):
+        assert values(reader.read(bare)) == values(page_reader().read(body))
+
+
+def test_a_page_cut_within_a_line_is_refused(recorded):
+    body = recorded("vllm-0.33.0.prom")
+    for cut in (len(body) - 1, len(body) // 2, body.index(b"vllm:num_requests_running{") + 5):
+        with pytest.raises(TruncatedPage):
+            page_reader().read(body[:cut])
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_page_cut_anywhere_gives_no_wrong_value(learned, recorded):
+    """At every byte of a page's vLLM part: an error, or fewer series with the values of the whole page."""
+    body = recorded("vllm-0.9.2-multiproc.prom")
+    whole = values(page_reader().read(body))
+    reader = page_reader()
+    for cut in range(len(body)):
+        if learned and body[cut - 1] == ord("\n"):
+            reader.read(body)
+        try:
+            part = values(reader.read(body[:cut]))
+        except PageError:
+            continue
+        assert body[:cut].endswith(b"\n") or not cut
+        assert part.items() <= whole.items()
+
+
+@given(st.binary(max_size=2000))
+@settings(max_examples=300)
+def test_random_bytes_raise_page_errors_only(body):
+    for candidate in (body, body + b"\n"):
+        try:
+            snapshot(candidate)
+        except PageError:
+            continue
+
+
+_FRAGMENTS = st.sampled_from(
+    (
+        NAME,
+        "vllm:",
+        *'{}"\\,= \t\n\r\x0b\0#-_\u00e9',
+        "# TYPE ",
+        "# HELP ",
+        " gauge\n",
+        "1",
+        "1_0",
+        "NaN",
+        "+Inf",
+        "1e999",
+        'model_name="m"',
+        "engine",
+        "le",
+        "# {",
+    )
+)
+
+
+@given(st.lists(_FRAGMENTS, max_size=60).map("".join))
+@settings(max_examples=500)
+def test_both_ways_of_reading_agree_on_any_text(text):
+    """A page read again and again gives what the line reader alone gives, or its error."""
+    body = f"# TYPE {NAME} gauge\n{NAME}{{{ENGINE}}} 1\n{text}\n".encode()
+    try:
+        expected = judged(body)
+    except PageError as error:
+        with pytest.raises(type(error)):
+            page_reader().read(body)
+        return
+    reader = page_reader()
+    for _ in range(10):
+        page = reader.read(body)
+        assert page.layout.series == expected.series
+        assert list(map(repr, page.values)) == list(map(repr, expected.values))
+        assert page.malformed == expected.malformed
+
+
+def test_same_values_as_prometheus_client(page_name, recorded):
+    """An independent parser, over all samples of a page rather than those in use."""
+    body = recorded(page_name)
+    theirs = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            theirs[sample.name, frozenset(sample.labels.items())] = sample.value
+    names = frozenset(name for name, _ in theirs)
+    read_all = LineReader(Wanted(("vllm:",), names), PageLimits()).read(body)
+    ours = {
+        (series.name, frozenset(series.labels)): value
+        for series, value in zip(read_all.series, read_all.values, strict=True)
+    }
+    assert ours == theirs

@@ -83,6 +83,7 @@ def target_state(target: Target, settings: Settings, requests: RequestState) -> 
         options.windows(settings),
         interval=settings.scrape_interval,
         max_engines=settings.limits.engines,
+        max_positions=settings.limits.positions,
         requests=None if settings.requests.source == "none" else requests,
     )
 

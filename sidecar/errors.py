@@ -77,3 +77,9 @@ class NoVllmMetrics(PageError):
     """A sound exposition, but of something else than vLLM."""
 
     reason = "no_vllm_metrics"
+
+
+class AnotherServer(ScrapeError):
+    """The page is an older process's than the last one: several servers answer at one address."""
+
+    reason = "another_server"

@@ -21,6 +21,11 @@ class Distribution:
         self._counts[bisect_left(self.edges, value)] += 1
         self.sum += value
 
+    @property
+    def count(self) -> int:
+        """All observations."""
+        return sum(self._counts)
+
     def cumulative(self) -> list[int]:
         """For each edge, then for +Inf: how many observations were at most that."""
         return list(accumulate(self._counts))

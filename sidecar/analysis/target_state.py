@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from sidecar.analysis.engine_state import EngineReport, EngineState, Windows
 from sidecar.analysis.limitation import Limitation, limitations
+from sidecar.analysis.overflow import Overflow, is_another
 from sidecar.analysis.request_state import RequestReport, RequestState
 from sidecar.engine.continuation import Totals
-from sidecar.engine.merge import OTHER, merge
+from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.engine.version import VersionFamily
@@ -34,7 +35,8 @@ class TargetReport:
     last_error: ScrapeError | None  # None while up
     malformed_lines: int
     restarts: int
-    overflowed_engines: int  # polls' engines that were counted under "other"
+    overflowed_engines: int  # engines that went under "other", poll by poll
+    overflowed_positions: int  # draft positions that did, poll by poll
     version: VersionFamily
     engines: tuple[EngineReport, ...]
     limitations: Mapping[EngineKey, frozenset[Limitation]]
@@ -51,12 +53,14 @@ class TargetState:
         *,
         interval: float,
         max_engines: int,
+        max_positions: int = 16,
         requests: RequestState | None = None,
     ) -> None:
         """``interval`` is the one to expect until the first poll tells the real one."""
         self.name = name
         self._windows = windows
         self._max_engines = max_engines
+        self._max_positions = max_positions
         self._requests = requests
         self._engines: dict[EngineKey, EngineState] = {}
         self._limitations: dict[EngineKey, frozenset[Limitation]] = {}
@@ -69,7 +73,9 @@ class TargetState:
         self._last_error: ScrapeError | None = None
         self._malformed = 0
         self._restarts = 0
+        self._overflow = Overflow()
         self._overflowed = 0
+        self._overflowed_positions = 0
 
     @property
     def polled(self) -> bool:
@@ -84,9 +90,12 @@ class TargetState:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """Takes in one poll's page; see ``ScrapeSink``."""
         restarted = self._restarted(page.process_start)
-        engines = self._bounded(page.engines)
+        engines = self._bounded(page)
         totals = [self._observe(at, engine, page.process_start) for engine in engines]
         self._restarts += any(total.restarted for total in totals) if restarted is None else restarted
+        self._overflowed_positions += sum(
+            max(len(engine.accepted_per_position) - self._max_positions, 0) for engine in engines
+        )
         several = page.process_start is None
         self._limitations = {engine.key: limitations(engine, several_processes=several) for engine in engines}
         if page.version is not VersionFamily.UNKNOWN:
@@ -118,6 +127,7 @@ class TargetState:
             self._malformed,
             self._restarts,
             self._overflowed,
+            self._overflowed_positions,
             self._version,
             tuple(
                 state.report(key, now, fresh=up and state.seen_at == self._last_scrape, history=history)
@@ -135,33 +145,30 @@ class TargetState:
     def _restarted(self, process_start: float | None) -> bool | None:
         """Whether vLLM's process is another than at the last poll; None where the pages don't tell."""
         before, self._process_start = self._process_start, process_start
-        return _is_another(before, process_start)
+        return is_another(before, process_start)
 
     def _observe(self, at: float, engine: EngineSnapshot, process_start: float | None) -> Totals:
         state = self._engines.get(engine.key)
         if state is None:
             state = self._engines[engine.key] = EngineState(self._windows)
         # By engine, since one may show up only some polls after its process restarted.
-        restarted = _is_another(state.process_start, process_start)
+        # ``other`` is carried on already.
+        restarted = False if engine.key == OTHER else is_another(state.process_start, process_start)
         state.process_start = process_start
         return state.observe(at, engine, restarted=restarted)
 
-    def _bounded(self, engines: tuple[EngineSnapshot, ...]) -> list[EngineSnapshot]:
+    def _bounded(self, page: PageSnapshot) -> list[EngineSnapshot]:
         """The engines under their own keys up to the bound, first come first served, the rest as ``other``."""
         own = [key for key in self._engines if key != OTHER]
         free = self._max_engines - len(own)
-        new = [engine.key for engine in engines if engine.key not in self._engines]
+        new = [engine.key for engine in page.engines if engine.key not in self._engines]
         kept = {*own, *new[:free]}
-        rest = [engine for engine in engines if engine.key not in kept]
+        rest = [engine for engine in page.engines if engine.key not in kept]
         self._overflowed += len(rest)
-        inside = [engine for engine in engines if engine.key in kept]
-        return [*inside, merge(rest)] if rest else inside
+        other = self._overflow.merged(rest, page.process_start)
+        inside = [engine for engine in page.engines if engine.key in kept]
+        return inside if other is None else [*inside, other]
 
     def _forget(self, before: float) -> None:
         """Drops engines that a living vLLM has not shown for a long time: another model is served now."""
         self._engines = {key: state for key, state in self._engines.items() if state.seen_at >= before}
-
-
-def _is_another(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times are two processes'; None where one is not told."""
-    return None if before is None or now is None else before != now

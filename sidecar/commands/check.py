@@ -52,6 +52,7 @@ _REMEDIES = {
     "too_large": "limits.page_bytes and limits.series set what is read at most.",
     "not_an_exposition": "this is no metrics page; is it vLLM's own address?",
     "truncated": "something between here and vLLM cuts the page off.",
+    "another_server": "give each vLLM server a sidecar, or a target, of its own.",
     "no_vllm_metrics": "this is another program's page; is it vLLM's own address?",
 }
 

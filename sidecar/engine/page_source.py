@@ -6,6 +6,7 @@ an empty page, and a proxy in between may not pass it. So it is used only after 
 the whole page has, and the whole page is fetched again every minute, and whenever the filtered one changes.
 """
 
+import asyncio
 from urllib.parse import quote
 
 from sidecar.engine import names
@@ -13,10 +14,12 @@ from sidecar.engine.exposition import Layout, Page, PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.lines import PageLimits, Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import BadStatus, Interrupted, PageError, ScrapeError
+from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError
 
 WHOLE_PAGE = "/metrics"
+LARGE = 256 * 1024  # bytes: several times a page of eight engines
 RECHECK = 60  # filtered polls between two whole pages
+REFUSALS = 5  # of an older process's page in a row, then it is believed
 RETRY = 600  # whole pages before a filter that failed is tried again
 
 
@@ -34,6 +37,8 @@ class PageSource:
         self._expected: frozenset[Series] = frozenset()
         self._proven: Layout | None = None
         self._process_start: float | None = None  # on the last whole page
+        self._newest: float | None = None  # the start of the newest process that answered
+        self._refused = 0
         self._filtered_left = 0
         self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting; empty once a poll failed
@@ -50,10 +55,23 @@ class PageSource:
             ScrapeError: as ``Fetcher.get``, ``PageReader.read`` and ``SnapshotReader.read`` do.
         """
         try:
-            return await self._next()
+            snapshot = await self._next()
+            self._same_server(snapshot.process_start)
         except ScrapeError:
             self.whole_page = b""
             raise
+        return snapshot
+
+    def _same_server(self, started: float | None) -> None:
+        """Refuses an older process's page: behind a load balancer two servers' counters would look like restarts.
+
+        One that keeps answering is believed: the clock was set back, or the newer one has gone.
+        """
+        if started is None or self._newest is None or started >= self._newest or self._refused >= REFUSALS:
+            self._newest, self._refused = started, 0
+            return
+        self._refused += 1
+        raise AnotherServer("several vLLM servers answer at this address; the sidecar needs one of its own")
 
     async def _next(self) -> PageSnapshot:
         if self._filter and self._filtered_left > 0:
@@ -69,7 +87,7 @@ class PageSource:
     async def _filtered_page(self) -> Page | None:
         """A filtered page that holds what the whole one held; None where it does not, or can't be had."""
         try:
-            page = self._part_pages.read(await self._fetcher.get(self._filter))
+            page = await _read(self._part_pages, await self._fetcher.get(self._filter))
         except (BadStatus, Interrupted, PageError):
             page = None
         if page is not None and page.layout is not self._proven:
@@ -85,7 +103,7 @@ class PageSource:
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
         # Between filtered pages whole ones are rare, so each is searched for what is new.
-        page = self._whole_pages.read(body, thorough=self._proven is not None)
+        page = await _read(self._whole_pages, body, thorough=self._proven is not None)
         snapshot = self._whole_snapshots.read(page)
         self._process_start = snapshot.process_start
         self.whole_page = body
@@ -103,3 +121,10 @@ class PageSource:
         query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted(asked))
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
+
+
+async def _read(reader: PageReader, body: bytes, *, thorough: bool = False) -> Page:
+    """Reads a page; a large one in a thread, so that whatever else this loop does goes on."""
+    if len(body) > LARGE:
+        return await asyncio.to_thread(reader.read, body, thorough=thorough)
+    return reader.read(body, thorough=thorough)

@@ -29,7 +29,7 @@ class Timeline:
     """
 
     def __init__(self, history: float, max_readings: int = 10_000) -> None:
-        """Keeps ``history`` seconds, and never more than ``max_readings`` polls."""
+        """Keeps ``history`` seconds and ``max_readings`` polls at most, and up to 64 more between two clean-ups."""
         self._history = history
         self._max = max_readings
         self._times: list[float] = []

@@ -68,14 +68,12 @@ def _add_target(families: Families, report: TargetReport, options: ExportOptions
     families.add(metrics.VLLM_RESTARTS, report.restarts)
     if report.up:
         families.add(metrics.VLLM_INFO, 1, report.version)
-    overflowed_positions = 0
     for engine in report.engines:
         add_engine(families, engine, report.limitations.get(engine.key, frozenset()), options.max_positions)
-        overflowed_positions += len(engine.accepted_per_position) > options.max_positions
     if report.requests is not None:
         add_requests(families, report.requests, fresh=report.up, max_positions=options.max_positions)
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
-    families.add(metrics.LABEL_OVERFLOW, overflowed_positions, "position")
+    families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
 
 
 def _scrape_reasons() -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency
+from sidecar.analysis.limitation import Limitation
 from sidecar.engine.names import Counter, Gauge
 from sidecar.export import metrics
 from sidecar.export.families import Families
@@ -26,7 +27,7 @@ _GAUGES = {
 }
 
 
-def add_engine(families: Families, engine: EngineReport, limitations: Iterable[str], max_positions: int) -> None:
+def add_engine(families: Families, engine: EngineReport, limitations: Iterable[Limitation], max_positions: int) -> None:
     """Adds what is known of one engine; accepted tokens past ``max_positions`` go under position ``other``."""
     for counter, metric in _COUNTERS.items():
         families.add(metric, engine.counters.get(counter), *engine.key)
@@ -37,7 +38,8 @@ def add_engine(families: Families, engine: EngineReport, limitations: Iterable[s
         families.add(metric, engine.gauges.get(gauge), *engine.key)
     families.add(metrics.KV_CACHE_PEAK, engine.kv_cache_peak, *engine.key)
     families.add(metrics.KV_CACHE_CAPACITY, engine.kv_cache_capacity_tokens, *engine.key)
-    families.add_histogram(metrics.KV_CACHE_SAMPLED, engine.kv_cache_usages, *engine.key)
+    if engine.kv_cache_usages.count:  # each poll of an engine that tells its usage is one
+        families.add_histogram(metrics.KV_CACHE_SAMPLED, engine.kv_cache_usages, *engine.key)
     if Counter.DRAFT_TOKENS in engine.counters:
         families.add_histogram(metrics.ENGINE_WINDOW_ACCEPTANCE, engine.window_acceptances, *engine.key)
     for phase, latency in engine.latencies.items():

@@ -58,7 +58,9 @@ VLLM_INFO = _gauge("vllm_info", "1; which vLLM the page looks like.", "version")
 INTERNAL_ERRORS = _counter(
     "internal_errors", "Failures of the sidecar's own, by the part that was started again.", "part"
 )
-LABEL_OVERFLOW = _counter("label_overflow", "Values that were exported as 'other' to bound the series.", "label")
+LABEL_OVERFLOW = _counter(
+    "label_overflow", "Label values that went under 'other' to bound the series, poll by poll.", "label"
+)
 THRESHOLD = _gauge("threshold", "Every threshold in force, for rules and dashboards to read.", "name")
 
 # vLLM's counters under one name for every version, carried on across its restarts.

@@ -1,5 +1,6 @@
 """Asking vLLM for only what is used: taken up where it is proven, given up where it is not."""
 
+import re
 from urllib.parse import parse_qs
 
 import pytest
@@ -8,8 +9,8 @@ from engine_tools import snapshot
 
 from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import PageLimits
-from sidecar.engine.page_source import RECHECK, PageSource
-from sidecar.errors import BadStatus, ScrapeError
+from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
+from sidecar.errors import AnotherServer, BadStatus, ScrapeError
 
 
 class FakePage:
@@ -129,7 +130,7 @@ async def test_another_vllm_behind_the_same_address_is_seen_in_the_same_poll(cha
     for _ in range(3):
         await source.next()
     before = vllm.whole
-    vllm.body = recorded(changed)
+    vllm.body = re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.8e+09", recorded(changed))
     found = await source.next()
     assert found.process_start == snapshot(vllm.body).process_start
     assert {engine.key for engine in found.engines} == {engine.key for engine in snapshot(vllm.body).engines}
@@ -137,6 +138,22 @@ async def test_another_vllm_behind_the_same_address_is_seen_in_the_same_poll(cha
         last = await source.next()
     assert same(last, vllm.body)
     assert vllm.whole > before
+
+
+async def test_an_older_process_is_refused_until_it_insists(vllm, source):
+    newest, older = vllm.body, re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.7e+09", vllm.body)
+    await source.next()
+    for _ in range(2 * REFUSALS):  # two servers that answer in turn: only the newer one's numbers are taken
+        vllm.body = older
+        with pytest.raises(AnotherServer):
+            await source.next()
+        vllm.body = newest
+        await source.next()
+    vllm.body = older
+    for _ in range(REFUSALS):
+        with pytest.raises(AnotherServer):
+            await source.next()
+    assert (await source.next()).process_start == 1.7e9
 
 
 async def test_restart_shows_on_a_filtered_page(vllm, source):

@@ -75,7 +75,7 @@ class EngineDriver:
         *,
         speed: float,
         on_step: Callable[[StepReport, Load], None],
-        on_abort: Callable[[FinishedGeneration, Load], None],
+        on_abort: Callable[[Load], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -122,7 +122,7 @@ class EngineDriver:
         for generation in generations:
             finished = self._engine.abort(generation, self._clock())
             if finished is not None:
-                self._on_abort(finished, self._engine.load)
+                self._on_abort(self._engine.load)
 
     async def _run(self) -> None:
         try:

@@ -65,7 +65,7 @@ async def test_requests_for_several_choices_draft_beyond_what_responses_tell(cou
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_client_that_goes_away_shows_as_abort(client, counters, eventually, stream):
+async def test_client_that_goes_away_ends_its_generation(client, counters, eventually, stream):
     async with SimulatedVllm() as sim:
         request = asyncio.create_task(read_all(client, f"{sim.url}/v1/completions", LONG | {"stream": stream}))
         await eventually(lambda: sim.page.value("generation_tokens") > 5)
@@ -73,7 +73,7 @@ async def test_client_that_goes_away_shows_as_abort(client, counters, eventually
         request.cancel()
         await eventually(lambda: sim.engine.load.running == 0)
         read = await counters(sim)
-        assert value(read, "request_success_total", ("finished_reason", "abort")) == 1
+        assert value(read, "request_success_total", ("finished_reason", "abort")) == 0  # as vLLM 0.32
         assert value(read, "num_requests_running") == value(read, "kv_cache_usage_perc") == 0
         tokens = value(read, "generation_tokens_total")
         assert (await read_all(client, f"{sim.url}/v1/completions", {"prompt": "b", "max_tokens": 1}))[0] == 200

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 LAB ?= $(abspath ../shared/lab)
-DEBIAN := prometheus prometheus-alertmanager
+DEBIAN := prometheus prometheus-alertmanager chromium nginx-light
 
 .PHONY: help demo run test test-lab check lint types format docs docs-check bench lock build clean
 .DEFAULT_GOAL := help

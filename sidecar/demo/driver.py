@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from sidecar.demo.engine import Engine
 from sidecar.demo.generation import (
-    FinishedGeneration,
     FinishReason,
     Fork,
     Generation,

@@ -28,7 +28,7 @@ def eventually():
 
     async def wait(condition):
         async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110 - what is waited for is another's state, without an event
+            while not condition():
                 await asyncio.sleep(0.005)
 
     return wait

@@ -1,0 +1,113 @@
+"""A real Chromium, driven over its own debugging protocol."""
+
+import asyncio
+import base64
+import itertools
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-port=0"
+)
+
+
+class Tab:
+    """One page of the browser."""
+
+    def __init__(self, socket):
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self.events = []
+
+    async def call(self, method, **parameters):
+        number = next(self._numbers)
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        async with asyncio.timeout(30):
+            while True:
+                message = await self._socket.receive_json()
+                if message.get("id") == number:
+                    assert "error" not in message, message
+                    return message["result"]
+                self.events.append(message)
+
+    async def open(self, url, width=1100, height=1000, *, dark=False):
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            await self.call(f"{domain}.enable")
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        await self.call("Page.navigate", url=url)
+        await self.until("document.readyState === 'complete' && document.getElementById('content') !== null")
+
+    async def value(self, expression):
+        result = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        return result["result"].get("value")
+
+    async def until(self, expression):
+        async with asyncio.timeout(30):
+            while not await self.value(expression):
+                await asyncio.sleep(0.05)
+
+    async def screenshot(self, path: Path):
+        picture = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(picture["data"]))
+
+    def requested(self):
+        """Every address that the page asked for."""
+        return [
+            event["params"]["request"]["url"] for event in self.events if event["method"] == "Network.requestWillBeSent"
+        ]
+
+    def complaints(self):
+        """What the browser has to say against the page: errors of scripts and of the security policy."""
+        told = [event for event in self.events if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}]
+        return [event["params"] for event in told if "favicon" not in str(event)]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """``async with browser() as tab``."""
+
+    @asynccontextmanager
+    async def start():
+        profile = tmp_path / "profile"
+        process = await asyncio.create_subprocess_exec(
+            *("chromium", *_FLAGS.split(), f"--user-data-dir={profile}", "about:blank"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+                while b"DevTools listening on" not in (line := await process.stderr.readline()):
+                    assert line, "chromium ended"
+                port = line.decode().split(":")[-1].split("/")[0]
+                async with session.put(f"http://127.0.0.1:{port}/json/new") as response:
+                    address = (await response.json())["webSocketDebuggerUrl"]
+                draining = asyncio.create_task(process.stderr.read())
+            async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
+                yield Tab(socket)
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+        finally:
+            process.kill()
+            await process.wait()
+
+    return start
+
+
+def pytest_addoption(parser):
+    parser.addoption("--screenshots", type=Path, help="keep the pages' pictures in this folder")
+
+
+@pytest.fixture
+def pictures(request, tmp_path):
+    """Where screenshots go."""
+    folder = request.config.getoption("--screenshots") or tmp_path
+    folder.mkdir(exist_ok=True)
+    return folder

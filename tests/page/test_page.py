@@ -1,0 +1,103 @@
+"""The page at ``/`` as a person sees it, in a real browser."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sidecar.app import running
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.settings import load_settings
+
+pytestmark = pytest.mark.servers
+
+COLD = {0.0: 3, 0.2: 2}
+HOT = {0.0: 3, 0.2: 1, 0.6: 2, 1.0: 4}
+QUICK = {
+    "SPECDEC_LISTEN": "127.0.0.1:0",
+    "SPECDEC_SCRAPE_INTERVAL": "0.2s",
+    "SPECDEC_LATENCY_WINDOW": "10s",
+    "SPECDEC_THRESHOLDS__MIN_REQUESTS": "3",
+}
+
+
+@asynccontextmanager
+async def watched(port, mix, **environment):
+    """A simulated vLLM, traffic for it through the proxy, and the sidecar's page."""
+    async with SimulatedVllm(SimulatorOptions(speed=3)) as vllm:
+        environment = QUICK | {"SPECDEC_VLLM_URL": vllm.url} | environment
+        target = vllm.url
+        if environment.get("SPECDEC_REQUESTS__SOURCE") == "proxy":
+            environment["SPECDEC_PROXY__LISTEN"] = f"127.0.0.1:{port}"
+            target = f"http://127.0.0.1:{port}"
+        async with running(load_settings(None, environment)) as address:
+            traffic = Traffic(TrafficOptions(target, phases=(Phase(120, mix),)))
+            sending = asyncio.create_task(traffic.run())
+            try:
+                yield vllm, f"http://{address}/"
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+
+PROXY = {"SPECDEC_REQUESTS__SOURCE": "proxy"}
+TEXT = "document.getElementById('content').innerText"
+
+
+async def test_healthy(browser, pictures, unused_tcp_port):
+    async with watched(unused_tcp_port, COLD, **PROXY) as (_, url), browser() as tab:
+        await tab.open(url)
+        await tab.until(f"{TEXT}.includes('Speculation pays at every temperature.')")
+        await tab.until("document.querySelectorAll('.bucket.good .bar svg').length === 2")
+        await tab.screenshot(pictures / "healthy.png")
+        assert tab.complaints() == []
+        assert {address.split("/")[2] for address in tab.requested()} == {url.split("/")[2]}
+
+
+async def test_a_failing_bucket(browser, pictures, unused_tcp_port):
+    async with watched(unused_tcp_port, HOT, **PROXY) as (_, url), browser() as tab:
+        await tab.open(url, dark=True)
+        await tab.until(f"{TEXT}.includes('Speculation loses at temperature 0.7-1')")
+        assert "net negative" in await tab.value("document.querySelector('.bucket.bad').innerText")
+        await tab.screenshot(pictures / "failing.png")
+        assert tab.complaints() == []
+
+
+async def test_vllm_down_and_back_without_a_reload(browser, pictures, unused_tcp_port):
+    async with watched(unused_tcp_port, COLD, **PROXY) as (vllm, url), browser() as tab:
+        await tab.open(url)
+        await tab.value("window.same = true")
+        await tab.until(f"{TEXT}.includes('KV cache')")
+        vllm.faults.set("error_500")
+        await tab.until(f"{TEXT}.includes('vLLM does not answer.')")
+        assert "status: status 500" in await tab.value(TEXT)
+        await tab.screenshot(pictures / "down.png")
+        vllm.faults.clear()
+        await tab.until(f"{TEXT}.includes('KV cache')")
+        assert await tab.value("window.same") is True  # it is still the same document
+
+
+async def test_no_request_source_says_what_to_set(browser, pictures, unused_tcp_port):
+    async with watched(unused_tcp_port, COLD) as (_, url), browser() as tab:
+        await tab.open(url)
+        await tab.until(f"{TEXT}.includes('Speculation pays on average.')")
+        assert "SPECDEC_REQUESTS__SOURCE" in await tab.value(TEXT)
+        await tab.screenshot(pictures / "no-source.png")
+
+
+async def test_phone(browser, pictures, unused_tcp_port):
+    async with watched(unused_tcp_port, HOT, **PROXY) as (_, url), browser() as tab:
+        await tab.open(url, width=390, height=844)
+        await tab.until("document.querySelectorAll('.bucket').length >= 3")
+        await tab.screenshot(pictures / "phone.png")
+        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+async def test_a_sidecar_that_stops_dims_what_is_shown(browser, unused_tcp_port):
+    async with browser() as tab:
+        async with watched(unused_tcp_port, COLD) as (_, url):
+            await tab.open(url)
+            await tab.until(f"{TEXT}.includes('KV cache')")
+        await tab.until("document.getElementById('content').classList.contains('stale')")

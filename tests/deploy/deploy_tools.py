@@ -4,8 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-from kustomize_tools import build, merge
+from kustomize_tools import build, merge, read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -83,10 +82,6 @@ def _kserve() -> dict:
     pod = read(INTEGRATIONS / "kserve" / "llminferenceservice.yaml")["spec"]["template"]
     [engine] = pod["containers"]
     return {**pod, "containers": [{"image": "x", **engine}]}  # KServe's own template has the image
-
-
-def read(path: Path) -> dict:
-    return yaml.safe_load(path.read_text())
 
 
 def container(pod: dict, name: str) -> dict:

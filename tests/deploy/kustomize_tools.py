@@ -18,12 +18,23 @@ _MERGE_KEYS = {
     "volumeMounts": "mountPath",
 }
 _ORDER = {"ports": ("containerPort", "port")}
+# The same language; in C, for the dashboards are long.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _KNOWN = {"apiVersion", "kind", "resources", "patches", "labels"}
+
+
+def read(path: Path) -> dict:
+    return yaml.load(path.read_text(), _LOADER)
+
+
+def read_all(text: str) -> list[dict]:
+    """Every document that is not empty."""
+    return [one for one in yaml.load_all(text, _LOADER) if one]
 
 
 def build(folder: Path) -> list[dict]:
     """The objects that ``kubectl kustomize FOLDER`` prints, in no particular order."""
-    plan = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    plan = read(folder / "kustomization.yaml")
     assert set(plan) <= _KNOWN, f"kustomize_tools does not know {set(plan) - _KNOWN}"
     objects: list[dict] = []
     for name in plan["resources"]:
@@ -31,9 +42,9 @@ def build(folder: Path) -> list[dict]:
         if path.is_dir():
             objects += build(path)
         else:
-            objects += [one for one in yaml.safe_load_all(path.read_text()) if one]
+            objects += read_all(path.read_text())
     for patch in plan.get("patches", []):
-        _apply(objects, yaml.safe_load((folder / patch["path"]).read_text()), patch.get("target"))
+        _apply(objects, read(folder / patch["path"]), patch.get("target"))
     for label in plan.get("labels", []):
         for one in objects:
             one["metadata"].setdefault("labels", {}).update(label["pairs"])

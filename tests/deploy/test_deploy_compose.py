@@ -4,7 +4,8 @@ import shutil
 import subprocess
 
 import pytest
-from deploy_tools import DEPLOY, option, read
+from deploy_tools import DEPLOY, ROOT, option
+from kustomize_tools import read
 
 from sidecar import __version__
 from sidecar.cli import parser
@@ -70,6 +71,20 @@ def test_configuration_files_that_commands_name_lie_in_what_is_mounted(services)
         assert [(FOLDER / source).is_file() for source in inside] == [True], path
 
 
+def test_grafana_finds_its_dashboards_and_the_servers_that_it_asks(services):
+    provisioning = ROOT / "dashboards" / "provisioning"
+    [provider] = read(provisioning / "dashboards" / "specdec.yaml")["providers"]
+    places = dict(reversed(mount.split(":")[:2]) for mount in services["grafana"]["volumes"])
+    assert list((FOLDER / places[provider["options"]["path"]]).glob("*.json"))
+    assert (FOLDER / places["/etc/grafana/provisioning"]).resolve() == provisioning
+    sources = read(provisioning / "datasources" / "prometheus.yaml")["datasources"]
+    for source in sources:
+        host, _, port = source["url"].removeprefix("http://").partition(":")
+        assert f"127.0.0.1:{port}:{port}" in services[host]["ports"]
+    [interval] = [source["jsonData"]["timeInterval"] for source in sources if source["type"] == "prometheus"]
+    assert interval == read(FOLDER / "prometheus.yaml")["global"]["scrape_interval"]
+
+
 def test_prometheus_finds_the_rules_where_they_are_mounted(services):
     [pattern] = read(FOLDER / "prometheus.yaml")["rule_files"]
     places = dict(reversed(mount.split(":")[:2]) for mount in services["prometheus"]["volumes"])
@@ -105,7 +120,7 @@ def test_everything_but_vllm_runs_with_a_read_only_root_and_no_capability(servic
 
 def test_the_sidecars_command_and_settings_are_ones_that_it_takes(services):
     for name in ("demo", "specdec-sidecar"):
-        parser().parse_args(services[name]["command"])
+        parser(services[name]["command"]).parse_args(services[name]["command"])
     one = services["specdec-sidecar"]
     settings = load_settings(None, one["environment"])
     assert settings.requests.source == "proxy"

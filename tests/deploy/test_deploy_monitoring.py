@@ -5,12 +5,9 @@ import json
 import pytest
 import yaml
 from deploy_tools import KUBERNETES, ROOT, generated
+from kustomize_tools import read, read_all
 
 MADE = ("rules.yaml", "dashboards.yaml")
-
-
-def documents(path):
-    return [one for one in yaml.safe_load_all(path.read_text()) if one]
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -23,16 +20,16 @@ def test_what_is_committed_is_what_the_generator_makes(name, tmp_path):
 
 def test_every_rule_file_is_there_group_for_group():
     expected = [
-        content["groups"]
-        for path in sorted((ROOT / "alerts").glob("*.yaml"))
-        if "groups" in (content := yaml.safe_load(path.read_text()))
+        content["groups"] for path in sorted((ROOT / "alerts").glob("*.yaml")) if "groups" in (content := read(path))
     ]
     assert expected
-    assert [one["spec"]["groups"] for one in documents(KUBERNETES / "monitoring" / "rules.yaml")] == expected
+    assert [
+        one["spec"]["groups"] for one in read_all((KUBERNETES / "monitoring" / "rules.yaml").read_text())
+    ] == expected
 
 
 def test_every_dashboard_is_there_to_the_byte_under_the_label_that_grafana_looks_for():
-    made = documents(KUBERNETES / "monitoring" / "dashboards.yaml")
+    made = read_all((KUBERNETES / "monitoring" / "dashboards.yaml").read_text())
     assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in made)
     found = {name: text for one in made for name, text in one["data"].items()}
     assert found == {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
@@ -45,27 +42,27 @@ def sources(tmp_path):
     (root / "alerts").mkdir(parents=True)
     (root / "dashboards").mkdir()
     (root / "out").mkdir()
-    rule = {"alert": "A", "expr": "a > 1\nand b", "annotations": {"d": "{{ $value }} – μs"}}
+    rule = {"alert": "A", "expr": "a > 1\nand b", "annotations": {"d": "{{ $value }} … é"}}
     groups = [{"name": "g", "rules": [rule]}]
     (root / "alerts" / "my_rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
     (root / "alerts" / "tests.yaml").write_text("rule_files: [my_rules.yaml]\ntests: []\n")
-    (root / "dashboards" / "one.json").write_text('{"title": "µ",\n "uid": "x"}\n')
+    (root / "dashboards" / "one.json").write_text('{"title": "é",\n "uid": "x"}\n')
     return root
 
 
 def test_a_rule_keeps_its_text_and_unit_tests_are_no_rules(sources):
     assert generated(sources / "out", root=sources).returncode == 0
-    [one] = documents(sources / "out" / "rules.yaml")
+    [one] = read_all((sources / "out" / "rules.yaml").read_text())
     assert one["metadata"]["name"] == "specdec-my-rules"
-    assert one["spec"]["groups"] == yaml.safe_load((sources / "alerts" / "my_rules.yaml").read_text())["groups"]
-    [board] = documents(sources / "out" / "dashboards.yaml")
-    assert board["data"] == {"one.json": '{"title": "µ",\n "uid": "x"}\n'}
+    assert one["spec"]["groups"] == read(sources / "alerts" / "my_rules.yaml")["groups"]
+    [board] = read_all((sources / "out" / "dashboards.yaml").read_text())
+    assert board["data"] == {"one.json": '{"title": "é",\n "uid": "x"}\n'}
 
 
 def test_without_dashboards_the_generated_files_are_still_ones_that_kustomize_reads(sources):
     (sources / "dashboards" / "one.json").unlink()
     assert generated(sources / "out", root=sources).returncode == 0
-    assert documents(sources / "out" / "dashboards.yaml") == []
+    assert read_all((sources / "out" / "dashboards.yaml").read_text()) == []
 
 
 @pytest.mark.parametrize(

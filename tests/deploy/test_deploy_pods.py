@@ -18,9 +18,8 @@ from deploy_tools import (
     option,
     overlay_pod,
     pods,
-    read,
 )
-from kustomize_tools import build
+from kustomize_tools import build, read
 
 from sidecar import __version__
 from sidecar.cli import main

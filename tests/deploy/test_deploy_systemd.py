@@ -56,7 +56,7 @@ def test_little_is_left_that_the_service_could_do(tmp_path):
 def test_the_command_is_one_that_the_sidecar_has():
     program, *arguments = value("ExecStart").split()
     assert program.endswith("/specdec-sidecar")
-    assert parser().parse_args(arguments).command == "run"
+    assert parser(arguments).parse_args(arguments).command == "run"
 
 
 def test_it_has_the_time_to_let_requests_end():

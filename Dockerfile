@@ -1,0 +1,48 @@
+# scripts/image builds this with docker, podman or buildah; any image with Python 3.11 to 3.13 and its venv module serves
+# as BASE. The tag names one release of Python; a digest could not be checked where this was written: add yours.
+ARG BASE=docker.io/library/python:3.13.11-slim-bookworm
+
+FROM ${BASE} AS build
+WORKDIR /src
+# pip installs from the first venv into the second, which so holds nothing but what runs.
+RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/specdec
+COPY requirements.lock requirements-dev.lock ./
+RUN /tools/bin/pip --python /opt/specdec/bin/python install --no-cache-dir --no-compile --disable-pip-version-check \
+        --only-binary :all: --require-hashes -r requirements.lock
+# The build backend comes from the lock file too; one that is missing here fails for want of a hash.
+RUN awk '/^[a-z]/ { wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } wanted' \
+        requirements-dev.lock > build.lock \
+    && /tools/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary :all: --require-hashes \
+        -r build.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY sidecar ./sidecar
+# Compiled here, since the root file system is read-only when it runs; the hashes make the result independent of dates.
+RUN /tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist . \
+    && /tools/bin/pip --python /opt/specdec/bin/python install --no-cache-dir --no-compile --no-deps --no-index \
+        --disable-pip-version-check /dist/*.whl \
+    && /opt/specdec/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/specdec/lib
+
+FROM ${BASE}
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="specdec-sidecar" \
+      org.opencontainers.image.description="Knows, in production, whether speculative decoding pays: a sidecar for vLLM" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# Nothing is installed at run time. The socket's folder is for runs without a volume there.
+RUN rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/local/lib/python3.*/ensurepip /usr/local/bin/pip* \
+    && mkdir -p /run/specdec && chown 65532:65532 /run/specdec
+COPY --from=build /opt/specdec /opt/specdec
+ENV PATH=/opt/specdec/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+# A number, so that Kubernetes can see that it is not root.
+USER 65532:65532
+WORKDIR /
+# The page and /metrics; the proxy; traces.
+EXPOSE 9911 8080 4318
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=5s --start-period=15s CMD ["specdec-sidecar", "healthcheck"]
+ENTRYPOINT ["specdec-sidecar"]
+CMD ["run"]

@@ -1,0 +1,98 @@
+"""Wraps Prometheus' rule files and Grafana's dashboards in the objects that Kubernetes takes them from.
+
+Usage: manifests_generate.py FOLDER   from the repository's root; writes FOLDER/rules.yaml and FOLDER/dashboards.yaml.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_HEADER = "# Made by scripts/manifests from {source}: edit there.\n"
+_LABELS = {"app.kubernetes.io/name": "specdec-sidecar"}
+_CONFIG_MAP_BYTES = 1024 * 1024  # Kubernetes takes no larger one
+_FOLDER_ANNOTATION = "grafana_folder"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Multi-line text as a literal block, so that a reviewer sees the lines."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def main(alerts: Path, dashboards: Path, out: Path) -> int:
+    """Returns 0 with both files written, 1 where a dashboard is too large or not JSON."""
+    rules = [prometheus_rule(path) for path in sorted(alerts.glob("*.y*ml")) if _groups(path)]
+    try:
+        maps = [config_map(path) for path in sorted(dashboards.glob("*.json"))]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    _write(out / "rules.yaml", alerts, rules)
+    _write(out / "dashboards.yaml", dashboards, maps)
+    print(f"{len(rules)} PrometheusRules and {len(maps)} dashboards in {out}")
+    return 0
+
+
+def prometheus_rule(path: Path) -> dict[str, Any]:
+    """One rule file as a PrometheusRule, its groups untouched."""
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": _name(path), "labels": _LABELS},
+        "spec": {"groups": _groups(path)},
+    }
+
+
+def config_map(path: Path) -> dict[str, Any]:
+    """One dashboard as the ConfigMap that Grafana's sidecar looks for.
+
+    Raises:
+        ValueError: it is not JSON, or larger than a ConfigMap may be.
+    """
+    text = path.read_text(encoding="utf-8")
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if len(text.encode()) > _CONFIG_MAP_BYTES:
+        raise ValueError(f"{path} is larger than a ConfigMap may be")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"{_name(path)}-dashboard",
+            "labels": _LABELS | {"grafana_dashboard": "1"},
+            "annotations": {_FOLDER_ANNOTATION: "specdec-sidecar"},
+        },
+        "data": {path.name: text},
+    }
+
+
+def _groups(path: Path) -> list[Any]:
+    """A rule file's groups; none for YAML of another kind, such as the rules' unit tests."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    groups = document.get("groups") if isinstance(document, dict) else None
+    return groups if isinstance(groups, list) else []
+
+
+def _name(path: Path) -> str:
+    stem = path.stem.lower().replace("_", "-")
+    return stem if stem.startswith("specdec") else f"specdec-{stem}"
+
+
+def _write(path: Path, source: Path, documents: Iterable[Mapping[str, Any]]) -> None:
+    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    path.write_text(_HEADER.format(source=f"{source.name}/") + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path("alerts"), Path("dashboards"), Path(sys.argv[1])))

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
+from dashboard_tools import ROOT
 
-ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the builders are not part of the installed package
 
 RULES = """
@@ -43,7 +42,9 @@ class Prometheus:
     async def instant(self, expression):
         """The series that have a number now: pairs of labels and value."""
         data = await self._ask("query", query=expression)
-        return [(found["metric"], float(found["value"][1])) for found in data if not math.isnan(float(found["value"][1]))]
+        return [
+            (found["metric"], float(found["value"][1])) for found in data if not math.isnan(float(found["value"][1]))
+        ]
 
     async def over_time(self, expression, seconds=10):
         """The series that had a number lately: pairs of labels and latest value."""
@@ -76,11 +77,13 @@ def prometheus(http, tmp_path, unused_tcp_port):
     @asynccontextmanager
     async def run(addresses):
         (tmp_path / "rules.yml").write_text(RULES)
-        scrapes = {"job_name": "specdec", "static_configs": [{"targets": list(addresses)}]}
-        settings = {"scrape_interval": "1s", "scrape_timeout": "1s"}
-        config = {"global": settings, "rule_files": ["rules.yml"], "scrape_configs": [scrapes]}
-        (tmp_path / "prometheus.yml").write_text(json.dumps(config))
         base = f"127.0.0.1:{unused_tcp_port}"
+        scrapes = {"job_name": "specdec", "static_configs": [{"targets": list(addresses)}]}
+        # Other programs that Prometheus scrapes: itself, and one that is gone.
+        others = {"job_name": "others", "static_configs": [{"targets": [base, "127.0.0.1:1"]}]}
+        settings = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+        config = {"global": settings, "rule_files": ["rules.yml"], "scrape_configs": [scrapes, others]}
+        (tmp_path / "prometheus.yml").write_text(json.dumps(config))
         process = await asyncio.create_subprocess_exec(
             binary,
             f"--config.file={tmp_path / 'prometheus.yml'}",

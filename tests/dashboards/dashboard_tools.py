@@ -1,12 +1,14 @@
 """Reading a dashboard's JSON: its panels, its queries, and what a query selects."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import promql_parser
 
 from sidecar.export.metrics import Kind
 from sidecar.export.reference import all_metrics
 
+ROOT = Path(__file__).parents[2]
 RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
 RATES = {"rate", "irate", "increase"}
 
@@ -23,12 +25,13 @@ CONTRACT = dict(_on_the_page())  # by every name that a series can have
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a panel."""
+    """One query of a panel; ``columns`` are the labels that a table shows of it."""
 
     panel: str
     expr: str
     legend: str
     instant: bool
+    columns: frozenset
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,17 @@ def panels(page, *, rows=False):
 def queries(page):
     for panel in panels(page):
         for target in panel.get("targets", ()):
-            yield Query(panel["title"], target["expr"], target.get("legendFormat", ""), target["instant"])
+            legend = target.get("legendFormat", "")
+            yield Query(panel["title"], target["expr"], legend, target["instant"], _columns(panel))
+
+
+def _columns(panel):
+    """The labels among a table's columns, be it organized or a matrix."""
+    found = set()
+    for one in panel.get("transformations", ()):
+        found |= {name for name in one["options"].get("indexByName", ()) if not name.startswith("Value")}
+        found |= {one["options"][name] for name in ("rowField", "columnField") if name in one["options"]}
+    return frozenset(found)
 
 
 def annotations(page):
@@ -78,7 +91,9 @@ def selectors(expr):
         elif isinstance(node, promql_parser.MatrixSelector):
             ranges.append(node.range.total_seconds())
         elif isinstance(node, promql_parser.VectorSelector):
-            matchers = frozenset((one.name, one.op == promql_parser.MatchOp.Re, one.value) for one in node.matchers.matchers)
+            matchers = frozenset(
+                (one.name, one.op == promql_parser.MatchOp.Re, one.value) for one in node.matchers.matchers
+            )
             ranged = ranges.pop() if ranges else None
             found.append(Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged))
         return True

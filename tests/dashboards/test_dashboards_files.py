@@ -7,8 +7,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT
-from dashboard_tools import panels
+from dashboard_tools import ROOT, panels
 
 
 @pytest.fixture
@@ -36,6 +35,15 @@ def test_config_map_holds_the_same_dashboards_and_can_be_applied(pages):
         f"{uid}.json": page for uid, page in pages.items()
     }
     assert len(json.dumps(manifest)) < 256 * 1024  # as `kubectl apply` keeps it in an annotation
+
+
+def test_runbooks_are_where_one_says(builders, pages):
+    url = "https://wiki.example/runbooks"
+    for uid, page in pages.items():
+        (constant,) = [one for one in page["templating"]["list"] if one["name"] == "runbooks"]
+        elsewhere = builders.files(url)[f"{uid}.json"]
+        assert elsewhere == builders.files()[f"{uid}.json"].replace(constant["query"], url)
+        assert url in elsewhere
 
 
 def test_unknown_argument_writes_nothing():
@@ -66,7 +74,9 @@ def test_links_lead_to_pages_and_variables_there_are(pages):
         for panel in panels(page):
             fields = set(re.findall(r"\w+", " ".join(target["expr"] for target in panel.get("targets", ()))))
             for override in panel.get("fieldConfig", {}).get("overrides", ()):
-                for link in (one for found in override["properties"] if found["id"] == "links" for one in found["value"]):
+                for link in (
+                    one for found in override["properties"] if found["id"] == "links" for one in found["value"]
+                ):
                     links += 1
                     for uid in re.findall(r"/d/([\w-]+)", link["url"]):
                         assert uid in pages
@@ -86,7 +96,12 @@ def test_first_screen_answers_before_any_scrolling(pages):
     """Whether it pays, where not, since when and what fires stand above the fold, in an open row."""
     for uid, titles in {
         "specdec-operator": {"Does speculation pay?", "Where it loses", "Alerts firing", "Is this page live?"},
-        "specdec-fleet": {"Pods losing", "vLLMs down", "Alerts firing", "Worst verdict by model: which, and since when"},
+        "specdec-fleet": {
+            "Pods losing",
+            "vLLMs down",
+            "Alerts firing",
+            "Worst verdict by model: which, and since when",
+        },
     }.items():
         top = {panel["title"] for panel in pages[uid]["panels"] if panel["gridPos"]["y"] < 9}
         assert titles <= top

@@ -17,12 +17,14 @@ from sidecar.settings import load_settings
 # Queries without data in healthy traffic, by their panel and legend; each with its reason.
 EMPTY = {
     ("What vLLM's page does not tell", ""): "the simulated vLLM's page tells everything",
+    ("Alerts sent straight to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
 }
-# Legends that name a label which healthy series may lack.
-OPTIONAL = {
-    "target": "only where a sidecar has several targets",
-    "model_name": "the series 'nowhere' stands for every model",
-    "temperature": "the tests' own alerts have none",
+# Labels that the series here lack, by panel; each with its reason.
+LACKING = {
+    "target": "no sidecar here has several targets",
+    "Alerts firing: temperature": "the tests' own alerts have none",
+    "Alerts firing: model_name": "the tests' own alerts have none",
+    "Alerts firing over time: temperature": "the tests' own alerts have none",
 }
 
 
@@ -35,7 +37,7 @@ def sidecar(tmp_path, unused_tcp_port_factory):
         port = unused_tcp_port_factory()
         config = tmp_path / f"{speculative_tokens}.yaml"
         seconds = {"p50": 0.01, "p99": 0.02}
-        baseline = {phase: seconds for phase in ("ttft", "itl", "tpot", "e2e", "queue")}
+        baseline = dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), seconds)
         config.write_text(json.dumps({"baseline": {"demo": baseline}}))
         simulated = SimulatorOptions(speed=4.0, num_speculative_tokens=speculative_tokens)
         async with SimulatedVllm(simulated) as vllm:
@@ -46,7 +48,9 @@ def sidecar(tmp_path, unused_tcp_port_factory):
                 "SPECDEC_SCRAPE_CPU_SHARE": "1",
                 "SPECDEC_REQUESTS__SOURCE": source,
                 "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
-                "SPECDEC_THRESHOLDS__ACCEPTANCE_BREAK_EVEN": "0.85",
+                "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.72",
+                "SPECDEC_THRESHOLDS__ACCEPTANCE_BREAK_EVEN": "0.87",
+                "SPECDEC_THRESHOLDS__MIN_BUCKET_SHARE": "0.02",
             }
             async with running(load_settings(config, environment)) as address:
                 through = f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
@@ -88,9 +92,9 @@ async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sideca
             vllm, speculating = await inner.enter_async_context(sidecar(3, "proxy"))
             server = await stack.enter_async_context(prometheus([plain, speculating]))
             await until(90, lambda: without_data(everything, server))
-            await legends_name_labels(everything, server)
+            await labels_are_there(pages, server)
             await annotations_answer(pages, server)
-            await says_what_it_claims(pages, server, speculating)
+            await says_what_it_claims(pages, server, speculating, plain)
             await shows_what_is_down(pages, server, vllm)
         live = named(pages, "specdec-operator", "Is this page live?")
         await until(30, lambda: other_than(server, live, {0}))
@@ -105,13 +109,18 @@ async def without_data(everything, server):
     return found
 
 
-async def legends_name_labels(everything, server):
-    """A label that an aggregation dropped would leave a hole in every legend."""
-    for query in everything:
-        ask = server.instant if query.instant else server.over_time
-        labels = {label for found, _ in await ask(filled_in(query.expr)) for label in found}
-        missing = set(re.findall(r"{{(\w+)}}", query.legend)) - labels - set(OPTIONAL)
-        assert not missing or (query.panel, query.legend) in EMPTY, (query, labels)
+async def labels_are_there(pages, server):
+    """A label that an aggregation dropped would leave a hole in every legend, and an empty column in a table."""
+    for page in pages.values():
+        for query in queries(page):
+            ask = server.instant if query.instant else server.over_time
+            series = await ask(filled_in(query.expr))
+            if (query.panel, query.legend) in EMPTY:
+                continue
+            labels = {label for found, _ in series for label in found}
+            wanted = {*re.findall(r"{{(\w+)}}", query.legend), *query.columns}
+            lacking = {label for label in wanted - labels if not {label, f"{query.panel}: {label}"} & set(LACKING)}
+            assert not lacking, (query, labels)
 
 
 async def annotations_answer(pages, server):
@@ -123,29 +132,63 @@ async def annotations_answer(pages, server):
             assert await server.over_time(filled_in(expr)) == []  # a query, and nothing restarted
 
 
-async def says_what_it_claims(pages, server, speculating):
-    """With the thresholds 0.5 and 0.85, acceptance is about 0.95 at 0, 0.8 at 0.3, 0.6 at 0.7 and 0.45 at 1."""
+async def says_what_it_claims(pages, server, speculating, plain):
+    """The thresholds are 0.72 and 0.87; acceptance is 0.95 at 0, 0.8 at 0.3, 0.6 at 0.7, 0.45 at 1 and 0.65 in all."""
     operator, fleet = "specdec-operator", "specdec-fleet"
     verdicts = "Verdict by temperature: where, and since when"
-    expected = {"0": 1, "0-0.3": 2, "0.5-0.7": 2, "0.7-1": 3, "default": 3}
-    found = {labels["temperature"]: value for labels, value in await server.instant(named(pages, operator, verdicts))}
-    assert {temperature: found[temperature] for temperature in expected} == expected
+    expected = {"0": 1, "0-0.3": 2, "0.5-0.7": 3, "0.7-1": 3, "default": 3}
+
+    async def wrong():
+        found = {
+            labels["temperature"]: value for labels, value in await server.instant(named(pages, operator, verdicts))
+        }
+        return {
+            temperature: found.get(temperature)
+            for temperature in expected
+            if found.get(temperature) != expected[temperature]
+        }
+
+    await until(60, wrong)
     losing = await server.instant(named(pages, operator, "Where it loses"))
-    assert {(labels["temperature"], value) for labels, value in losing} == {("0.7-1", 1), ("default", 1)}
+    assert {(labels["temperature"], value) for labels, value in losing} == {
+        ("0.5-0.7", 1),
+        ("0.7-1", 1),
+        ("default", 1),
+    }
     cold = await server.instant(named(pages, operator, "Where it loses", temperature="0|0-0.3"))
     assert [(labels["temperature"], value) for labels, value in cold] == [("nowhere", 0)]
-    assert await server.instant(named(pages, operator, "Does speculation pay?")) == [({}, 1)]
+    pays = named(pages, operator, "Does speculation pay?")
+    assert await server.instant(pays) == [({}, 0)]
+    # With a much lower threshold, which another one happens to be, in place of each of the two, and of both.
+    for lowered, value in (("acceptance_net_negative", 1), ("acceptance_break_even", 1), ("acceptance_\\w+", 2)):
+        assert await server.instant(re.sub(lowered, "min_bucket_share", pays)) == [({}, value)]
     assert await server.instant(named(pages, operator, "Does speculation pay?", instance="nobody")) == []
     assert await server.instant(named(pages, operator, "Is this page live?")) == [({}, 2)]
     assert await server.instant(named(pages, operator, "Is this page live?", instance="nobody")) == []
-    line = named(pages, operator, "Acceptance by temperature, against the thresholds", "pays above")
-    assert await server.instant(line) == [({}, 0.85)]
-    for group in ("speculating", "not speculating"):
+    for legend, value in (("pays above", 0.87), ("loses below", 0.72)):
+        line = named(pages, operator, "Acceptance by temperature, against the thresholds", legend)
+        assert await server.instant(line) == [({}, value)]
+    for group, instance in (("speculating", speculating), ("not speculating", plain)):
         legend = f"{group} {{{{model_name}}}}"
-        assert await server.instant(named(pages, fleet, "Pods in each group", legend)) == [({"model_name": "demo"}, 1)]
-    for title, value in {"Pods known": 2, "Sidecars gone": 0, "vLLMs down": 0, "Pods drafting": 1, "Pods losing": 0}.items():
+        one = ({"model_name": "demo"}, 1)
+        assert await server.instant(named(pages, fleet, "Pods in each group", legend)) == [one]
+        for other in (speculating, plain):
+            found = await server.instant(named(pages, fleet, "Pods in each group", legend, instance=other))
+            assert found == ([one] if other == instance else [])
+    for title, value in {
+        "Pods known": 2,
+        "Sidecars gone": 0,
+        "vLLMs down": 0,
+        "Pods drafting": 1,
+        "Pods losing": 1,
+    }.items():
         assert await server.instant(named(pages, fleet, title)) == [({}, value)], title
-    acceptance = [query for query in queries(pages[fleet]) if query.panel == "Worst buckets"][0]
+    for title in ("Pods drafting", "Pods losing"):  # none is 0, not a hole
+        assert await server.instant(named(pages, fleet, title, instance=plain)) == [({}, 0)], title
+    for title in ("CPU of the sidecar", "Memory of the sidecar"):
+        instances = {labels["instance"] for labels, _ in await server.instant(named(pages, operator, title))}
+        assert instances == {speculating, plain}, title  # and not every program that Prometheus scrapes
+    acceptance = next(query for query in queries(pages[fleet]) if query.panel == "Worst buckets")
     buckets = sorted(await server.instant(filled_in(acceptance.expr)), key=lambda found: found[1])
     assert {labels["temperature"] for labels, _ in buckets[:2]} == {"0.7-1", "default"}
     assert {labels["instance"] for labels, _ in buckets} == {speculating}

@@ -35,7 +35,14 @@ def _variables(page):
         yield "template-datasource-rule", source
     for name in ("job", "instance", "model_name", "temperature"):
         one = variables.get(name, {})
-        expected = {"type": "query", "multi": True, "includeAll": True, "allValue": ".+", "refresh": 2, "datasource": SOURCE}
+        expected = {
+            "type": "query",
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".+",
+            "refresh": 2,
+            "datasource": SOURCE,
+        }
         if not expected.items() <= one.items():
             yield f"template-{name}-rule", one
         elif name in ("job", "instance") and one["label"] != name.title():
@@ -100,7 +107,10 @@ def _matchers(name):
     if name in ALERTS:
         return {label: f"${label}|" for label in ("job", "instance", "model_name", "temperature")}
     labels = CONTRACT[name].labels if name in CONTRACT else ()
-    return {label: f"${label}" for label in ("job", "instance", *(one for one in labels if one in ("model_name", "temperature")))}
+    return {
+        label: f"${label}"
+        for label in ("job", "instance", *(one for one in labels if one in ("model_name", "temperature")))
+    }
 
 
 def _grid(page):

@@ -1,0 +1,1 @@
+"""Grafana dashboards: built in Python (``builders/``), committed as JSON, ready to provision."""

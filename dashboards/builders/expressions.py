@@ -1,0 +1,40 @@
+"""What several panels ask."""
+
+from dashboards.builders.query import BUCKET, POD, alerts, at_least, ratio, series, total, worst
+from sidecar.export import metrics
+
+# Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
+ACCEPTANCE_BY_BUCKET = ratio(BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFT_TOKENS)
+ACCEPTANCE_BY_MODEL = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
+ACCEPTANCE_BY_POD = ratio(POD, metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
+DRAFTS_BY_POD = total(POD, metrics.ENGINE_DRAFTS)
+
+
+def _verdict(name: str) -> str:
+    return series(metrics.VERDICT, f'verdict="{name}"')
+
+
+def verdict_code(by: str) -> str:
+    """The worst verdict of each group: 3 loses, 2 breaks even, 1 pays, 0 too little data."""
+    codes = ("3 * " + _verdict("net_negative"), "2 * " + _verdict("break_even"), _verdict("net_positive"))
+    # Each of a bucket's verdicts is a series of its own, 0 where it doesn't hold.
+    return worst(by, " or ".join(codes))
+
+
+# The buckets that lose, as 1; else one series ``nowhere``, as 0; nothing at all where nothing is judged.
+LOSING_BUCKETS = (
+    f"({worst(BUCKET, _verdict('net_negative'))} == 1) "
+    f'or on () label_replace(max({_verdict("net_negative")}) == 0, "temperature", "nowhere", "", "")'
+)
+
+# 2 pays, 1 breaks even, 0 loses: the worst of the pods that draft enough to be judged.
+PAYS = (
+    f"min((({at_least(ACCEPTANCE_BY_POD, 'acceptance_net_negative')})"
+    f" + ({at_least(ACCEPTANCE_BY_POD, 'acceptance_break_even')}))"
+    f" and ({at_least(DRAFTS_BY_POD, 'min_drafts_per_second', as_number=False)}))"
+)
+
+FIRING = alerts('alertstate="firing"')
+
+# When each firing alert's condition came to hold, in milliseconds since 1970.
+FIRING_SINCE = f"({alerts(name='ALERTS_FOR_STATE')} and ignoring (alertstate) {FIRING}) * 1000"

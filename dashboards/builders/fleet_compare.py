@@ -1,0 +1,124 @@
+"""Pods that speculate against pods of the same model that don't: a baseline that is alive.
+
+A pod that does not speculate has ``specdec_generation_tokens_total`` and no ``specdec_engine_draft_tokens_total``.
+"""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import timeseries
+
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import PER_SECOND, SECONDS, SHARE, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import POD, series, threshold, total
+from sidecar.export import metrics
+
+_DRAFTING: Final = f"({total(POD, metrics.ENGINE_DRAFT_TOKENS)} >= 0)"  # whatever it drafts: the series is there
+_WITHOUT: Final = f"unless on ({POD})"
+# How to keep the pods that do, and those that don't; a pod with neither counter is in no group.
+_GROUPS: Final = (
+    ("speculating", f"and on ({POD})", Style.WHOLE),
+    ("not speculating", _WITHOUT, Style.PLAIN),
+)
+
+
+def against() -> Section:
+    """Latency, throughput and KV cache of both groups, by model."""
+    read = (
+        "The mean over the pods of each group, by model. There is nothing to compare unless a model has pods of both."
+    )
+    return Section(
+        "Speculating pods against pods of the same model that don't",
+        [
+            beside(
+                9,
+                (
+                    _token(
+                        "0.5",
+                        "P50 of the time per output token",
+                        read,
+                        "Speculating pods should be clearly lower, or speculation gives the usual request nothing.",
+                    ),
+                    8,
+                ),
+                (
+                    _token(
+                        "0.99",
+                        "P99 of the time per output token",
+                        read,
+                        "Speculating pods higher here while P50 is lower: a mixed workload; route the losing "
+                        "temperature to the others. Higher in both: turn speculation off.",
+                    ),
+                    8,
+                ),
+                (
+                    _compared(
+                        "Gap between P99 and P50 of the time per output token",
+                        read,
+                        "The part of the gap that the others don't have is what speculation adds.",
+                        series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"'),
+                        SECONDS,
+                    ),
+                    8,
+                ),
+            ),
+            beside(9, (_throughput(read), 8), (_kv(read), 8), (_groups(), 8)),
+        ],
+    )
+
+
+def _compared(title: str, read: str, do: str, expr: str, unit: str) -> timeseries.Panel:
+    return over_time(title, read, do, _both(expr), unit)
+
+
+def _both(expr: str) -> list[Query]:
+    return [Query(_mean(expr, keep), f"{name} {{{{model_name}}}}", style) for name, keep, style in _GROUPS]
+
+
+def _mean(expr: str, keep: str) -> str:
+    return f"avg by (model_name) ({expr} {keep} {_DRAFTING})"
+
+
+def _token(quantile: str, title: str, read: str, do: str) -> timeseries.Panel:
+    """A quantile of the time per output token, with what the speculating pods may take at most."""
+    expr = series(metrics.ENGINE_LATENCY, 'phase="tpot"', f'quantile="{quantile}"')
+    limit = f"{_mean(expr, _WITHOUT)} * on () group_left () {threshold('slowdown')}"
+    return over_time(title, read, do, [*_both(expr), Query(limit, "limit {{model_name}}", Style.LIMIT)], SECONDS)
+
+
+def _throughput(read: str) -> timeseries.Panel:
+    return _compared(
+        "Tokens per second of a pod",
+        read,
+        "At equal load per pod they are equal; under saturation the group that does more is the better one.",
+        total(POD, metrics.GENERATION_TOKENS),
+        PER_SECOND,
+    )
+
+
+def _kv(read: str) -> timeseries.Panel:
+    return _compared(
+        "KV cache peak of a pod",
+        read,
+        "Speculating pods need more KV cache. Much more at equal load: fewer speculative tokens.",
+        series(metrics.KV_CACHE_PEAK),
+        SHARE,
+    )
+
+
+def _groups() -> timeseries.Panel:
+    queries = [
+        Query(
+            f"count by (model_name) ({total(POD, metrics.GENERATION_TOKENS)} {keep} {_DRAFTING})",
+            f"{name} {{{{model_name}}}}",
+            style,
+        )
+        for name, keep, style in _GROUPS
+    ]
+    return over_time(
+        "Pods in each group",
+        "How many pods of each model speculate, and how many don't.",
+        "Keep one pod of a model without speculation: it is the cheapest way to know what speculation gives.",
+        queries,
+        "short",
+    )

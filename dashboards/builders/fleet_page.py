@@ -1,0 +1,192 @@
+"""*Speculative decoding: fleet*: models, pods, worst buckets, and speculating pods against those that don't."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import statetimeline, timeseries
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+
+from dashboards.builders.expressions import (
+    ACCEPTANCE_BY_MODEL,
+    ACCEPTANCE_BY_POD,
+    DRAFTS_BY_POD,
+    FIRING,
+    verdict_code,
+)
+from dashboards.builders.fleet_compare import against
+from dashboards.builders.fleet_tables import models, pods, worst_buckets
+from dashboards.builders.layout import Line, Section, beside, place
+from dashboards.builders.operator_top import VERDICTS, firing
+from dashboards.builders.page import FLEET, new_page
+from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Mapping, Query, figure, over_time, states
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import at_least, own_threshold, reached, series, threshold, total
+from sidecar.export import metrics
+
+_NONE: Final[Mapping] = {0: ("none", "green")}
+_SPREAD: Final = (0, 0.1, 0.5, 0.9)
+
+
+def fleet_page(runbooks: str) -> Dashboard:
+    """The first screen answers which models and which pods lose; what is below compares."""
+    page = new_page(
+        FLEET,
+        "Speculative decoding: fleet",
+        "Which models, pods and temperatures lose by speculative decoding, and what pods without it do.",
+        runbooks,
+        since="now-24h",
+    )
+    top = Section(
+        "",
+        [
+            _counts(),
+            beside(9, (_verdicts(), 15), (firing("severity", "model_name", "instance"), 9)),
+            beside(9, (models(), 24)),
+        ],
+    )
+    where = Section(
+        "Where",
+        [
+            beside(10, (worst_buckets(), 24)),
+            beside(9, (_by_model(), 12), (_by_pod(), 12)),
+            beside(12, (pods(), 24)),
+        ],
+    )
+    place(page, [top, where, against(), _trust()])
+    return page
+
+
+def _counts() -> Line:
+    below = f"{ACCEPTANCE_BY_POD} < on (job, instance) group_left () {own_threshold('acceptance_net_negative')}"
+    losing = f"count(({below}) and ({_judged()})) or on () vector(0)"
+    figures = (
+        figure(
+            "Pods known",
+            "Sidecars in the selection that Prometheus knows.",
+            "Fewer than you run: look at Prometheus' targets.",
+            Query(f"count({reached()})"),
+        ),
+        figure(
+            "Sidecars gone",
+            "Sidecars that Prometheus does not reach.",
+            "Look at those pods first: nothing is known of them.",
+            Query(f"sum(1 - {reached()})"),
+            values=_NONE,
+            otherwise="red",
+        ),
+        figure(
+            "vLLMs down",
+            "vLLMs that their sidecar does not reach.",
+            "Sort the pods' table by 'vLLM' and look at their containers.",
+            Query(f"sum(1 - {series(metrics.UP)})"),
+            values=_NONE,
+            otherwise="red",
+        ),
+        figure(
+            "Pods drafting",
+            "Pods that draft enough to be judged.",
+            "Much fewer than pods: idle ones, pods without speculation, or speculation that stopped.",
+            Query(f"count({_judged()}) or on () vector(0)"),
+        ),
+        figure(
+            "Pods losing",
+            "Of the pods drafting, those whose whole acceptance is below their threshold.",
+            "One of many: that pod's draft model or traffic. All at once: a roll-out or new prompts.",
+            Query(losing),
+            values=_NONE,
+            otherwise="red",
+        ),
+        figure(
+            "Alerts",
+            "SpecDecode… alerts that fire in the selection.",
+            "They are listed below with since when.",
+            Query(f"count({FIRING}) or on () vector(0)"),
+            values=_NONE,
+            otherwise="red",
+        ),
+    )
+    return beside(3, *((panel, 4) for panel in figures))
+
+
+def _judged() -> str:
+    return at_least(DRAFTS_BY_POD, "min_drafts_per_second", as_number=False)
+
+
+def _verdicts() -> statetimeline.Panel:
+    return states(
+        "Worst verdict by model: which, and since when",
+        "A band a model, in the colour of its worst temperature on any pod.",
+        "Find the temperature and the pod in the tables below; the marks are alerts and restarts.",
+        Query(verdict_code("model_name"), "{{model_name}}"),
+        values=VERDICTS,
+        empty="no request source anywhere",
+    )
+
+
+def _by_model() -> timeseries.Panel:
+    return over_time(
+        "Acceptance by model, against the thresholds",
+        "Accepted / drafted tokens of each model over all its pods, from vLLM's counters.",
+        "A model below red: start it without --speculative-config or give it another draft model. Between the two: "
+        "measure P99 under load against pods without speculation below.",
+        [
+            Query(ACCEPTANCE_BY_MODEL, "{{model_name}}"),
+            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_break_even"), "pays above", Style.NOTICE),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _by_pod() -> timeseries.Panel:
+    return over_time(
+        "Acceptance over the pods: lowest, P10, P50, P90",
+        "How the pods' acceptances are spread, without a line for each.",
+        "A lowest pod far from P10 is one bad pod: look it up below. A wide spread from P10 to P90 is traffic that is "
+        "routed unevenly by temperature, which can be used: speculate only where it pays.",
+        [
+            *(
+                Query(f"quantile({share:g}, {ACCEPTANCE_BY_POD})", f"P{share * 100:g}" if share else "lowest")
+                for share in _SPREAD
+            ),
+            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _trust() -> Section:
+    coverage = over_time(
+        "Lowest coverage, by model",
+        "The lowest share of vLLM's draft tokens that any pod attributed to requests.",
+        "Below the dashes the split by temperature speaks for a part of the traffic only: find the pod in the table.",
+        [
+            Query(f"min by (model_name) ({series(metrics.COVERAGE)})", "{{model_name}}"),
+            Query(threshold("coverage"), "incomplete below", Style.LIMIT),
+        ],
+        SHARE,
+    )
+    lost = over_time(
+        "Faults over the fleet",
+        "Events lost, polls failed, restarts of vLLM and parts of sidecars that were started again, per second.",
+        "A step at one time on all pods is a roll-out or a network fault; choose an instance to see which.",
+        [
+            Query(total("reason", metrics.REQUEST_EVENTS_DROPPED), "lost: {{reason}}"),
+            Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
+            Query(total("", metrics.VLLM_RESTARTS), "restarts of vLLM"),
+            Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
+        ],
+        PER_SECOND,
+    )
+    versions = over_time(
+        "Pods by version of vLLM and of the sidecar",
+        "How many pods run which.",
+        "A change of acceptance that begins with a new version here has its cause.",
+        [
+            Query(f"count by (version) ({series(metrics.VLLM_INFO)})", "vLLM: {{version}}"),
+            Query(f"count by (version) ({series(metrics.BUILD_INFO)})", "sidecar {{version}}"),
+        ],
+        COUNT,
+    )
+    return Section("Can the numbers be trusted?", [beside(8, (coverage, 8), (lost, 8), (versions, 8))])

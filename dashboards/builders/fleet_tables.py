@@ -1,0 +1,111 @@
+"""The fleet's tables: models, buckets, pods; each row leads to the operator's page for what it is about."""
+
+from grafana_foundation_sdk.builders import table
+
+from dashboards.builders.expressions import ACCEPTANCE_BY_MODEL, ACCEPTANCE_BY_POD, verdict_code
+from dashboards.builders.operator_top import VERDICTS
+from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, SHARE, Mapping
+from dashboards.builders.query import POD, at_least, least, quantile, ratio, series, total, worst
+from dashboards.builders.tables import Label, Value, operator_link, rows
+from sidecar.export import metrics
+
+_UP: Mapping = {0: ("down", "red"), 1: ("up", "green")}
+_POD_BUCKET = f"{POD}, temperature"
+_ROWS = 50  # worst buckets that are listed
+
+
+def _pod_labels(*more: str) -> list[Label]:
+    """A pod's columns; its instance and each of ``more`` lead to the operator's page."""
+    link = operator_link("job", "instance", "model_name", *more)
+    plain = [Label("model_name"), Label("instance", link), Label("target"), Label("job")]
+    return [*(Label(name, link) for name in more), *plain]
+
+
+def models() -> table.Panel:
+    """One row a model."""
+    drafting = f"count by (model_name) ({total(POD, metrics.ENGINE_DRAFT_TOKENS)})"
+    slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
+    return rows(
+        "Models, worst first",
+        (
+            (
+                "Worst: the verdict on the model's worst temperature on any pod. Speculating: pods with a draft at "
+                "all, idle ones included. P99 and KV peak are the worst pod's."
+            ),
+            (
+                "Click a model for its page. A model whose acceptance is fine and whose worst verdict is 'loses' has "
+                "mixed traffic: look at its buckets below."
+            ),
+        ),
+        [Label("model_name", operator_link("model_name"))],
+        [
+            Value(verdict_code("model_name"), "Worst", COUNT, VERDICTS),
+            Value(ACCEPTANCE_BY_MODEL, "Acceptance", SHARE),
+            Value(quantile(0.1, "model_name", metrics.REQUEST_ACCEPTANCE), "P10 of requests", SHARE),
+            Value(f"count by (model_name) ({total(POD, metrics.GENERATION_TOKENS)})", "Pods", COUNT),
+            Value(drafting, "Speculating", COUNT),
+            Value(total("model_name", metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
+            Value(worst("model_name", slow), "P99 a token", SECONDS),
+            Value(worst("model_name", series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
+            Value(least("model_name", series(metrics.COVERAGE)), "Coverage", SHARE),
+        ],
+        sort="Worst",
+        empty="no model: look at the selection and at Prometheus' targets",
+    )
+
+
+def worst_buckets() -> table.Panel:
+    """The pods' temperatures with the lowest acceptance."""
+    acceptance = ratio(_POD_BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFT_TOKENS)
+    whole = total(POD, metrics.DRAFT_TOKENS)
+    share = f"{total(_POD_BUCKET, metrics.DRAFT_TOKENS)} / on ({POD}) group_left () ({whole} > 0)"
+    judged = at_least(share, "min_bucket_share", as_number=False)
+    lowest = f"bottomk({_ROWS}, ({acceptance}) and ({judged}))"
+    return rows(
+        "Worst buckets",
+        (
+            f"The {_ROWS} lowest acceptances of a temperature on a pod, where it has a real share of the drafts.",
+            (
+                "Click a temperature for the operator's page of that pod and bucket. The same temperature on many "
+                "pods: route it to pods without speculation. One pod: look at that pod."
+            ),
+        ),
+        _pod_labels("temperature"),
+        [
+            Value(lowest, "Acceptance", SHARE),
+            Value(f"({judged}) and on ({_POD_BUCKET}) ({lowest})", "Share of drafts", SHARE),
+            Value(f"({verdict_code(_POD_BUCKET)}) and on ({_POD_BUCKET}) ({lowest})", "Verdict", COUNT, VERDICTS),
+        ],
+        sort="Acceptance",
+        descending=False,
+        empty="no bucket with enough drafts",
+    )
+
+
+def pods() -> table.Panel:
+    """One row a pod and model."""
+    slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
+    up = f"max by (job, instance, target) ({series(metrics.UP)})"
+    reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on (job, instance, target) group_left () {up}"
+    return rows(
+        "Pods",
+        (
+            "Every pod; one without an acceptance drafts nothing. Gap: P99 - P50 of the time per output token.",
+            "Sort by what you look for, click an instance for its page.",
+        ),
+        _pod_labels(),
+        [
+            Value(reached, "vLLM", COUNT, _UP),
+            Value(verdict_code(POD), "Worst", COUNT, VERDICTS),
+            Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE),
+            Value(total(POD, metrics.ENGINE_DRAFTS), "Drafts/s", PER_SECOND),
+            Value(total(POD, metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
+            Value(worst(POD, slow), "P99 a token", SECONDS),
+            Value(worst(POD, series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"')), "Gap", SECONDS),
+            Value(worst(POD, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
+            Value(f"sum by ({POD}) ({series(metrics.REQUESTS_WAITING)})", "Waiting", COUNT),
+            Value(least(POD, series(metrics.COVERAGE)), "Coverage", SHARE),
+        ],
+        sort="Acceptance",
+        descending=False,
+    )

@@ -1,0 +1,179 @@
+"""How many drafted tokens are accepted: by request, by position, against the past."""
+
+from grafana_foundation_sdk.builders import table, timeseries
+
+from dashboards.builders.expressions import ACCEPTANCE_BY_BUCKET, ACCEPTANCE_BY_MODEL
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import COUNT, SHARE, Query, distribution, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import BUCKET, before, growth_by_bucket, quantile, ratio, threshold, total
+from dashboards.builders.tables import matrix
+from sidecar.export import metrics
+
+_DRAFT_TOKENS = total(BUCKET, metrics.DRAFT_TOKENS)
+_ALL_DRAFT_TOKENS = total("model_name", metrics.DRAFT_TOKENS)
+
+
+def acceptance() -> Section:
+    """All about acceptance but what the first screen has."""
+    spread = distribution(
+        "Acceptance of single requests",
+        "Each column is the requests that ended then, by their own acceptance. Two bands, one high and one low, are "
+        "two kinds of traffic that an average hides.",
+        "For a low band choose temperatures one by one above: where it stays dark, that temperature is the one that "
+        "loses. A low band at temperature 0 is another kind of prompt.",
+        growth_by_bucket(metrics.REQUEST_ACCEPTANCE),
+        SHARE,
+    )
+    by_poll = distribution(
+        "Acceptance between two polls",
+        "vLLM's own acceptance between two polls of the sidecar. It needs no request source, and shows drops that are "
+        "shorter than the lines' averages.",
+        "Use it where there is no split by temperature. A wide or double band says that one is worth having: set "
+        "requests.source.",
+        growth_by_bucket(metrics.ENGINE_WINDOW_ACCEPTANCE),
+        SHARE,
+    )
+    return Section(
+        "Acceptance",
+        [
+            beside(9, (spread, 12), (_quantiles(), 12)),
+            beside(9, (_shares(), 12), (_past(), 12)),
+            beside(9, (_length(), 12), (_request_length(), 12)),
+            beside(9, (_positions(), 12), (_matrix(), 12)),
+            beside(9, (by_poll, 12), (_depth(), 12)),
+        ],
+    )
+
+
+def _quantiles() -> timeseries.Panel:
+    return over_time(
+        "Acceptance of single requests: P10, P50, P90",
+        "Nine of ten requests accept more than P10 shows. P10 under the red dashes: a real part of the traffic loses, "
+        "whatever the average says.",
+        "Choose temperatures above one by one to find that part. If P10 is low at every temperature, sort your prompts "
+        "by kind: code and quotation accept well, free prose does not.",
+        [
+            *(Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE), f"P{share}") for share in (90, 50, 10)),
+            Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _shares() -> timeseries.Panel:
+    return over_time(
+        "Share of the draft tokens, by temperature",
+        "How much of the drafting each temperature has. One below the dashes is not judged and not alerted on.",
+        "A falling average with steady lines by temperature is this picture changing: the traffic became hotter, the "
+        "draft model did not become worse.",
+        [
+            Query(
+                f"{_DRAFT_TOKENS} / on (model_name) group_left () ({_ALL_DRAFT_TOKENS} > 0)",
+                "{{temperature}} {{model_name}}",
+            ),
+            Query(threshold("min_bucket_share"), "judged from", Style.NOTICE),
+        ],
+        SHARE,
+        stacked=True,
+    )
+
+
+def _past() -> timeseries.Panel:
+    return over_time(
+        "Acceptance now less the past",
+        "Acceptance now less that of the time ago that is chosen at the top. Below the dashes it fell by more than the "
+        "threshold.",
+        "If one temperature fell, its prompts changed. If all fell by as much, look what was rolled out in between: "
+        "quantization, draft model, vLLM's version, the number of speculative tokens.",
+        [
+            Query(f"({now}) - ({before(now)})", legend, style)
+            for now, legend, style in (
+                (ACCEPTANCE_BY_BUCKET, "{{temperature}} {{model_name}}", Style.PLAIN),
+                (ACCEPTANCE_BY_MODEL, "all {{model_name}}", Style.WHOLE),
+            )
+        ]
+        + [Query(f"-{threshold('acceptance_regression')}", "regressed below", Style.LIMIT)],
+        SHARE,
+        low=None,
+    )
+
+
+def _length() -> timeseries.Panel:
+    by_bucket = ratio(BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFTS)
+    whole = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFTS)
+    return over_time(
+        "Acceptance length, by temperature",
+        "Tokens that a verification step yields, its own one included: 1 is no gain at all, the number of speculative "
+        "tokens plus 1 the most there can be.",
+        "This, not acceptance, is what the speed-up comes from. Near 1, speculation is pure cost.",
+        [
+            Query(f"1 + {by_bucket}", "{{temperature}} {{model_name}}"),
+            Query(f"1 + {whole}", "all {{model_name}}", Style.WHOLE),
+        ],
+        COUNT,
+        low=1,
+    )
+
+
+def _request_length() -> timeseries.Panel:
+    return over_time(
+        "Acceptance length of single requests: P10, P50, P90",
+        "Tokens per verification step of each request, over all that ended.",
+        "P10 near 1 while P50 is well above: some requests get nothing out of speculation. Find them by temperature.",
+        [Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE_LENGTH), f"P{share}") for share in (90, 50, 10)],
+        COUNT,
+        low=1,
+    )
+
+
+def _positions() -> timeseries.Panel:
+    by_position = total("model_name, position", metrics.ENGINE_ACCEPTED_PER_POSITION)
+    drafts = total("model_name", metrics.ENGINE_DRAFTS)
+    return over_time(
+        "Acceptance by position",
+        "How often the draft's first, second, … token is accepted, out of all drafts, from vLLM's counters. Positions "
+        "count from 0 and each is below the one before.",
+        "Positions that are seldom accepted cost and give nothing: lower num_speculative_tokens in "
+        "--speculative-config to those above about 0.4. If the last one is still high, try one more.",
+        [Query(f"{by_position} / on (model_name) group_left () ({drafts} > 0)", "{{position}} {{model_name}}")],
+        SHARE,
+        high=1,
+    )
+
+
+def _matrix() -> table.Panel:
+    accepted = total("temperature, position", metrics.ACCEPTED_PER_POSITION)
+    drafts = total("temperature", metrics.DRAFTS, 'attribution="exact"')
+    return matrix(
+        "Acceptance by temperature and position",
+        (
+            "The same by temperature over the last 5 minutes, for requests whose response carried vLLM's own numbers.",
+            (
+                "If only the first position holds at high temperatures, fewer speculative tokens help more there than "
+                "none. Empty: start vLLM with --per-request-spec-decode-metrics summary."
+            ),
+        ),
+        f"{accepted} / on (temperature) group_left () ({drafts} > 0)",
+        row="temperature",
+        column="position",
+        unit=SHARE,
+        high=1,
+    )
+
+
+def _depth() -> timeseries.Panel:
+    return over_time(
+        "More or fewer speculative tokens?",
+        "Acceptance over all requests against the two marks for the number of speculative tokens.",
+        "Below the lower mark reduce num_speculative_tokens in --speculative-config; above the upper one raise it and "
+        "watch P99 under load. Between them leave it.",
+        [
+            Query(ACCEPTANCE_BY_MODEL, "{{model_name}}", Style.WHOLE),
+            Query(threshold("acceptance_more_tokens"), "more above", Style.GOAL),
+            Query(threshold("acceptance_fewer_tokens"), "fewer below", Style.LIMIT),
+        ],
+        SHARE,
+        high=1,
+    )

@@ -1,0 +1,95 @@
+"""How long requests take: by phase from vLLM, by temperature from the requests themselves."""
+
+from grafana_foundation_sdk.builders import timeseries
+
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import COUNT, SECONDS, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import BUCKET, quantile, series, worst
+from sidecar.export import metrics
+from sidecar.export.metrics import Metric
+
+
+def latency() -> Section:
+    """Quantiles and gaps."""
+    tokens = _phases(
+        "Time between tokens: P50 and P99",
+        "itl|tpot",
+        "vLLM's own inter-token latency and time per output token over the sliding window, of the worst pod. Dashed: "
+        "the configured baseline.",
+        "This is what speculation is to improve. P50 better and P99 worse than the baseline is a mixed workload; both "
+        "worse means that speculation, or load, costs more than it gives.",
+    )
+    whole = _phases(
+        "Queue, first token, whole request: P50 and P99",
+        "queue|ttft|e2e",
+        "The phases that speculation hardly helps, of the worst pod: waiting, prefill, and the whole request.",
+        "If these rise and the time between tokens does not, it is load or long prompts, not speculation.",
+    )
+    ratio = over_time(
+        "P99 / P50, by phase",
+        "How many times longer the slow requests take; 1 is none. Unlike the gap in seconds it compares models.",
+        "Rising while acceptance by temperature spreads: the losing temperature is the tail. Rising with the KV cache: "
+        "preemptions are.",
+        [Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP_RATIO)), "{{phase}} {{model_name}}")],
+        COUNT,
+        low=1,
+    )
+    return Section(
+        "Latency",
+        [
+            beside(9, (tokens, 8), (whole, 8), (ratio, 8)),
+            beside(
+                9,
+                (_by_temperature("Time per output token", metrics.REQUEST_TPOT), 8),
+                (_gap_by_temperature(), 8),
+                (_by_temperature("Time to first token", metrics.REQUEST_TTFT), 8),
+            ),
+            beside(9, (_by_temperature("Duration", metrics.REQUEST_DURATION), 24)),
+        ],
+    )
+
+
+def _phases(title: str, phases: str, read: str, do: str) -> timeseries.Panel:
+    matchers = (f'phase=~"{phases}"', 'quantile=~"0.5|0.99"')
+    labels = "model_name, phase, quantile"
+    return over_time(
+        title,
+        read,
+        do,
+        [
+            Query(worst(labels, series(metrics.ENGINE_LATENCY, *matchers)), "{{phase}} {{quantile}} {{model_name}}"),
+            Query(
+                worst(labels, series(metrics.LATENCY_BASELINE, *matchers)),
+                "baseline {{phase}} {{quantile}} {{model_name}}",
+                Style.NOTICE,
+            ),
+        ],
+        SECONDS,
+    )
+
+
+def _by_temperature(what: str, histogram: Metric) -> timeseries.Panel:
+    return over_time(
+        f"{what} by temperature: P50 and P99",
+        "Of completed requests, as the request source saw them.",
+        "A temperature whose P99 stands out and whose acceptance is low pays for speculation: route it to pods "
+        "without. One that stands out with good acceptance has longer prompts or answers.",
+        [
+            Query(quantile(0.5, BUCKET, histogram), "P50 {{temperature}} {{model_name}}"),
+            Query(quantile(0.99, BUCKET, histogram), "P99 {{temperature}} {{model_name}}"),
+        ],
+        SECONDS,
+    )
+
+
+def _gap_by_temperature() -> timeseries.Panel:
+    slow, usual = (quantile(share, BUCKET, metrics.REQUEST_TPOT) for share in (0.99, 0.5))
+    return over_time(
+        "Gap between P99 and P50 by temperature",
+        "P99 - P50 of the time per output token, for each temperature.",
+        "The temperature with the widest gap is where the tail comes from. Compare with its acceptance: both bad is a "
+        "case for turning speculation off there.",
+        [Query(f"{slow} - {usual}", "{{temperature}} {{model_name}}")],
+        SECONDS,
+    )

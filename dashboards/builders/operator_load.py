@@ -1,0 +1,112 @@
+"""What vLLM has to do: KV cache, queue, throughput."""
+
+from grafana_foundation_sdk.builders import timeseries
+
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import BUCKET, quantile, ratio, series, threshold, total, worst
+from sidecar.export import metrics
+
+
+def load() -> Section:
+    """KV pressure and throughput."""
+    capacity = over_time(
+        "KV cache in tokens",
+        "Tokens that the KV cache holds, and those in use at the last poll, summed over the selected pods.",
+        "Speculation takes KV cache for the draft model and the drafted tokens. If the capacity is small beside what "
+        "is used, compare a pod without speculation.",
+        [
+            Query(f"sum by (model_name) ({series(metrics.KV_CACHE_CAPACITY)})", "capacity {{model_name}}", Style.LIMIT),
+            Query(
+                f"sum by (model_name) ({series(metrics.KV_CACHE_USAGE)} * {series(metrics.KV_CACHE_CAPACITY)})",
+                "in use {{model_name}}",
+            ),
+        ],
+        COUNT,
+    )
+    hits = over_time(
+        "Prefix cache: share of hits",
+        "Prompt tokens found in the prefix cache, of those looked up.",
+        "A drop makes prefills longer, which shows as time to first token. It has nothing to do with speculation.",
+        [
+            Query(
+                ratio("model_name", metrics.PREFIX_CACHE_HITS, metrics.PREFIX_CACHE_QUERIES),
+                "{{model_name}}",
+            )
+        ],
+        SHARE,
+        high=1,
+    )
+    return Section(
+        "KV cache and load",
+        [
+            beside(8, (_kv(), 8), (capacity, 8), (_queue(), 8)),
+            beside(8, (_throughput(), 8), (_requests(), 8), (hits, 8)),
+        ],
+    )
+
+
+def _kv() -> timeseries.Panel:
+    return over_time(
+        "KV cache in use",
+        "Share in use on the fullest pod: now, the last minute's peak, and P90 over all polls. Peaks between two "
+        "scrapes of Prometheus are in the peak.",
+        "Over the threshold vLLM preempts and starts over. Lower --max-num-seqs, scale out, or turn speculation off at "
+        "peak hours: drafted tokens need KV cache too.",
+        [
+            Query(worst("model_name", series(metrics.KV_CACHE_PEAK)), "peak {{model_name}}"),
+            Query(worst("model_name", series(metrics.KV_CACHE_USAGE)), "now {{model_name}}"),
+            Query(quantile(0.9, "model_name", metrics.KV_CACHE_SAMPLED), "P90 of polls {{model_name}}"),
+            Query(threshold("kv_cache_usage"), "under pressure above", Style.LIMIT),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _queue() -> timeseries.Panel:
+    return over_time(
+        "Requests running and waiting, preemptions",
+        "Requests in execution and in the queue at the last poll, and preemptions per second.",
+        "Preemptions throw work away and start a request over: any steady rate is too much. Waiting with free KV cache "
+        "means that --max-num-seqs is the limit.",
+        [
+            Query(f"sum by (model_name) ({series(metrics.REQUESTS_RUNNING)})", "running {{model_name}}"),
+            Query(f"sum by (model_name) ({series(metrics.REQUESTS_WAITING)})", "waiting {{model_name}}"),
+            Query(total("model_name", metrics.PREEMPTIONS), "preemptions/s {{model_name}}"),
+        ],
+        COUNT,
+    )
+
+
+def _throughput() -> timeseries.Panel:
+    counted = (
+        ("generated", metrics.GENERATION_TOKENS),
+        ("prompt", metrics.PROMPT_TOKENS),
+        ("drafted", metrics.ENGINE_DRAFT_TOKENS),
+        ("accepted", metrics.ENGINE_ACCEPTED_TOKENS),
+        ("verification steps", metrics.ENGINE_DRAFTS),
+    )
+    return over_time(
+        "Tokens per second",
+        "Tokens generated, read, drafted and accepted. Drafted less accepted is thrown away.",
+        "Generated going down while drafted stays: more of the work is wasted. Drafted at 0 while tokens are "
+        "generated: speculation stopped; look into vLLM's log.",
+        [Query(total("model_name", metric), f"{what} {{{{model_name}}}}") for what, metric in counted],
+        PER_SECOND,
+    )
+
+
+def _requests() -> timeseries.Panel:
+    return over_time(
+        "Finished requests, by temperature",
+        "Requests per second that ended, as the request source saw them; those that failed or were broken off apart.",
+        "A change of the mix explains a change of the average. Failures: look at vLLM's log, and at the proxy below if "
+        "it is in use.",
+        [
+            Query(total(BUCKET, metrics.REQUESTS), "{{temperature}} {{model_name}}"),
+            Query(total("outcome", metrics.REQUESTS, 'outcome!="completed"'), "{{outcome}}", Style.NOTICE),
+        ],
+        "reqps",
+    )

@@ -1,0 +1,153 @@
+"""How the sidecar itself is, and the proxy in it."""
+
+from grafana_foundation_sdk.builders import timeseries
+
+from dashboards.builders.layout import Line, Section, beside
+from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import least, of_process, series, threshold, total, worst
+from dashboards.builders.tables import Label, Value, rows
+from sidecar.export import metrics
+
+
+def sidecar() -> Section:
+    """The sidecar's polls and its own resources."""
+    return Section("The sidecar itself", [_polls(), _own()], collapsed=True)
+
+
+def _polls() -> Line:
+    up = over_time(
+        "Polls of vLLM's page: success and age",
+        "1: the last poll succeeded and is recent; 0: not. Age: time since the last good page.",
+        "At 0 everything that comes from vLLM is absent, not repeated. Look at the errors beside it for the reason.",
+        [
+            Query(least("instance, target", series(metrics.UP)), "up {{instance}} {{target}}"),
+            Query(
+                f"time() - {least('instance, target', series(metrics.LAST_SCRAPE))}",
+                "age (s) {{instance}} {{target}}",
+            ),
+        ],
+        COUNT,
+    )
+    pace = over_time(
+        "Polls of vLLM's page: duration and pause",
+        "How long the last good poll took, and the pause in force between two. The pause grows by itself where vLLM's "
+        "page is dear.",
+        "A poll of more than some 50 ms costs vLLM's event loop: keep scrape_filtered on.",
+        [
+            Query(worst("instance, target", series(metrics.SCRAPE_DURATION)), "duration {{instance}} {{target}}"),
+            Query(worst("instance, target", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}} {{target}}"),
+        ],
+        SECONDS,
+    )
+    errors = over_time(
+        "Faults per second",
+        "Polls without a usable page by reason, lines that were skipped, and parts of the sidecar that failed and were "
+        "started again.",
+        "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug of ours: please "
+        "report it with the log.",
+        [
+            Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
+            Query(total("", metrics.MALFORMED_LINES), "malformed lines"),
+            Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
+        ],
+        PER_SECOND,
+    )
+    return beside(8, (up, 6), (pace, 6), (errors, 6), (_restarts(), 6))
+
+
+def _restarts() -> timeseries.Panel:
+    restarts = f"sum by (instance, target) (increase({series(metrics.VLLM_RESTARTS)}[1h]))"
+    return over_time(
+        "Restarts of vLLM within an hour",
+        "Restarts of vLLM that the sidecar saw during the hour before.",
+        "From the dashes on it is a crash loop: look at vLLM's last log, often out of memory. All acceptance of that "
+        "time is of a server that has just started.",
+        [
+            Query(restarts, "{{instance}} {{target}}"),
+            Query(threshold("restarts_per_hour"), "crash loop from", Style.LIMIT),
+        ],
+        COUNT,
+    )
+
+
+def _own() -> Line:
+    cpu = over_time(
+        "CPU of the sidecar",
+        "Cores in use, by sidecar.",
+        "Without the proxy some hundredths of a core are usual. Much more: a page with very many series, or a short "
+        "scrape_interval.",
+        [Query(of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"), "{{instance}}")],
+        COUNT,
+    )
+    memory = over_time(
+        "Memory of the sidecar",
+        "Resident memory, by sidecar.",
+        "It is bounded by the limits in the settings; steady growth is a bug of ours.",
+        [Query(of_process("process_resident_memory_bytes"), "{{instance}}")],
+        "bytes",
+    )
+    versions = rows(
+        "Versions",
+        (
+            "Which build runs, and which vLLM each one sees.",
+            "Compare pods that differ in their numbers.",
+        ),
+        [Label("instance"), Label("version"), Label("python_version")],
+        [Value(worst("instance, version, python_version", series(metrics.BUILD_INFO)), "Runs", COUNT)],
+        sort="Runs",
+    )
+    seen = rows(
+        "vLLM as seen",
+        ("Which vLLM each sidecar takes its page for.", "More than one at a time is a roll-out under way."),
+        [Label("instance"), Label("version")],
+        [Value(worst("instance, version", series(metrics.VLLM_INFO)), "Seen", COUNT)],
+        sort="Seen",
+    )
+    return beside(8, (cpu, 5), (memory, 5), (versions, 5), (seen, 4), (_pushed(), 5))
+
+
+def _pushed() -> timeseries.Panel:
+    return over_time(
+        "Alerts sent straight to Alertmanager",
+        "Alerts that the sidecar pushed by itself, repeats included, by replica and how it ended. No data: the direct "
+        "push is off, as it is to be wherever Prometheus has the rules.",
+        "A replica that takes nothing: look whether it is up and its address right. All of them: nobody is told "
+        "anything by this way.",
+        [Query(total("alertmanager, outcome", metrics.ALERTS_SENT), "{{alertmanager}} {{outcome}}")],
+        PER_SECOND,
+    )
+
+
+def proxy() -> Section:
+    """The proxy, where it is the request source."""
+    exchanges = over_time(
+        "Proxy: exchanges by outcome",
+        "Exchanges per second that ended, by how the proxy saw it.",
+        "client_gone is clients giving up, often for want of patience: look at the latency. upstream_failed is vLLM.",
+        [Query(total("outcome", metrics.PROXY_EXCHANGES), "{{outcome}}")],
+        "reqps",
+        stacked=True,
+    )
+    trouble = over_time(
+        "Proxy: refusals and failures",
+        "Requests that the proxy refused, failures on vLLM's side, repeated safe requests, and exchanges that went on "
+        "unobserved after a fault of ours.",
+        "connect: vLLM is down or the address is wrong. too_many_connections: raise proxy.max_connections. An "
+        "observer's failure never touches traffic, but please report it.",
+        [
+            Query(total("reason", metrics.PROXY_REFUSED), "refused: {{reason}}"),
+            Query(total("kind", metrics.PROXY_UPSTREAM_ERRORS), "vLLM: {{kind}}"),
+            Query(total("", metrics.PROXY_RETRIES), "sent again"),
+            Query(total("", metrics.PROXY_OBSERVER_FAILURES), "unobserved"),
+        ],
+        PER_SECOND,
+    )
+    connections = over_time(
+        "Proxy: open connections",
+        "Connections of clients and to vLLM.",
+        "Clients near proxy.max_connections get refused: raise it, or look for clients that never close.",
+        [Query(f"sum by (side) ({series(metrics.PROXY_CONNECTIONS)})", "{{side}}")],
+        COUNT,
+    )
+    return Section("The proxy", [beside(8, (exchanges, 8), (trouble, 8), (connections, 8))], collapsed=True)

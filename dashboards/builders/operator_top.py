@@ -1,0 +1,218 @@
+"""The operator's first screen: does it pay, where not, since when, and can that be believed."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import stat, statetimeline, table, timeseries
+
+from dashboards.builders.expressions import (
+    ACCEPTANCE_BY_BUCKET,
+    ACCEPTANCE_BY_MODEL,
+    FIRING,
+    FIRING_SINCE,
+    LOSING_BUCKETS,
+    PAYS,
+    verdict_code,
+)
+from dashboards.builders.layout import Column, Line, Section, beside
+from dashboards.builders.panels import (
+    AGO,
+    SECONDS,
+    SHARE,
+    Mapping,
+    Query,
+    alert_list,
+    figure,
+    names,
+    over_time,
+    states,
+)
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import BUCKET, at_least, least, reached, series, threshold, worst
+from dashboards.builders.tables import ALERT_RUNBOOK, Label, Value, rows
+from sidecar.export import metrics
+
+VERDICTS: Final[Mapping] = {
+    0: ("too little data", "#6e7079"),
+    1: ("pays", "green"),
+    2: ("breaks even", "yellow"),
+    3: ("loses", "red"),
+}
+_PAYS: Final[Mapping] = {0: ("NO, it costs", "red"), 1: ("breaks even", "yellow"), 2: ("YES", "green")}
+_LOSING: Final[Mapping] = {0: ("nowhere", "green"), 1: ("loses", "red")}
+_ANSWERS: Final[Mapping] = {0: ("sidecar gone", "red"), 1: ("vLLM down", "red"), 2: ("both up", "green")}
+_COMPLETE: Final[Mapping] = {0: ("part unseen", "orange"), 1: ("complete", "green")}
+STATES: Final[Mapping] = {1: ("firing", "red")}
+
+# A sidecar that is gone has no specdec_up; then the factor before it is 0 already.
+_BOTH_UP: Final = f"min({reached()}) * (1 + (min({series(metrics.UP)}) or on () vector(0)))"
+
+
+def top() -> Section:
+    """What a person who was paged sees without scrolling."""
+    answers = Column(6, ((_pays(), 3), (_where(), 3), (_trust(), 3)))
+    first: Line = [answers, Column(10, ((_since(), 9),)), Column(8, ((firing("temperature", "instance"), 9),))]
+    return Section("", [first, beside(11, (acceptance_by_temperature(), 13), (_gap(), 11)), _health()])
+
+
+def alerting() -> Section:
+    """What fired when, and what is about to."""
+    pending = alert_list(
+        "Alerts, pending and firing",
+        "Grafana's own list of the rules named SpecDecode…, of every ruler it knows; pending ones are about to fire.",
+        "Open an alert for its description and runbook; silence it there once someone works on it.",
+    )
+    return Section("Alerts", [beside(8, (_history(), 14), (pending, 10))])
+
+
+def _pays() -> stat.Panel:
+    return figure(
+        "Does speculation pay?",
+        "The worst of the selected pods that draft enough to be judged, by its acceptance of the last 5 minutes "
+        "against its own thresholds. NO: drafting costs more time than it saves.",
+        "On NO look right for the temperature that loses. If all lose, start vLLM without --speculative-config; if "
+        "only the hot ones lose, route those to pods that don't speculate.",
+        Query(PAYS),
+        values=_PAYS,
+        empty="too little drafting",
+    )
+
+
+def _where() -> stat.Panel:
+    return names(
+        "Where it loses",
+        "The temperatures whose verdict is 'loses' now, on any selected pod. 'nowhere' means that no judged one does.",
+        "Compare the traffic's share of that temperature below. A small share is worth little; a large one is why P99 "
+        "suffers while the average looks well.",
+        Query(LOSING_BUCKETS, "{{temperature}} {{model_name}}"),
+        values=_LOSING,
+        empty="nothing judged",
+    )
+
+
+def _trust() -> stat.Panel:
+    return figure(
+        "Is this page live?",
+        "Whether Prometheus reaches every selected sidecar and each sidecar its vLLM.",
+        "Sidecar gone: look at the pod and Prometheus' targets. vLLM down: look at the vLLM container before "
+        "anything else on this page.",
+        Query(_BOTH_UP),
+        values=_ANSWERS,
+        empty="nothing found",
+    )
+
+
+def _since() -> statetimeline.Panel:
+    return states(
+        "Verdict by temperature: where, and since when",
+        "A band a temperature; red began where speculation came to lose. Grey: too few requests to judge. Of several "
+        "pods the worst counts.",
+        "Find where the colour changed and look what happened then: the marks are alerts and restarts. A deployment, "
+        "another draft model, quantization or new traffic are the usual causes.",
+        Query(verdict_code(BUCKET), "{{temperature}} {{model_name}}"),
+        values=VERDICTS,
+        empty="no request source: set requests.source to split by temperature",
+    )
+
+
+def firing(*labels: str) -> table.Panel:
+    """The table of firing alerts, told apart by their name and ``labels``."""
+    expr = worst(", ".join(("alertname", *labels)), FIRING_SINCE)
+    return rows(
+        "Alerts firing",
+        (
+            "What fires now and since when its condition holds, oldest last. Empty is well, if the page is live.",
+            "Click the name for its runbook. Down and absent alerts explain the rest: begin with them.",
+        ),
+        [Label("alertname", ALERT_RUNBOOK), *map(Label, labels)],
+        [Value(expr, "Since", AGO)],
+        sort="Since",
+        empty="no alert fires",
+    )
+
+
+def acceptance_by_temperature() -> timeseries.Panel:
+    """Acceptance of each temperature and of all, with the two thresholds of the verdict."""
+    return over_time(
+        "Acceptance by temperature, against the thresholds",
+        "Accepted / drafted tokens. The thick line is vLLM's own counters over all requests; below the red dashes "
+        "speculation costs more than it gives, above the orange ones it is a gain.",
+        "A thick line above red with a temperature below it is a mixed workload: judge by the temperature, not by the "
+        "average. If every line fell at once, the draft model, quantization or prompts changed.",
+        [
+            Query(ACCEPTANCE_BY_BUCKET, "{{temperature}} {{model_name}}"),
+            Query(ACCEPTANCE_BY_MODEL, "all {{model_name}}", Style.WHOLE),
+            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_break_even"), "pays above", Style.NOTICE),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _gap() -> timeseries.Panel:
+    quantiles = [series(metrics.LATENCY_BASELINE, f'quantile="{quantile}"') for quantile in ("0.99", "0.5")]
+    baseline = worst("model_name, phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
+    return over_time(
+        "Gap between P99 and P50, by phase",
+        "P99 - P50 in vLLM's own histograms over the sliding window, the worst pod. Dashed: the configured baseline's "
+        "gap times the threshold, where there is a baseline.",
+        "A gap that widens while P50 falls or stays is speculation helping most requests and hurting some: look which "
+        "temperature loses. If P50 rises too, it is load: look at KV cache and queue.",
+        [
+            Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP)), "{{phase}} {{model_name}}"),
+            Query(
+                f"{baseline} * on () group_left () {threshold('latency_gap_growth')}",
+                "limit {{phase}} {{model_name}}",
+                Style.LIMIT,
+            ),
+        ],
+        SECONDS,
+    )
+
+
+def _health() -> Line:
+    coverage = figure(
+        "Is the split by temperature complete?",
+        "Whether enough of vLLM's draft tokens, by the threshold, were attributed to requests that the sidecar saw.",
+        "Part unseen: some traffic goes round the proxy, or the middleware is missing in a replica. Until then the "
+        "temperatures speak for a part of the traffic only.",
+        Query(f"min({at_least(series(metrics.COVERAGE), 'coverage')})"),
+        values=_COMPLETE,
+        empty="no source, or idle",
+    )
+    now = figure(
+        "Acceptance now",
+        "Accepted / drafted tokens over the last 5 minutes, of the worst selected model, from vLLM's counters.",
+        "Compare with the thresholds in the panel above.",
+        Query(least("", ACCEPTANCE_BY_MODEL)),
+        unit=SHARE,
+        empty="no drafts",
+    )
+    peak = figure(
+        "KV cache, peak",
+        "The highest share of the KV cache in use during the last minute, on the worst selected pod.",
+        "Near the threshold vLLM preempts and queues, which widens every gap: scale out or lower --max-num-seqs first.",
+        Query(worst("", series(metrics.KV_CACHE_PEAK))),
+        unit=SHARE,
+    )
+    waiting = figure(
+        "Requests waiting",
+        "Requests in vLLM's queue, summed over the selected pods.",
+        "A queue that stays is overload, not speculation; with much of it, speculation often stops to pay.",
+        Query(f"sum({series(metrics.REQUESTS_WAITING)})"),
+    )
+    return beside(3, (coverage, 6), (now, 6), (peak, 6), (waiting, 6))
+
+
+def _history() -> statetimeline.Panel:
+    return states(
+        "Alerts firing over time",
+        "A band for each alert while it fired.",
+        "What fired first is nearest to the cause.",
+        Query(
+            worst("alertname, temperature, instance", FIRING),
+            "{{alertname}} {{temperature}} {{instance}}",
+        ),
+        values=STATES,
+        empty="no alert fired",
+    )

@@ -1,0 +1,92 @@
+"""How far the numbers can be trusted."""
+
+from grafana_foundation_sdk.builders import table, timeseries
+
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import least, series, threshold, total, worst
+from dashboards.builders.tables import Label, Value, rows
+from sidecar.export import metrics
+
+
+def trust() -> Section:
+    """Coverage, residual, how requests were attributed, and what was lost."""
+    coverage = over_time(
+        "Coverage and residual",
+        "Coverage: the share of vLLM's draft tokens that was attributed to requests. Residual: how far the inference's "
+        "sums are off vLLM's counters.",
+        "Coverage below the dashes: traffic goes round the source, so the temperatures speak for a part only. A "
+        "residual above about 0.05: prefer exact numbers (--per-request-spec-decode-metrics summary).",
+        [
+            Query(least("model_name", series(metrics.COVERAGE)), "coverage {{model_name}}"),
+            Query(worst("model_name", series(metrics.RESIDUAL)), "residual {{model_name}}"),
+            Query(threshold("coverage"), "incomplete below", Style.LIMIT),
+        ],
+        SHARE,
+    )
+    attribution = over_time(
+        "Requests by attribution",
+        "exact: the response carried vLLM's own numbers; inferred: from its counters; none: neither was possible.",
+        "Many 'none' at little traffic are well. With enough traffic they mean that the inference cannot tell this "
+        "engine's requests apart: use exact numbers.",
+        [Query(total("attribution", metrics.REQUESTS), "{{attribution}}")],
+        "reqps",
+        stacked=True,
+    )
+    events = over_time(
+        "Events: told and lost",
+        "Finished requests that the source told of, and events that were lost or refused, by reason.",
+        "Any loss makes coverage fall. Look up the reason in docs; a full queue or socket means that the sidecar is "
+        "starved of CPU.",
+        [
+            Query(total("source", metrics.REQUEST_EVENTS), "told {{source}}"),
+            Query(total("source, reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{source}} {{reason}}", Style.LIMIT),
+        ],
+        PER_SECOND,
+    )
+    return Section(
+        "Can the numbers be trusted?",
+        [
+            beside(8, (coverage, 8), (attribution, 8), (events, 8)),
+            beside(6, (_lost(), 8), (_limitations(), 8), (_overflow(), 8)),
+        ],
+    )
+
+
+def _lost() -> timeseries.Panel:
+    lost, told = total("source", metrics.REQUEST_EVENTS_DROPPED), total("source", metrics.REQUEST_EVENTS)
+    return over_time(
+        "Share of events lost",
+        "Events that were lost or refused, of all that the source had to tell.",
+        "Above the dashes the split by temperature is doubtful: the reasons are beside it.",
+        [
+            Query(f"{lost} / ({lost} + {told} > 0)", "{{source}}"),
+            Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
+        ],
+        SHARE,
+    )
+
+
+def _limitations() -> table.Panel:
+    return rows(
+        "What vLLM's page does not tell",
+        (
+            "What can't be known of an engine from its page, so what is missing above and why. Empty is well.",
+            "Most go away with a newer vLLM or another of its flags; docs name each.",
+        ),
+        [Label("instance"), Label("model_name"), Label("limitation")],
+        [Value(f"{worst('instance, model_name, limitation', series(metrics.ENGINE_LIMITATION))} == 1", "Holds", COUNT)],
+        sort="Holds",
+        empty="nothing is missing",
+    )
+
+
+def _overflow() -> timeseries.Panel:
+    return over_time(
+        "Values past a label's bound",
+        "How often per second a value was exported as 'other' to bound the number of series.",
+        "Any steady rate: more models, engines or positions than the limits allow. Raise the limit in the settings.",
+        [Query(total("label", metrics.LABEL_OVERFLOW), "{{label}}")],
+        PER_SECOND,
+    )

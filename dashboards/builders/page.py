@@ -1,0 +1,124 @@
+"""What both dashboards have in common: variables, links, annotations."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models.dashboard import (
+    AnnotationQuery,
+    DashboardCursorSync,
+    DashboardLinkType,
+    DataSourceRef,
+    VariableHide,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+from dashboards.builders.expressions import FIRING
+from dashboards.builders.query import of_process, series
+from sidecar.export import metrics
+
+OPERATOR: Final = "specdec-operator"
+FLEET: Final = "specdec-fleet"
+TAG: Final = "specdec"
+SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+_EVERY = VariableOption(selected=True, text="All", value="$__all")
+
+
+class _Events(AnnotationQuery):
+    """A Prometheus annotation; the SDK's model lacks the fields that say what is shown of each series."""
+
+    def __init__(self, name: str, expr: str, color: str, title: str, text: str) -> None:
+        super().__init__(name=name, datasource=SOURCE, expr=expr, icon_color=color)
+        self._shown: dict[str, object] = {"titleFormat": title, "textFormat": text, "step": "60s"}
+
+    def to_json(self) -> dict[str, object]:
+        return super().to_json() | self._shown
+
+
+class _EventsBuilder(dashboard.AnnotationQuery):
+    """Hands the page a finished annotation."""
+
+    def __init__(self, events: _Events) -> None:
+        self._internal = events
+
+
+def new_page(uid: str, title: str, description: str, runbooks: str, *, since: str) -> dashboard.Dashboard:
+    """A dashboard without panels, that opens on the time from ``since`` to now; ``runbooks`` is where those are."""
+    page = (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags([TAG, "vllm", "speculative-decoding"])
+        .readonly()
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .time(since, "now")
+        .refresh("30s")
+        .link(
+            dashboard.DashboardLink("Speculative decoding")
+            .type(DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .include_vars(True)
+            .keep_time(True)
+            .tooltip("The other dashboard, with the same selection and time")
+        )
+        .link(
+            dashboard.DashboardLink("Runbooks")
+            .type(DashboardLinkType.LINK)
+            .icon("doc")
+            .url("${runbooks}")
+            .target_blank(True)
+            .tooltip("What each alert means and what to do")
+        )
+    )
+    _add_variables(page, runbooks)
+    _add_annotations(page)
+    return page
+
+
+def _add_variables(page: dashboard.Dashboard, runbooks: str) -> None:
+    page.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    page.with_variable(_variable("job", "Job", f"label_values({metrics.BUILD_INFO.name}, job)"))
+    page.with_variable(
+        _variable("instance", "Instance", f'label_values({metrics.BUILD_INFO.name}{{job=~"$job"}}, instance)')
+    )
+    # The variable's own name must not narrow its own list.
+    models = series(metrics.GENERATION_TOKENS).replace(', model_name=~"$model_name"', "")
+    page.with_variable(_variable("model_name", "Model", f"label_values({models}, model_name)"))
+    temperatures = series(metrics.VERDICT).replace(', temperature=~"$temperature"', "")
+    page.with_variable(_variable("temperature", "Temperature", f"label_values({temperatures}, temperature)"))
+    page.with_variable(
+        dashboard.CustomVariable("past")
+        .label("Compare with")
+        .description("How long ago the past lies that acceptance is compared with")
+        .values("1h,6h,1d,7d")
+        .current(VariableOption(selected=True, text="1d", value="1d"))
+        .options([VariableOption(selected=text == "1d", text=text, value=text) for text in ("1h", "6h", "1d", "7d")])
+    )
+    page.with_variable(dashboard.ConstantVariable("runbooks").label("Runbooks").value(runbooks))
+
+
+def _variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .query(query)
+        .datasource(SOURCE)
+        .multi(True)
+        .include_all(True)
+        .all_value(".+")
+        .current(_EVERY)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+        .hide(VariableHide.DONT_HIDE)
+    )
+
+
+def _add_annotations(page: dashboard.Dashboard) -> None:
+    shown = "{{severity}} {{instance}} {{model_name}} {{temperature}}"
+    page.annotation(_EventsBuilder(_Events("Alerts", FIRING, "red", "{{alertname}}", shown)))
+    restarts = f"changes({series(metrics.VLLM_RESTARTS)}[2m]) > 0"
+    page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))
+    starts = f"{of_process('process_start_time_seconds', 'changes({}[2m])')} > 0"
+    page.annotation(_EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", "{{instance}}")))

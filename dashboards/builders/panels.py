@@ -1,0 +1,214 @@
+"""Panels of each kind, with this project's defaults."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeVar
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, statetimeline, timeseries
+from grafana_foundation_sdk.models import common as common_models
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from dashboards.builders.page import SOURCE
+
+SHARE: Final = "percentunit"
+SECONDS: Final = "s"
+PER_SECOND: Final = "cps"
+COUNT: Final = "short"
+AGO: Final = "dateTimeFromNow"
+
+# Where a verdict or a comparison is shown, rates reach back this far: the minute that Grafana would take is noise.
+SMOOTH: Final = "5m"
+
+
+class Line(Enum):
+    """How a series is drawn."""
+
+    PLAIN = ""
+    WHOLE = "thick"  # what the others are parts of, or are compared with
+    LIMIT = "red"  # a threshold not to be crossed
+    NOTICE = "orange"  # a threshold worth knowing
+    GOAL = "green"  # a threshold to be reached
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a panel; ``legend`` has ``{{label}}`` where a label's value goes."""
+
+    expr: str
+    legend: str = ""
+    line: Line = Line.PLAIN
+
+
+Mapping = dict[int, tuple[str, str]]  # value -> text, colour
+
+AnyPanel = TypeVar("AnyPanel", timeseries.Panel, stat.Panel, statetimeline.Panel, heatmap.Panel, dashboard.Panel)
+
+
+def described(panel: AnyPanel, title: str, read: str, do: str) -> AnyPanel:
+    """The panel with its title and what its reader needs: how to read it, and what to do then."""
+    return panel.title(title).description(f"**Read:** {read}\n\n**Do:** {do}").datasource(SOURCE)
+
+
+def mapped(values: Mapping) -> list[models.ValueMapping]:
+    """Values shown as words in colours."""
+    results = {
+        str(value): models.ValueMappingResult(text=text, color=color, index=index)
+        for index, (value, (text, color)) in enumerate(values.items())
+    }
+    return [models.ValueMap(options=results)]
+
+
+def target(index: int, expr: str, legend: str = "") -> prometheus.Dataquery:
+    """A query over the page's time range, the ``index``-th of its panel."""
+    query = prometheus.Dataquery().expr(expr).ref_id(chr(ord("A") + index)).datasource(SOURCE).range()
+    return query.legend_format(legend) if legend else query
+
+
+def over_time(
+    title: str,
+    read: str,
+    do: str,
+    queries: Sequence[Query],
+    unit: str,
+    *,
+    low: float | None = 0,
+    high: float | None = None,
+    stacked: bool = False,
+) -> timeseries.Panel:
+    """Lines over time, thresholds dashed; ``stacked`` are areas that add up; the axis goes from ``low`` to ``high``."""
+    legend = common.VizLegendOptions().display_mode(common_models.LegendDisplayMode.TABLE).show_legend(True)
+    panel = (
+        described(timeseries.Panel(), title, read, do)
+        .unit(unit)
+        .color_scheme(dashboard.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+        .fill_opacity(40 if stacked else 0)
+        .line_width(1)
+        .show_points(common_models.VisibilityMode.AUTO)
+        .legend(legend.placement(common_models.LegendPlacement.BOTTOM).calcs(["lastNotNull", "min", "max"]))
+        .tooltip(
+            common.VizTooltipOptions()
+            .mode(common_models.TooltipDisplayMode.MULTI)
+            .sort(common_models.SortOrder.DESCENDING)
+        )
+    )
+    if low is not None:
+        panel.min(low)
+    if high is not None:
+        panel.max(high)
+    if stacked:
+        panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL).group("A"))
+    for index, query in enumerate(queries):
+        panel.with_target(target(index, query.expr, query.legend))
+        if query.line is not Line.PLAIN:
+            panel.override_by_query(chr(ord("A") + index), _drawn(query.line))
+    return panel
+
+
+def _drawn(line: Line) -> list[models.DynamicConfigValue]:
+    properties: dict[str, object] = {"custom.fillOpacity": 0, "custom.lineWidth": 3 if line is Line.WHOLE else 2}
+    if line is not Line.WHOLE:
+        properties |= {
+            "color": {"mode": "fixed", "fixedColor": line.value},
+            "custom.lineStyle": {"fill": "dash", "dash": [10, 10]},
+            "custom.stacking": {"mode": "none"},
+        }
+    return [models.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()]
+
+
+def figure(
+    title: str,
+    read: str,
+    do: str,
+    query: Query,
+    *,
+    unit: str = COUNT,
+    values: Mapping | None = None,
+    otherwise: str = "text",
+    empty: str = "-",
+) -> stat.Panel:
+    """One figure, as of now. ``empty`` stands for no data.
+
+    With ``values`` those are words on a ground of their colour; ``otherwise`` is the colour of any other value.
+    """
+    data = target(0, query.expr, query.legend).instant()
+    panel = described(stat.Panel(), title, read, do).with_target(data).unit(unit).no_value(empty).interval(SMOOTH)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel.graph_mode(common_models.BigValueGraphMode.NONE)
+    panel.thresholds(dashboard.ThresholdsConfig().steps([models.Threshold(color=otherwise)]))
+    if values is None:
+        return panel.color_mode(common_models.BigValueColorMode.VALUE)
+    return panel.mappings(mapped(values)).color_mode(common_models.BigValueColorMode.BACKGROUND)
+
+
+def names(title: str, read: str, do: str, query: Query, *, values: Mapping, empty: str) -> stat.Panel:
+    """The legends of the series there are, each on a ground of its value's colour."""
+    panel = figure(title, read, do, query, values=values, empty=empty)
+    return panel.text_mode(common_models.BigValueTextMode.NAME)
+
+
+def states(title: str, read: str, do: str, query: Query, *, values: Mapping, empty: str) -> statetimeline.Panel:
+    """A band for each series, in its values' colours: what holds since when."""
+    return (
+        described(statetimeline.Panel(), title, read, do)
+        .with_target(target(0, query.expr, query.legend))
+        .unit(COUNT)
+        .mappings(mapped(values))
+        .no_value(empty)
+        .merge_values(True)
+        .show_value(common_models.VisibilityMode.AUTO)
+        .fill_opacity(80)
+        .row_height(0.85)
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(common_models.LegendDisplayMode.LIST)
+            .placement(common_models.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+    )
+
+
+def distribution(title: str, read: str, do: str, expr: str, unit: str) -> heatmap.Panel:
+    """A histogram over time; ``expr`` gives one series a bucket, by ``le``."""
+    return (
+        described(heatmap.Panel(), title, read, do)
+        .with_target(target(0, expr, "{{le}}").format(PromQueryFormat.HEATMAP))
+        .unit(COUNT)
+        .calculate(False)
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(HeatmapColorMode.SCHEME)
+            .scheme("Oranges")
+            .fill("dark-orange")
+            .scale(HeatmapColorScale.EXPONENTIAL)
+            .exponent(0.5)
+            .steps(64)
+        )
+        .filter_values(heatmap.FilterValueRange().le(1e-9))
+        .y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(common_models.AxisPlacement.LEFT))
+        .show_value(common_models.VisibilityMode.NEVER)
+        .cell_gap(1)
+        .show_y_histogram()
+        .show_legend()
+    )
+
+
+def alert_list(title: str, read: str, do: str) -> dashboard.Panel:
+    """Grafana's own list of alerts, of every ruler that it knows; the SDK has no builder for it."""
+    shown = ("firing", "pending", "error", "recovering")
+    options = {
+        "viewMode": "list",
+        "groupMode": "default",
+        "groupBy": [],
+        "maxItems": 20,
+        "sortOrder": 3,  # by importance
+        "dashboardAlerts": False,
+        "alertName": "SpecDecode",
+        "alertInstanceLabelFilter": "",
+        "showInstances": True,
+        "showInactiveAlerts": False,
+        "stateFilter": {name: name in shown for name in (*shown, "noData", "normal")},
+    }
+    return described(dashboard.Panel(), title, read, do).type("alertlist").options(options)

@@ -1,0 +1,114 @@
+"""PromQL, put together from the contract of metrics so that a name can't go wrong.
+
+Every selector carries the page's variables: ``$job`` and ``$instance``, and of ``$model_name`` and ``$temperature``
+those that the metric has as labels.
+"""
+
+from sidecar.export import metrics
+from sidecar.export.metrics import Metric
+
+POD = "job, instance, target, model_name"  # one model on one server; ``target`` is empty unless a sidecar has several
+BUCKET = "model_name, temperature"
+
+_VARIABLES = ("model_name", "temperature")  # labels that a variable of the same name narrows
+_EMPTY_TOO = tuple(f'{label}=~"${label}|"' for label in ("job", "instance", *_VARIABLES))
+
+
+def _selector(name: str, matchers: tuple[str, ...]) -> str:
+    return f"{name}{{{', '.join(matchers)}}}"
+
+
+def series(metric: Metric, *matchers: str, suffix: str = "") -> str:
+    """The selector of a metric; ``suffix`` is a histogram's ``_bucket``, ``_sum`` or ``_count``."""
+    variables = ("job", "instance", *(label for label in _VARIABLES if label in metric.labels))
+    return _selector(metric.name + suffix, (*(f'{label}=~"${label}"' for label in variables), *matchers))
+
+
+def reached() -> str:
+    """``up`` of every target that was a sidecar within the last hours: one that is gone has nothing else left."""
+    seen = f"max_over_time({series(metrics.BUILD_INFO)}[6h])"
+    return f"({_of_any_job('up')} and on (job, instance) {seen})"
+
+
+def of_process(name: str, form: str = "{}") -> str:
+    """A ``process_*`` metric of the sidecars; ``form`` is what is made of its selector."""
+    return f"({form.format(_of_any_job(name))} and on (job, instance) {series(metrics.BUILD_INFO)})"
+
+
+def _of_any_job(name: str) -> str:
+    """The selector of a metric that every target has: with all jobs selected it finds other programs' too."""
+    return _selector(name, ('job=~"$job"', 'instance=~"$instance"'))
+
+
+def alerts(*matchers: str, name: str = "ALERTS") -> str:
+    """Our alerts within the selection, and those that a rule took the selection's labels from.
+
+    ``.+`` does not match a label that is missing, so the variables stand with an empty alternative here: an alert
+    about a whole fleet has no instance, and must not be hidden from someone who was paged.
+    """
+    return _selector(name, ('alertname=~"SpecDecode.*"', *_EMPTY_TOO, *matchers))
+
+
+def rate(metric: Metric, *matchers: str, suffix: str = "") -> str:
+    """A counter's growth per second."""
+    return f"rate({series(metric, *matchers, suffix=suffix)}[$__rate_interval])"
+
+
+def total(by: str, metric: Metric, *matchers: str) -> str:
+    """A counter's growth per second, summed; ``by`` names labels, none for one sum over all."""
+    return f"sum{_by(by)} ({rate(metric, *matchers)})"
+
+
+def worst(by: str, expression: str) -> str:
+    """The highest value of each group."""
+    return f"max{_by(by)} ({expression})"
+
+
+def least(by: str, expression: str) -> str:
+    """The lowest value of each group."""
+    return f"min{_by(by)} ({expression})"
+
+
+def ratio(by: str, part: Metric, whole: Metric, *matchers: str) -> str:
+    """Summed growth over summed growth; groups whose ``whole`` did not grow have no value rather than NaN."""
+    return f"{total(by, part, *matchers)} / ({total(by, whole, *matchers)} > 0)"
+
+
+def quantile(share: float, by: str, histogram: Metric, *matchers: str) -> str:
+    """A quantile over a histogram's latest observations."""
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share:g}, sum by ({labels}) ({rate(histogram, *matchers, suffix='_bucket')}))"
+
+
+def growth_by_bucket(histogram: Metric) -> str:
+    """A histogram's latest observations by bucket, for a heatmap."""
+    return f"sum by (le) (increase({series(histogram, suffix='_bucket')}[$__rate_interval]))"
+
+
+def threshold(name: str) -> str:
+    """A threshold as the selected sidecars have it; where they differ, the highest."""
+    return f"max({series(metrics.THRESHOLD, _named(name))})"
+
+
+def own_threshold(name: str) -> str:
+    """A threshold as each sidecar has it, one series each even where two clusters have the same addresses."""
+    return worst("job, instance", series(metrics.THRESHOLD, _named(name)))
+
+
+def at_least(expression: str, name: str, *, as_number: bool = True) -> str:
+    """A comparison by pod with its own threshold; 0 or 1 ``as_number``, else a filter."""
+    told = " bool" if as_number else ""
+    return f"{expression} >={told} on (job, instance) group_left () {own_threshold(name)}"
+
+
+def before(expression: str) -> str:
+    """The same, the variable ``$past`` ago."""
+    return expression.replace("[$__rate_interval]", "[$__rate_interval] offset $past")
+
+
+def _named(threshold_name: str) -> str:
+    return f'name="{threshold_name}"'
+
+
+def _by(labels: str) -> str:
+    return f" by ({labels})" if labels else ""

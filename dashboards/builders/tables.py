@@ -1,0 +1,108 @@
+"""Tables: one row a thing, one column a query, as of now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from grafana_foundation_sdk.builders import common, table
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.common import TableCellHeight
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from dashboards.builders.page import OPERATOR, SOURCE
+from dashboards.builders.panels import SMOOTH, Mapping, mapped, target
+
+ALERT_RUNBOOK: Final = "${runbooks}/${__value.text}.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A column with a label, under the label's own name (links refer to it); ``link`` is where a click on it leads."""
+
+    name: str
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A column with the value of a query that keeps the table's labels."""
+
+    expr: str
+    title: str
+    unit: str
+    values: Mapping | None = None  # shown as words in colours
+
+
+def operator_link(*labels: str) -> str:
+    """The operator's page for what a row is about: its ``labels`` become the page's selection."""
+    kept = urlencode({f"var-{label}": f"${{__data.fields.{label}:percentencode}}" for label in labels}, safe="${}:")
+    return f"/d/{OPERATOR}?${{datasource:queryparam}}&${{__url_time_range}}&{kept}"
+
+
+def rows(
+    title: str,
+    description: tuple[str, str],
+    labels: Sequence[Label],
+    values: Sequence[Value],
+    *,
+    sort: str,
+    descending: bool = True,
+    empty: str = "-",
+) -> table.Panel:
+    """A table sorted by the column with the title ``sort``; ``description`` is how to read it and what to do."""
+    panel = table.Panel().title(title).datasource(SOURCE).no_value(empty).interval(SMOOTH).unit("short")
+    panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
+    for index, value in enumerate(values):
+        panel.with_target(target(index, value.expr).instant().format(PromQueryFormat.TABLE))
+    panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
+    panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=_columns(labels, values)))
+    for value in values:
+        panel.override_by_name(value.title, _cells(value))
+    for label in labels:
+        if label.link:
+            link = {"title": "Open", "url": label.link, "targetBlank": label.link == ALERT_RUNBOOK}
+            panel.override_by_name(label.name, [models.DynamicConfigValue(id_val="links", value=[link])])
+    panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(descending)])
+    return panel.cell_height(TableCellHeight.SM).filterable(True)
+
+
+def matrix(
+    title: str, description: tuple[str, str], expr: str, *, row: str, column: str, unit: str, high: float
+) -> table.Panel:
+    """A table of one query with a row and a column for each value of two labels, coloured from 0 to ``high``."""
+    panel = table.Panel().title(title).datasource(SOURCE).no_value("-").interval(SMOOTH).unit(unit).min(0).max(high)
+    panel.description(f"**Read:** {description[0]}\n\n**Do:** {description[1]}")
+    panel.with_target(target(0, expr).instant().format(PromQueryFormat.TABLE))
+    grouped = {"rowField": row, "columnField": column, "valueField": "Value"}
+    panel.with_transformation(models.DataTransformerConfig(id_val="groupingToMatrix", options=grouped))
+    panel.override_by_field_type("number", _shaded())
+    return panel.cell_height(TableCellHeight.SM)
+
+
+def _shaded() -> list[models.DynamicConfigValue]:
+    return [
+        models.DynamicConfigValue(id_val="color", value={"mode": "continuous-RdYlGr"}),
+        models.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-background", "mode": "basic"}),
+    ]
+
+
+def _columns(labels: Sequence[Label], values: Sequence[Value]) -> dict[str, object]:
+    """The options of ``organize``: merged queries name their values ``Value #A`` and so on, a single one ``Value``."""
+    fields = [label.name for label in labels]
+    single = len(values) == 1
+    fields += ["Value" if single else f"Value #{chr(ord('A') + index)}" for index in range(len(values))]
+    titles = [*(label.name for label in labels), *(value.title for value in values)]
+    return {
+        "excludeByName": {"Time": True},
+        "indexByName": {field: index for index, field in enumerate(fields)},
+        "renameByName": dict(zip(fields, titles, strict=True)),
+    }
+
+
+def _cells(value: Value) -> list[models.DynamicConfigValue]:
+    properties: dict[str, object] = {"unit": value.unit}
+    if value.values is not None:
+        properties["mappings"] = mapped(value.values)
+        properties["custom.cellOptions"] = {"type": "color-text"}
+    return [models.DynamicConfigValue(id_val=name, value=found) for name, found in properties.items()]

@@ -4,10 +4,12 @@ import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 
 from sidecar import options
+from sidecar.analysis.attributors import DROP_REASONS
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_log import LoggedTarget
 from sidecar.analysis.target_state import TargetReport, TargetState
@@ -22,16 +24,18 @@ from sidecar.export.server import serving
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.log import StateLog
-from sidecar.requests.recorder import Recorder
-from sidecar.requests.source import request_source
+from sidecar.requests.source import drop_reasons, request_source
 from sidecar.settings import Settings
 from sidecar.settings.groups import Target
 from sidecar.settings.places import Address
 from sidecar.supervise import Supervisor
 
+if TYPE_CHECKING:  # only `record` needs it
+    from sidecar.requests.recorder import Recorder
+
 
 @asynccontextmanager
-async def running(settings: Settings, recorder: Recorder | None = None) -> AsyncIterator[Address]:
+async def running(settings: Settings, recorder: "Recorder | None" = None) -> AsyncIterator[Address]:
     """The sidecar, from here to the end of the block; gives the address of its own page.
 
     Raises:
@@ -95,5 +99,5 @@ def request_state(settings: Settings) -> RequestState:
         options.buckets(settings),
         options.attribution(settings),
         options.verdicts(settings),
-        options.drop_reasons(settings),
+        drop_reasons(settings) | DROP_REASONS,
     )

@@ -1,11 +1,8 @@
 """From the settings to each part's options: the only place that knows both."""
 
 import ssl
-from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from sidecar.analysis.attribution_options import AttributionOptions
-from sidecar.analysis.attributors import DROP_REASONS
 from sidecar.analysis.engine_state import Windows
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
@@ -13,17 +10,12 @@ from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
-from sidecar.requests.exchange import Fault
-from sidecar.requests.receiver_senders import REASONS as MIDDLEWARE_REASONS
-from sidecar.requests.relay.options import RelayOptions, Upstream
-from sidecar.requests.traces.options import DROP_REASONS as TRACES_REASONS
-from sidecar.requests.traces.options import TracesOptions
 from sidecar.settings import Settings
 
 
 def fetch(settings: Settings) -> FetchOptions:
     """How vLLM's page is fetched."""
-    return FetchOptions(settings.scrape_timeout, settings.limits.page_bytes, _tls(settings))
+    return FetchOptions(settings.scrape_timeout, settings.limits.page_bytes, tls(settings))
 
 
 def page_limits(settings: Settings) -> PageLimits:
@@ -81,16 +73,6 @@ def attribution(settings: Settings) -> AttributionOptions:
     return AttributionOptions(lateness=lateness, history=settings.history)
 
 
-def drop_reasons(settings: Settings) -> frozenset[str]:
-    """Why events of the chosen source may be lost, so that each is counted from 0 on."""
-    of_source: dict[str, Iterable[str]] = {
-        "proxy": map(str, Fault),
-        "middleware": MIDDLEWARE_REASONS,
-        "traces": TRACES_REASONS,
-    }
-    return frozenset(of_source.get(settings.requests.source, ())) | DROP_REASONS
-
-
 def verdicts(settings: Settings) -> VerdictThresholds:
     """Where verdicts draw the line."""
     thresholds = settings.thresholds
@@ -106,38 +88,10 @@ def verdicts(settings: Settings) -> VerdictThresholds:
     )
 
 
-def upstream(settings: Settings) -> Upstream:
-    """Where the proxy forwards to: the scheme, host and port of the one vLLM."""
-    url = urlsplit(settings.vllms[0].vllm_url)
-    tls = url.scheme == "https"
-    verified = _tls(settings) if tls else None
-    if verified is True:
-        verified = ssl.create_default_context()
-    elif verified is False:
-        verified = ssl._create_unverified_context()  # noqa: S323, SLF001 - asked for by vllm_tls_verify
-    return Upstream(url.hostname or "", url.port or (443 if tls else 80), verified)
-
-
-def relay(settings: Settings) -> RelayOptions:
-    """The proxy's limits and times."""
-    proxy = settings.proxy
-    return RelayOptions(
-        max_connections=proxy.max_connections,
-        max_header_bytes=proxy.max_header_bytes,
-        header_seconds=proxy.header_timeout,
-        connect_seconds=proxy.connect_timeout,
-    )
-
-
-def traces(settings: Settings) -> TracesOptions:
-    """The traces receiver's limits."""
-    return TracesOptions(body_bytes=settings.traces.body_bytes, max_inflight=settings.traces.max_inflight)
-
-
 _TRACES_LATENESS = 15.0  # seconds: vLLM's exporter sends every 5 s, a Collector may hold spans as long again
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | bool:
+def tls(settings: Settings) -> ssl.SSLContext | bool:
     """True: the system's certificates; False: any certificate."""
     if not settings.vllm_tls_verify:
         return False

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sidecar import __version__
 from sidecar.analysis.target_state import TargetReport
@@ -12,7 +13,9 @@ from sidecar.export.engine_families import add_engine
 from sidecar.export.families import Families, Family
 from sidecar.export.relay_families import add_relay
 from sidecar.export.request_families import add_requests
-from sidecar.requests.relay.stats import RelayStats
+
+if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
+    from sidecar.requests.relay.stats import RelayStats
 
 Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
@@ -32,7 +35,7 @@ def export_families(
     failures: Mapping[str, int],
     options: ExportOptions,
     *,
-    relay: RelayStats | None = None,
+    relay: "RelayStats | None" = None,
 ) -> list[Family]:
     """Every sample of the page, but for those of the process.
 

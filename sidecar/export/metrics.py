@@ -152,3 +152,8 @@ PROXY_OBSERVER_FAILURES = _counter(
     "proxy_observer_failures", "Exchanges that went on unobserved after a fault of ours."
 )
 PROXY_CONNECTIONS = _gauge("proxy_connections", "Open connections.", "side")
+
+# Direct push.
+ALERTS_SENT = _counter(
+    "alerts_sent", "Alerts sent straight to Alertmanager, repeats included.", "alertmanager", "outcome"
+)

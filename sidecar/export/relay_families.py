@@ -1,11 +1,15 @@
 """The proxy's own counts as samples."""
 
+from typing import TYPE_CHECKING
+
 from sidecar.export import metrics
 from sidecar.export.families import Families
-from sidecar.requests.relay.stats import RelayStats
+
+if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
+    from sidecar.requests.relay.stats import RelayStats
 
 
-def add_relay(families: Families, stats: RelayStats) -> None:
+def add_relay(families: Families, stats: "RelayStats") -> None:
     """Adds what the proxy counts."""
     for outcome, count in stats.outcomes.items():
         families.add(metrics.PROXY_EXCHANGES, count, outcome)

@@ -22,7 +22,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.payload import CHAT
 from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestSink, RequestStart
-from sidecar.requests.relay.pool import Log
+from sidecar.requests.source import Log
 
 SCRAPES: Final = "scrapes.jsonl.gz"
 REQUESTS: Final = "requests.jsonl.gz"

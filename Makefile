@@ -4,7 +4,7 @@ BIN := .venv/bin
 LAB ?= $(abspath ../shared/lab)
 DEBIAN := prometheus prometheus-alertmanager chromium nginx-light
 
-.PHONY: help demo run test test-lab check lint types format docs docs-check bench lock build clean
+.PHONY: help demo run test test-lab check lint types format docs docs-check bench accuracy screenshots lock build clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -52,9 +52,22 @@ docs: ## regenerate the generated pages
 docs-check: docs ## the generated pages are as the code would make them
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
 
-bench: ## the benchmarks that made the README's tables
+bench: ## the benchmarks that made the README's table (5 minutes; a quiet machine tells more)
 	@scripts/setup dev
+	@scripts/debian-tools nginx-light
 	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.middleware
+	$(BIN)/python -m benchmarks.attribution
+	$(BIN)/python -m benchmarks.proxy
+
+accuracy: ## how far the inference is off on the recordings
+	@scripts/setup dev
+	$(BIN)/python -m benchmarks.accuracy
+
+screenshots: ## the page's pictures, taken by its tests
+	@scripts/setup dev
+	@scripts/debian-tools chromium
+	$(BIN)/pytest -q tests/page --screenshots docs/screenshots
 
 lock: ## resolve the lock files anew
 	@scripts/setup dev

@@ -96,16 +96,22 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
         choices=int(line.get("choices", 1)),
         stream=bool(line["stream"]),
         start=start,
-        first_token=start + chunks[0] if chunks else None,
+        first_token=_first_token(line, start, chunks),
         end=end,
         outcome=Outcome(line.get("outcome", Outcome.COMPLETED)),
         max_tokens=line.get("max_tokens"),
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
-        stream_events=len(chunks),
+        stream_events=int(line.get("stream_events", len(chunks))),
         acceptance=_acceptance(line.get("speculative_decoding")),
         event_offsets=tuple(chunks),
     )
+
+
+def _first_token(line: Mapping[str, Any], start: float, chunks: list[float]) -> float | None:
+    """From the stream's events, else as the source told it: not every source tells of single events."""
+    offset = chunks[0] if chunks else line.get("first_token")
+    return None if offset is None else start + float(offset)
 
 
 def _acceptance(numbers: Mapping[str, Any] | None) -> RequestAcceptance | None:

@@ -2,11 +2,20 @@
 
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 from sidecar.requests.exchange import ExchangeObserver
 from sidecar.requests.payload import endpoint_of
+from sidecar.requests.payload_stream import StreamReader
 from sidecar.requests.record import RequestSink
 from sidecar.requests.relay.observe import ExchangeOutcome, Headers, Observer
+
+_FINAL_EVENTS: Final = (
+    b"data: [DONE]",
+    b"event: message_stop\n",
+    b"event: response.completed\n",
+    b"event: response.incomplete\n",
+)
 
 
 def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False) -> Callable[[], Observer]:
@@ -47,8 +56,11 @@ class _ProxyObserver:
             self._sink.started(self._exchange.start)
 
     def request_body(self, data: bytes) -> None:
-        if self._exchange is not None:
+        if self._exchange is not None and not self._requested:
             self._exchange.request_piece(data)
+
+    def request_end(self) -> None:
+        self._end_request()
 
     def response_head(self, status: int, headers: Headers) -> None:
         if self._exchange is not None:
@@ -65,7 +77,7 @@ class _ProxyObserver:
         if exchange is None:
             return
         self._end_request()
-        if outcome is ExchangeOutcome.COMPLETED:
+        if outcome is ExchangeOutcome.COMPLETED or _has_said_all(exchange):
             exchange.reply_end()
         elif outcome is ExchangeOutcome.CLIENT_GONE:
             exchange.client_gone()
@@ -76,7 +88,19 @@ class _ProxyObserver:
             self._sink.dropped(fault, 1)
 
     def _end_request(self) -> None:
-        """The body is read once it is whole, which the first sign of a reply tells too."""
+        """The body is read and let go: when it is whole, for a reply may be long in coming, or no longer matters."""
         if not self._requested and self._exchange is not None:
             self._requested = True
             self._exchange.request_end()
+
+
+def _has_said_all(exchange: ExchangeObserver) -> bool:
+    """Whether the stream's last event has passed.
+
+    Clients close when they have read it, OpenAI's among them; the end of the body, which comes a moment later, finds
+    nobody. That is no abort: vLLM has generated all that was asked for.
+    """
+    if not isinstance(exchange.reply, StreamReader):
+        return False
+    events = exchange.reply.last_events()
+    return bool(events) and events[-1].startswith(_FINAL_EVENTS)

@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sidecar.settings.groups import (
+    Alerting,
     Limits,
     Log,
     Middleware,
@@ -108,6 +109,7 @@ class Fields(BaseSettings):
     proxy: Proxy = Proxy()
     middleware: Middleware = Middleware()
     traces: Traces = Traces()
+    alerting: Alerting = Alerting()
 
     @classmethod
     def settings_customise_sources(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sidecar.settings.kinds import Choice, Duration, Integer, Number
+from sidecar.settings.kinds import Choice, Duration, Integer, Number, Structure
 from sidecar.settings.places import Address, BaseUrl, Listen, Name, SocketFile
 
 Source = Literal["none", "proxy", "middleware", "traces"]
@@ -133,6 +133,17 @@ class Thresholds(Group):
     min_bucket_share: _Share = Field(
         0.1, description="share of all draft tokens below which a temperature bucket is not judged"
     )
+    slowdown: Annotated[float, Number(1, 100)] = Field(
+        1.1,
+        description="time per output token of the pods that speculate, divided by that of the model's other pods, "
+        "above which speculation is a loss",
+    )
+    restarts_per_hour: Annotated[int, Integer(1, 1000)] = Field(
+        3, description="restarts of vLLM within an hour from which on it counts as a crash loop"
+    )
+    events_dropped: _Share = Field(
+        0.01, description="share of the request events that may be lost before the split by temperature is doubtful"
+    )
 
 
 class Log(Group):
@@ -190,3 +201,30 @@ class Traces(Group):
         4 * _MEBIBYTE, description="largest export that is read, compressed or not"
     )
     max_inflight: Annotated[int, Integer(1, 1024)] = Field(16, description="exports read at one time")
+
+
+class Alerting(Group):
+    """Alerts sent straight to Alertmanager, for sites without Prometheus; where there is one, leave it to the rules."""
+
+    alertmanagers: Annotated[
+        tuple[Annotated[str, BaseUrl()], ...], Field(max_length=8), Structure("a list of URLs")
+    ] = Field(
+        (),
+        repr=False,  # may hold credentials
+        description="addresses of every replica of Alertmanager, at most 8, never of a load balancer in front of them; "
+        "empty: nothing is sent",
+    )
+    interval: Annotated[float, Duration(0.1, 300)] = Field(15.0, description="time between two looks at the state")
+    resend: Annotated[float, Duration(0.1, 3600)] = Field(
+        60.0, description="time after which a firing alert is sent again; it ends by itself after four times that"
+    )
+    timeout: Annotated[float, Duration(0.1, 60)] = Field(5.0, description="time allowed for one delivery")
+    instance: (
+        Annotated[str, Name(253, r"[A-Za-z0-9._:-]+", "letters, digits, dots, colons, underscores or hyphens")] | None
+    ) = Field(None, description="label `instance` of the alerts; not set: the host's name, which is the Pod's")
+    runbooks: Annotated[str, BaseUrl()] = Field(
+        "https://specdec-sidecar.example/alerts/runbooks", description="where `alerts/runbooks` is served"
+    )
+    pace: Annotated[float, Number(0, 100)] = Field(
+        1.0, description="factor for how long conditions have to hold; 0: alerts are sent at once"
+    )

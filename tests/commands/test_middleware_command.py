@@ -31,7 +31,8 @@ def test_another_user_may_read_it_and_nothing_else_is_left(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["specdec-middleware.py", "middleware.txt", "class.py", "1st.py", "json.py", "msgspec.py", "vllm.py", "é.py"]
+    "name",
+    ["specdec-middleware.py", "middleware.txt", "class.py", "1st.py", "json.py", "msgspec.py", "vllm.py", "é.py"],
 )
 def test_a_name_that_would_not_load_or_hide_another_module_is_refused(tmp_path, capsys, name):
     assert command("middleware", "--write", str(tmp_path / name)) == 2

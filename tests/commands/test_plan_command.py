@@ -9,22 +9,23 @@ from sidecar.planning.advice import Fit, plan
 from sidecar.planning.memory import Deployment, KvShape, Model
 
 
-def deployment(target, draft, gpus=2, gpu_gb=80.0, utilization=0.9, kv=None, draft_kv=None):
-    return Deployment(Model(70, target, kv), Model(8, draft, draft_kv), gpus, gpu_gb, utilization)
+def deployment(target, draft, *, utilization=0.9, kv=None, draft_kv=None):
+    return Deployment(Model(70, target, kv), Model(8, draft, draft_kv), 2, 80.0, utilization)
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "gpu", "weights", "left"),
+    ("precisions", "gpu", "weights", "left"),
     [
-        ("int8", "bf16", "h100", 86, 74),
-        ("bf16", "bf16", "h100", 156, 4),
-        ("bf16", "bf16", "h200", 156, 126),
-        ("int4", "bf16", "a100-80", 51, 109),
-        ("int4", "int4", "h100", 39, 121),
-        ("int8", "int8", "h100", 78, 82),
+        (("int8", "bf16"), "h100", 86, 74),
+        (("bf16", "bf16"), "h100", 156, 4),
+        (("bf16", "bf16"), "h200", 156, 126),
+        (("int4", "bf16"), "a100-80", 51, 109),
+        (("int4", "int4"), "h100", 39, 121),
+        (("int8", "int8"), "h100", 78, 82),
     ],
 )
-def test_the_known_table(capsys, target, draft, gpu, weights, left):
+def test_the_known_table(capsys, precisions, gpu, weights, left):
+    target, draft = precisions
     models = ("--target", "70b", "--draft", "8b", "--target-precision", target, "--draft-precision", draft)
     assert command("plan", *models, "--gpu", gpu, "--gpus", "2", "--json") == 0
     memory = json.loads(capsys.readouterr().out)["memory"]
@@ -32,7 +33,9 @@ def test_the_known_table(capsys, target, draft, gpu, weights, left):
 
 
 def test_text_says_what_json_says(capsys):
-    code = command("plan", "--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100", "--gpus", "2")
+    code = command(
+        "plan", "--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100", "--gpus", "2"
+    )
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
     assert lines[3].split() == ["weights", "86.0", "GB"]
@@ -126,6 +129,14 @@ def test_millions_and_plain_numbers_are_understood(capsys):
     command("plan", "--target", "8", "--draft", "800M", "--gpu-memory", "24", "--json")
     given = json.loads(capsys.readouterr().out)["deployment"]
     assert (given["target"]["billions"], given["draft"]["billions"]) == (8, 0.8)
+
+
+@pytest.mark.parametrize("name", ["middleware", "plan", "sweep", "report", "record", "replay"])
+def test_each_command_explains_itself(capsys, name):
+    with pytest.raises(SystemExit) as ended:
+        command(name, "--help")
+    assert ended.value.code == 0
+    assert f"usage: specdec-sidecar {name} [-h] [--config FILE]" in capsys.readouterr().out
 
 
 def test_a_command_does_not_pay_for_anothers_imports():

@@ -87,7 +87,8 @@ async def _reported(capsys, settings, condition):
     async with asyncio.timeout(20):
         while True:
             assert await asyncio.to_thread(command, "report", "--format", "json", LISTEN=str(settings.listen)) == 0
-            found = json.loads(capsys.readouterr().out)
+            out = capsys.readouterr().out
+            found = json.loads(out[out.index("{\n") :])  # the sidecar's log lines come before it
             if condition([row for model in found["models"] for row in model["rows"]]):
                 return found
 
@@ -129,3 +130,41 @@ async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
     err = capsys.readouterr().err
     assert "not_an_exposition" in err
     assert len(err.splitlines()) == 1
+
+
+def histogram(name, counts):
+    """A sidecar's histogram lines, cumulative, at 0.05, 0.1, 0.25 and +Inf."""
+    labels = 'model_name="m",temperature="0"'
+    edges = ("0.05", "0.1", "0.25", "+Inf")
+    return "".join(f'{name}_bucket{{{labels},le="{edge}"}} {n}\n' for edge, n in zip(edges, counts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("counts", "p50", "p99"),
+    [
+        ((0, 100, 100, 100), pytest.approx(0.075), 0.0995),
+        ((60, 100, 100, 100), None, pytest.approx(0.05 + 0.05 * 39 / 40)),  # somewhere below 0.05: not known
+        ((0, 50, 90, 100), 0.1, None),  # somewhere above 0.25: not known
+        ((0, 0, 0, 0), None, None),
+    ],
+)
+async def test_a_quantile_that_the_buckets_do_not_tell_is_absent(capsys, served, counts, p50, p99):
+    bucket = {"verdict": "net_positive", "advice": None, "requests": 9, "draft_tokens": 5.0, "acceptance": 0.8}
+    bucket |= dict.fromkeys(("p10", "p50", "p90"))
+    model = {"model_name": "m", "coverage": None, "residual": None, "temperatures": {"0": bucket}}
+    target = {"name": "vllm", "up": True, "engines": [], "last_error": None, "requests": {"models": [model]}}
+    marks = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65}
+    status = {"version": "1", "thresholds": marks, "targets": [target]}
+    page = histogram("specdec_request_time_to_first_token_seconds", counts)
+    page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="exact"} 0\n'
+    page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="inferred"} 5\n'
+
+    async def handler(request):
+        return web.Response(text=page if request.path == "/metrics" else json.dumps(status))
+
+    async with served(handler) as url:
+        assert await asyncio.to_thread(command, "report", "--url", url, "--format", "json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["models"][0]["rows"]
+    assert row["ttft"] == {"p50": p50, "p99": p99}
+    assert row["tpot"] == {"p50": None, "p99": None}
+    assert row["attribution"] == "inferred"

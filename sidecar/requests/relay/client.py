@@ -1,15 +1,13 @@
 """One client's connection: requests in order, one at a time, each with a deadline for its head and its body."""
 
 import asyncio
-import select
-import socket
-import struct
 from collections.abc import Callable
 from typing import cast
 
 from sidecar.requests.relay.context import Context
 from sidecar.requests.relay.exchange import Exchange
 from sidecar.requests.relay.head import END, has_bare_line_end, parse_request
+from sidecar.requests.relay.patience import Ending, Stall
 from sidecar.requests.relay.refusal import (
     BodyTimeout,
     HeadersTimeout,
@@ -18,16 +16,16 @@ from sidecar.requests.relay.refusal import (
     TooManyConnections,
     error_response,
 )
+from sidecar.requests.relay.sockets import has_left, reset_on_close
 
 _NEVER = float("inf")
-_RESET = struct.pack("ii", 1, 0)  # struct linger: on, for 0 seconds
 
 
 class ClientConnection(asyncio.Protocol):
     """Reads request heads, hands each to an exchange, and holds back what comes before its turn."""
 
-    __slots__ = ("_authority", "_buffer", "_context", "_ending", "_exchange", "_final_deadline", "_gone", "_peers",
-                 "_reading", "_searched", "_transport", "_writable", "deadline", "write")  # fmt: skip
+    __slots__ = ("_authority", "_buffer", "_context", "_ending", "_exchange", "_gone", "_peers", "_reading",
+                 "_searched", "_stall", "_transport", "_writable", "deadline", "write")  # fmt: skip
 
     _transport: asyncio.Transport
 
@@ -40,9 +38,9 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._reading = True
         self._writable = True
+        self._stall = Stall()
         self._gone = False
-        self._ending = False  # the last response is written: whatever still comes is dropped
-        self._final_deadline = _NEVER
+        self._ending: Ending | None = None  # from when the last response is written
         self.deadline = _NEVER
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------------------
@@ -64,7 +62,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
-        if self._ending:
+        if self._ending is not None:
             return
         exchange = self._exchange
         if exchange is None:
@@ -93,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See ``asyncio.BaseProtocol``."""
         self._writable = False
+        self._stall.begin()
         if self._exchange is not None:
             self._exchange.client_writable(writable=False)
 
@@ -114,10 +113,13 @@ class ClientConnection(asyncio.Protocol):
         """See ``ClientSide``."""
         exchange = self._exchange
         if self._buffer and exchange is not None and exchange.takes_input:
-            self._flush_held(exchange)
-        wanted = len(self._buffer) <= self._context.options.buffer_bytes and (
-            exchange is None or not (exchange.blocked and exchange.takes_input)
-        )
+            held = bytes(self._buffer)
+            self._buffer.clear()
+            exchange.client_data(held)
+        if exchange is None:  # a head has its own limit
+            wanted = self._writable or not self._holds_much
+        else:
+            wanted = not self._holds_much and not (exchange.blocked and exchange.takes_input)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -128,13 +130,12 @@ class ClientConnection(asyncio.Protocol):
 
     def exchange_done(self, *, keep_alive: bool) -> None:
         """See ``ClientSide``."""
-        unread = self._exchange is not None and self._exchange.takes_input
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
         if keep_alive and not (self._context.draining and not self._buffer):
             self.deadline = self._context.clock() + self._context.options.idle_seconds
             if self._buffer:
                 asyncio.get_running_loop().call_soon(self._go_on)
-        elif unread or self._buffer:
+        elif self._buffer or (exchange is not None and exchange.takes_input):
             self._linger()
         else:
             self._end()
@@ -150,8 +151,7 @@ class ClientConnection(asyncio.Protocol):
         """See ``ClientSide``."""
         self._exchange = None
         if reset:
-            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self._transport.abort()
+            self._reset()
         else:
             self._end()
 
@@ -159,8 +159,9 @@ class ClientConnection(asyncio.Protocol):
 
     def expire(self) -> None:
         """The deadline has passed: for the next request, its head, its body, or the end of the connection."""
-        if self._ending:
-            self._expire_end()
+        if self._ending is not None:
+            self._ending.expire()
+            self.deadline = self._ending.deadline
         elif self._exchange is not None:
             self._exchange.stop(BodyTimeout("the request's body did not arrive in time"))
         elif self._buffer:
@@ -168,18 +169,21 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._end()
 
-    def look_for_close(self) -> None:
-        """Notice that the client is gone while its bytes are not being read."""
-        if not self._reading and not self._transport.is_closing():
-            poll = select.poll()
-            poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-            if poll.poll(0):
-                self._leave()
-                self._transport.abort()
+    def look(self, now: float) -> None:
+        """Notice that the client is gone while its bytes are not being read, or that it takes none of ours."""
+        if self._transport.is_closing():
+            return
+        if not self._reading and has_left(self._transport.get_extra_info("socket")):
+            self._leave()
+            self._transport.abort()
+        elif not self._writable and self._exchange is not None and self._is_stalled(now):
+            self._context.counters.refused["send_timeout"] += 1
+            self._leave()
+            self._reset()
 
     def drain(self) -> None:
         """End the connection if it is idle; otherwise it ends with its current exchange."""
-        if self._exchange is None and not self._buffer and not self._ending:
+        if self._exchange is None and not self._buffer and self._ending is None:
             self._end()
 
     def kill(self) -> None:
@@ -234,11 +238,12 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is exchange:
             if rest:
                 self._hold(rest)
-            self._set_body_deadline()
+            elif exchange.takes_input:
+                self._set_body_deadline()
 
     def _go_on(self) -> None:
         """Take up what was held back."""
-        if self._exchange is None and not self._ending and not self._gone and self._buffer:
+        if self._exchange is None and self._ending is None and not self._gone and self._buffer:
             held = bytes(self._buffer)
             self._buffer.clear()
             self._searched = 0
@@ -247,19 +252,26 @@ class ClientConnection(asyncio.Protocol):
 
     def _hold(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) > self._context.options.buffer_bytes:
+        if self._holds_much:
             self.reading_changed()
 
-    def _flush_held(self, exchange: Exchange) -> None:
-        held = bytes(self._buffer)
-        self._buffer.clear()
-        exchange.client_data(held)
+    @property
+    def _holds_much(self) -> bool:
+        return len(self._buffer) > self._context.options.buffer_bytes
 
     def _set_body_deadline(self) -> None:
         exchange = self._exchange
         if exchange is not None:
             waiting = exchange.awaits_body
             self.deadline = self._context.clock() + self._context.options.body_idle_seconds if waiting else _NEVER
+
+    def _is_stalled(self, now: float) -> bool:
+        return self._stall.seconds(self._transport, now) >= self._context.options.send_idle_seconds
+
+    def _reset(self) -> None:
+        if not self._transport.is_closing():
+            reset_on_close(self._transport.get_extra_info("socket"))
+        self._transport.abort()
 
     def _leave(self) -> None:
         self._gone = True
@@ -282,16 +294,6 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _begin_end(self) -> None:
-        self._ending = True
+        self._ending = Ending(self._transport, self._context)
+        self.deadline = self._ending.deadline
         self._buffer.clear()
-        now, options = self._context.clock(), self._context.options
-        self.deadline = now + options.linger_seconds
-        self._final_deadline = now + options.idle_seconds
-
-    def _expire_end(self) -> None:
-        # A slow reader gets the time to take the rest, within bounds.
-        now = self._context.clock()
-        if self._transport.get_write_buffer_size() and now < self._final_deadline:
-            self.deadline = now + self._context.options.linger_seconds
-        else:
-            self._transport.abort()

@@ -84,8 +84,7 @@ class Exchange:
             outgoing += body.framed(payload)
         repeatable = request.bodyless and request.method in _SAFE
         self._uplink.open(outgoing, complete=body.done, repeatable=repeatable)
-        if payload and watch is not None:
-            watch.request_body(payload)
+        self._show(payload)
         return data
 
     def client_data(self, data: bytes) -> bytes:
@@ -99,8 +98,7 @@ class Exchange:
         outgoing = self._body.framed(payload)
         if outgoing:
             self._uplink.send(outgoing)
-        if payload and self._watch is not None:
-            self._watch.request_body(payload)
+        self._show(payload)
         return self._body.rest
 
     def client_gone(self) -> None:
@@ -122,6 +120,14 @@ class Exchange:
             self._cut()
         else:
             self._client.refuse(refusal, head_only=self._request.method == b"HEAD")
+
+    def _show(self, payload: bytes) -> None:
+        watch = self._watch
+        if watch is not None:
+            if payload:
+                watch.request_body(payload)
+            if self._body.done:
+                watch.request_end()
 
     def _decode(self, data: bytes) -> bytes | None:
         """The payload; None where the body is refused, which ends the exchange."""

@@ -2,31 +2,57 @@
 
 llhttp (httptools) checks the grammar. On top of it stands what it leaves open and what two readers could take
 differently: bare CR and LF, folded lines, versions, the target's form, Host, and every combination of framing
-headers. A head is never forwarded as it came: the first line and the framing are written anew from what was
-understood of them, and other header lines, each checked, are put between.
+headers. Only then are headers looked for by regular expressions, which on lines that are known to be sound can't
+see less than llhttp did. The first line and the framing are written anew wherever they could be read in two ways.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 
 import httptools
+import msgspec
 
 from sidecar.requests.relay.refusal import BadMethod, BadVersion, MalformedMessage, Refusal
 
-HeaderList = list[tuple[bytes, bytes]]
-
 END = b"\r\n\r\n"
 
-# Headers that belong to one connection (RFC 9110, 7.6.1), and Trailer, because trailers are not passed on.
-_HOP_BY_HOP = frozenset({b"keep-alive", b"proxy-connection", b"te", b"trailer"})
-_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding", b"upgrade", b"host"})
-_SPECIAL = _HOP_BY_HOP | _FRAMING
 # Options of Connection that name no header to drop. Host and Content-Length are needed at the other end, whatever
 # a client names.
 _NOT_DROPPED = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:\[\]%-]+")  # RFC 3986's host and port
-_HEADER = re.compile(rb"([^:\r\n]+):[ \t]*([^\r\n]*)\r\n")
+_HEADER = re.compile(rb"\r\n([^:\r\n]+):[ \t]*([^\r\n]*)")
+_FRAMING = re.compile(
+    rb"\r\n(host|content-length|connection|transfer-encoding|upgrade|keep-alive|proxy-connection|te|trailer)"
+    rb":([^\r\n]*)",
+    re.IGNORECASE,
+)
+# Headers that belong to one connection (RFC 9110, 7.6.1), and Trailer, because trailers are not passed on.
+_HOP_BY_HOP = re.compile(
+    rb"\r\n(?:connection|transfer-encoding|upgrade|keep-alive|proxy-connection|te|trailer):[^\r\n]*", re.IGNORECASE
+)
+_LENGTH = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+
+
+class HeaderLines(Collection[tuple[bytes, bytes]]):
+    """The headers of a sound head as they came, taken apart when somebody looks at them."""
+
+    __slots__ = ("_head",)
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Names and values, in order."""
+        return iter(_HEADER.findall(self._head))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self._head.count(b"\r\n") - 2  # less the first line and the empty one
+
+    def __contains__(self, header: object) -> bool:
+        """Whether this name and value are among them."""
+        return header in _HEADER.findall(self._head)
 
 
 class _Completion:
@@ -41,26 +67,24 @@ class _Completion:
         self.complete = True
 
 
-@dataclass(slots=True)
-class _Fields:
-    """What a head's headers say: ``lines`` (without CRLF) go on, the rest decides about the framing."""
+class _Fields(msgspec.Struct):
+    """What a head's headers say that decides about the framing, and what of them has to change on the way."""
 
-    headers: HeaderList
-    lines: list[bytes]
     length: int | None = None
+    plain_length: bool = True  # written as this relay would write it
     chunked: bool = False
     options: frozenset[bytes] = frozenset()  # of Connection, in lower case
     websocket: bool = False
     hosts: int = 0
+    hop_by_hop: bool = False  # there are headers of this connection only
 
 
-@dataclass(slots=True)
-class RequestHead:
+class RequestHead(msgspec.Struct):
     """A request that is safe to forward. ``headers`` is all that came, ``head`` what goes to the upstream."""
 
     method: bytes
     target: bytes
-    headers: HeaderList
+    headers: HeaderLines
     head: bytes
     length: int | None  # of the body; None: there is none, or it is chunked
     chunked: bool
@@ -74,14 +98,13 @@ class RequestHead:
         return not self.chunked and not self.length
 
 
-@dataclass(slots=True)
-class ResponseHead:
-    """A response's head; ``lines`` are the headers to pass on, of framing only Content-Length."""
+class ResponseHead(msgspec.Struct):
+    """A response's head; ``lines`` are the headers to pass on, each after its CRLF, of framing only Content-Length."""
 
     status: int
     reason: bytes
-    headers: HeaderList
-    lines: list[bytes]
+    headers: HeaderLines
+    lines: bytes
     length: int | None
     chunked: bool
     keep_alive: bool
@@ -93,30 +116,29 @@ def parse_request(head: bytes, authority: bytes) -> RequestHead:
 
     Raises ``Refusal``: a 400, 405 or 505.
     """
-    completion = _Completion()
     try:
-        lines = _check(httptools.HttpRequestParser(completion), completion, head)
-        method, target, version = _read_request_line(lines[0])
-        fields = _read(head, lines)
+        line = _check(head, is_request=True)
+        method, target, version = _read_request_line(line)
+        fields = _read(head)
         minor = int(version[-1:])
         _check_request_fields(fields, minor)
     except MalformedMessage as fault:
         raise Refusal(str(fault)) from None
-    out = [b"%b %b HTTP/1.1" % (method, target)]
-    if not fields.hosts:
-        out.append(b"Host: " + authority)
-    out += fields.lines
-    if fields.chunked:
-        out.append(b"Transfer-Encoding: chunked")
     bodyless = not fields.chunked and not fields.length
     websocket = fields.websocket and method == b"GET" and minor == 1 and bodyless
-    if websocket:
-        out += (b"Connection: Upgrade", b"Upgrade: websocket")
     return RequestHead(
         method=method,
         target=target,
-        headers=fields.headers,
-        head=b"\r\n".join((*out, b"", b"")),
+        headers=HeaderLines(head),
+        head=b"%b %b HTTP/1.1%b%b%b%b\r\n\r\n"
+        % (
+            method,
+            target,
+            b"" if fields.hosts else b"\r\nHost: " + authority,
+            _lines(head, len(line), fields),
+            b"\r\nTransfer-Encoding: chunked" if fields.chunked else b"",
+            b"\r\nConnection: Upgrade\r\nUpgrade: websocket" if websocket else b"",
+        ),
         length=fields.length,
         chunked=fields.chunked,
         minor=minor,
@@ -127,20 +149,19 @@ def parse_request(head: bytes, authority: bytes) -> RequestHead:
 
 def parse_response(head: bytes) -> ResponseHead:
     """Read an upstream's head that ends in its empty line. Raises ``MalformedMessage``."""
-    completion = _Completion()
-    lines = _check(httptools.HttpResponseParser(completion), completion, head)
-    status_line = _STATUS_LINE.fullmatch(lines[0])
+    line = _check(head, is_request=False)
+    status_line = _STATUS_LINE.fullmatch(line)
     if status_line is None:
         raise MalformedMessage("bad status line")
-    fields = _read(head, lines)
+    fields = _read(head)
     minor = int(status_line[1])
     if fields.chunked and minor == 0:
         raise MalformedMessage("Transfer-Encoding in HTTP/1.0")
     return ResponseHead(
         status=int(status_line[2]),
         reason=status_line[3] or b"",
-        headers=fields.headers,
-        lines=fields.lines,
+        headers=HeaderLines(head),
+        lines=_lines(head, len(line), fields),
         length=fields.length,
         chunked=fields.chunked,
         keep_alive=minor == 1 and _keeps_alive(minor, fields.options),
@@ -154,14 +175,25 @@ def has_bare_line_end(head: bytes | bytearray) -> bool:
     return head.count(b"\n") != pairs or head.count(b"\r") - head.endswith(b"\r") != pairs
 
 
-def _check(
-    parser: httptools.HttpRequestParser | httptools.HttpResponseParser, completion: _Completion, head: bytes
-) -> list[bytes]:
-    """Check the grammar and return the lines; without bare line ends and folding, they are what llhttp saw too."""
+def without_length(lines: bytes) -> bytes:
+    """Header lines less Content-Length."""
+    return _LENGTH.sub(b"", lines)
+
+
+def _check(head: bytes, *, is_request: bool) -> bytes:
+    """Check the grammar and return the first line.
+
+    From here on every line ends in CRLF, and each but the first and the empty one is a name, a colon and a value:
+    llhttp takes no folded lines.
+    """
+    completion = _Completion()
+    parser = httptools.HttpRequestParser(completion) if is_request else httptools.HttpResponseParser(completion)
     lines = head.split(b"\r\n")
     ends = len(lines) - 1
     if head.count(b"\n") != ends or head.count(b"\r") != ends:
         raise MalformedMessage("line end other than CRLF")
+    if head.find(END) != len(head) - len(END):
+        raise MalformedMessage("more or less than one message head")
     try:
         parser.feed_data(head)
     except httptools.HttpParserUpgrade:
@@ -170,7 +202,7 @@ def _check(
         raise MalformedMessage("malformed message head") from None
     if not completion.complete:
         raise MalformedMessage("malformed message head")
-    return lines
+    return lines[0]
 
 
 def _read_request_line(line: bytes) -> tuple[bytes, bytes, bytes]:
@@ -194,33 +226,35 @@ def _check_request_fields(fields: _Fields, minor: int) -> None:
         raise MalformedMessage("Transfer-Encoding in HTTP/1.0")
 
 
-def _read(head: bytes, lines: list[bytes]) -> _Fields:
-    start = len(lines[0]) + 2
-    headers: HeaderList = _HEADER.findall(head, start)
-    kept = lines[1:-2]  # after the first line, before the empty one
-    if len(headers) != len(kept):
-        raise MalformedMessage("malformed message head")
-    fields = _Fields(headers, kept)
-    partial = False
-    for index, (name, value) in enumerate(headers):
+def _read(head: bytes) -> _Fields:
+    fields = _Fields()
+    for name, value in _FRAMING.findall(head):
         key = name.lower()
-        if key not in _SPECIAL:
-            continue
         if key == b"host":
             _read_host(fields, value.strip())
         elif key == b"content-length":
-            kept[index] = b"%b: %d" % (name, _read_length(fields, value.strip()))
+            _read_length(fields, value)
         else:
+            fields.hop_by_hop = True
             _read_connection(fields, key, value.strip())
-            kept[index] = b""
-            partial = True
     if fields.chunked and fields.length is not None:
         raise MalformedMessage("both Content-Length and Transfer-Encoding")
-    if partial:
-        dropped = fields.options - _NOT_DROPPED
-        fields.lines = [line for line in kept if line and line.partition(b":")[0].lower() not in dropped]
-        fields.websocket = fields.websocket and b"upgrade" in fields.options
+    fields.websocket = fields.websocket and b"upgrade" in fields.options
     return fields
+
+
+def _lines(head: bytes, start: int, fields: _Fields) -> bytes:
+    """The header lines to pass on, each after its CRLF; ``start`` is where the first line ends."""
+    lines = head[start : -len(END)]
+    if not fields.plain_length:
+        lines = _LENGTH.sub(rb"\1 %d" % (fields.length or 0), lines)
+    if fields.hop_by_hop:
+        lines = _HOP_BY_HOP.sub(b"", lines)
+        dropped = fields.options - _NOT_DROPPED
+        if dropped:
+            kept = [line for line in lines.split(b"\r\n")[1:] if line.partition(b":")[0].lower() not in dropped]
+            lines = b"".join([b"\r\n" + line for line in kept])
+    return lines
 
 
 def _read_host(fields: _Fields, value: bytes) -> None:
@@ -229,11 +263,12 @@ def _read_host(fields: _Fields, value: bytes) -> None:
     fields.hosts += 1
 
 
-def _read_length(fields: _Fields, value: bytes) -> int:
+def _read_length(fields: _Fields, raw: bytes) -> None:
+    value = raw.strip()
     if fields.length is not None or not value.isdigit() or len(value) > 18:
         raise MalformedMessage("bad or repeated Content-Length")
     fields.length = int(value)
-    return fields.length
+    fields.plain_length = raw == b" %d" % fields.length
 
 
 def _read_connection(fields: _Fields, key: bytes, value: bytes) -> None:

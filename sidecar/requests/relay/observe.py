@@ -1,12 +1,12 @@
 """What may watch the exchanges, and the guard that keeps it from harming them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Protocol
 
 from sidecar.requests.relay.stats import Counters
 
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = Collection[tuple[bytes, bytes]]
 
 
 class ExchangeOutcome(StrEnum):
@@ -29,6 +29,9 @@ class Observer(Protocol):
 
     def request_body(self, data: bytes) -> None:
         """A piece of the request's payload, free of chunk framing."""
+
+    def request_end(self) -> None:
+        """The request is whole; not called for one that breaks off, and a response may begin before it."""
 
     def response_head(self, status: int, headers: Headers) -> None:
         """The upstream's final response head, or its 101; not called for a reply the relay makes up itself."""
@@ -75,6 +78,14 @@ class Watch:
         if not self._failed:
             try:
                 self._observer.request_body(data)
+            except Exception:  # noqa: BLE001 -- see above
+                self._fail()
+
+    def request_end(self) -> None:
+        """Guarded ``Observer.request_end``."""
+        if not self._failed:
+            try:
+                self._observer.request_end()
             except Exception:  # noqa: BLE001 -- see above
                 self._fail()
 

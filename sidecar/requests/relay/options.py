@@ -31,6 +31,7 @@ class RelayOptions:
     max_body_bytes: int | None = None  # of one request, else 413; None: the upstream decides
     header_seconds: float = 30.0  # from a head's first byte to its last, else 408
     body_idle_seconds: float = 60.0  # between two pieces of a request's body, else 408
+    send_idle_seconds: float = 60.0  # a client may take none of the bytes that wait for it, as nginx's send_timeout
     idle_seconds: float = 75.0  # a connection may stay open between requests
     linger_seconds: float = 2.0  # after a refusal: time for the client to read it before the connection is cut
     connect_seconds: float = 5.0  # to reach the upstream, else 504

@@ -83,8 +83,10 @@ class Pool:
             raise self._failed("connect_timeout") from None
         except ssl.SSLError:
             raise self._failed("tls") from None
-        except OSError:
+        except (OSError, ValueError):  # a name that can't be one raises UnicodeError
             raise self._failed("connect") from None
+        if connection.closed:  # by then, as uvloop may tell before the dial returns: nobody would hear of it again
+            raise self._failed("closed")
         if self._up is False:
             self._log.info("relay_upstream_up")
         self._up = True
@@ -135,7 +137,8 @@ class Pool:
     async def _warm(self) -> None:
         try:
             with suppress(ConnectFailed):  # logged where it changed the state; the next tick tries again
-                while len(self._idle) < self._warm_size:
+                # No more than what is missing now, or a server that accepts and closes would be dialled in a loop.
+                for _ in range(self._warm_size - len(self._idle)):
                     self._keep(await self.connect(), self._options.pool_fresh_seconds)
         finally:
             self._warming = None

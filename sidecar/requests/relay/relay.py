@@ -1,7 +1,6 @@
 """The relay itself: listens, forwards everything to one upstream, and says how that goes."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,6 +9,7 @@ from sidecar.requests.relay.context import Context
 from sidecar.requests.relay.observe import ObserverFactory
 from sidecar.requests.relay.options import RelayOptions, Upstream
 from sidecar.requests.relay.pool import Log, Pool
+from sidecar.requests.relay.sockets import allow_descriptors, notice_vanished_clients
 from sidecar.requests.relay.stats import Counters, RelayStats
 
 _BACKLOG = 1024
@@ -33,6 +33,7 @@ class Relay:
     ) -> None:
         self._options = options
         self._clients: set[ClientConnection] = set()
+        self._log = log
         self._pool = Pool(upstream, options, clock, log)
         self._context = Context(upstream, options, observe, clock, Counters(), self._pool, asyncio.Event())
         self._server: asyncio.Server | None = None
@@ -46,13 +47,16 @@ class Relay:
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen (port 0: any free one) and return where. Raises ``OSError`` if the address can't be had."""
+        """Listen (port 0: any free one) and return where. Raises ``OSError`` if the address can't be had.
+
+        The process's limit on open files is raised where it is too low for ``max_connections``.
+        """
+        allow_descriptors(self._options.max_connections, self._log)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(self._context, self._clients), host, port, backlog=_BACKLOG
         )
         for listener in self._server.sockets:
-            # Inherited by accepted sockets: notices, in time, clients that vanished without a word.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            notice_vanished_clients(listener, self._options.send_idle_seconds)
         self._tick()
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
@@ -83,11 +87,12 @@ class Relay:
 
     def _tick(self) -> None:
         """Look at every deadline."""
+        # First, so that nothing unforeseen below can stop the relay's clock.
+        self._timer = asyncio.get_running_loop().call_later(self._options.tick_seconds, self._tick)
         now = self._context.clock()
         for client in list(self._clients):
             if client.deadline <= now:
                 client.expire()
             else:
-                client.look_for_close()
+                client.look(now)
         self._pool.tick()
-        self._timer = asyncio.get_running_loop().call_later(self._options.tick_seconds, self._tick)

@@ -1,16 +1,15 @@
 """A response on its way through: the upstream's bytes in, the client's bytes out, and nothing but that."""
 
-from dataclasses import dataclass
+import msgspec
 
 from sidecar.requests.relay.framing import LAST_CHUNK, Body, ChunkedBody, LengthBody, UntilCloseBody
-from sidecar.requests.relay.head import END, RequestHead, ResponseHead, parse_response
+from sidecar.requests.relay.head import END, RequestHead, ResponseHead, parse_response, without_length
 from sidecar.requests.relay.refusal import MalformedMessage
 
 _MAX_HEAD_BYTES = 262_144  # of an upstream's head; far more than any server sends
 
 
-@dataclass(slots=True)
-class Framing:
+class Framing(msgspec.Struct):
     """How a response's body comes, and how it goes on."""
 
     body: Body
@@ -66,29 +65,25 @@ def final_head(request: RequestHead, response: ResponseHead, framing: Framing, *
     """The head for the client; ``keep_alive``: whether its connection lives on."""
     lines = response.lines
     if response.status == 204:
-        lines = _without_length(lines)
+        lines = without_length(lines)
     # What a GET would have had, the answer to HEAD, and a 304, may say.
     bodyless = request.method == b"HEAD" or response.status == 304
     if framing.chunked or (bodyless and response.chunked and request.minor == 1):
-        lines = [*lines, b"Transfer-Encoding: chunked"]
+        lines += b"\r\nTransfer-Encoding: chunked"
     if not keep_alive:
-        lines = [*lines, b"Connection: close"]
+        lines += b"\r\nConnection: close"
     elif request.minor == 0:
-        lines = [*lines, b"Connection: keep-alive"]
+        lines += b"\r\nConnection: keep-alive"
     return _head(response, lines)
 
 
 def interim_head(response: ResponseHead) -> bytes:
     """A 1xx for the client; a 101 that opens a tunnel says so."""
-    lines = _without_length(response.lines)
+    lines = without_length(response.lines)
     if response.status == 101:
-        lines += (b"Connection: Upgrade", b"Upgrade: websocket")
+        lines += b"\r\nConnection: Upgrade\r\nUpgrade: websocket"
     return _head(response, lines)
 
 
-def _head(response: ResponseHead, lines: list[bytes]) -> bytes:
-    return b"\r\n".join((b"HTTP/1.1 %d %b" % (response.status, response.reason), *lines, b"", b""))
-
-
-def _without_length(lines: list[bytes]) -> list[bytes]:
-    return [line for line in lines if not line.lower().startswith(b"content-length:")]
+def _head(response: ResponseHead, lines: bytes) -> bytes:
+    return b"HTTP/1.1 %d %b%b\r\n\r\n" % (response.status, response.reason, lines)

@@ -12,6 +12,7 @@ REFUSALS = (
     "headers_timeout",
     "body_too_large",
     "body_timeout",
+    "send_timeout",  # took nothing of its response for too long, and was cut
     "too_many_connections",
 )
 UPSTREAM_ERRORS = (

@@ -115,7 +115,8 @@ class Uplink:
         if not (connection.reused and self._repeatable):
             self._outgoing = b""
         user.uplink_attached()
-        self.set_blocked(blocked=not connection.writable)
+        if self.blocked == connection.writable:
+            self.set_blocked(blocked=not self.blocked)
 
     def _start_dial(self) -> None:
         # A client with more to send has to wait; one that has sent all is read on, to notice when it goes.

@@ -4,6 +4,10 @@ import asyncio
 import select
 from typing import Protocol, cast
 
+from sidecar.requests.relay.sockets import notice_silence
+
+_SILENCE_SECONDS = 60.0  # after which the upstream's kernel is asked whether it is still there
+
 
 class ResponseSink(Protocol):
     """The exchange that a connection works for."""
@@ -31,13 +35,13 @@ class ConnectionOwner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """Hands what comes to the exchange it works for; one without an exchange waits in the pool."""
 
-    __slots__ = ("_closed", "_high", "_owner", "_poll", "exchange", "expires", "reused", "transport", "writable")
+    __slots__ = ("_high", "_owner", "_poll", "closed", "exchange", "expires", "reused", "transport", "writable")
 
     transport: asyncio.Transport
 
     def __init__(self, owner: ConnectionOwner, buffer_bytes: int) -> None:
         self._owner = owner
-        self._closed = False
+        self.closed = False  # it has ended, or was given up before it stood
         self._poll: select.poll | None = None
         self._high = buffer_bytes  # unsent bytes at which the exchange is told to pause
         self.exchange: ResponseSink | None = None
@@ -48,13 +52,14 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
         self.transport = cast("asyncio.Transport", transport)
-        if self._closed:
+        if self.closed:
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=self._high)
         socket = transport.get_extra_info("socket")
         self._poll = select.poll()
         self._poll.register(socket.fileno(), select.POLLIN)
+        notice_silence(socket, _SILENCE_SECONDS)
         self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -90,20 +95,20 @@ class UpstreamConnection(asyncio.Protocol):
 
         Asks the kernel, for a close that the event loop has not come to yet would cost the next request.
         """
-        return not self._closed and self._poll is not None and not self._poll.poll(0)
+        return not self.closed and self._poll is not None and not self._poll.poll(0)
 
     def abort(self) -> None:
         """Close at once; the exchange is not told."""
         self.exchange = None
         if self._poll is None:
-            self._closed = True  # given up before it stood
-        elif not self._closed:
+            self.closed = True  # given up before it stood
+        elif not self.closed:
             self.transport.abort()
 
     def _end(self, *, orderly: bool) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._owner.lost(self)
         exchange, self.exchange = self.exchange, None
         if exchange is not None:

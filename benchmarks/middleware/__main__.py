@@ -1,0 +1,7 @@
+"""``python -m benchmarks.middleware``: prints the table; exit code 1 where a bar is missed."""
+
+import sys
+
+from benchmarks.middleware.run import main
+
+sys.exit(main())

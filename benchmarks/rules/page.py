@@ -1,0 +1,69 @@
+"""A sidecar's page after some traffic, and the same page as it would look later."""
+
+import asyncio
+import re
+import socket
+
+import aiohttp
+
+from sidecar.app import running
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.settings import load_settings
+
+_COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
+
+
+async def real_page(seconds: float) -> str:
+    """The page of a sidecar in proxy mode after so many seconds of traffic at mixed temperatures."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    async with SimulatedVllm(SimulatorOptions(speed=4)) as vllm:
+        environment = {
+            "SPECDEC_VLLM_URL": vllm.url,
+            "SPECDEC_LISTEN": "127.0.0.1:0",
+            "SPECDEC_REQUESTS__SOURCE": "proxy",
+            "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
+            "SPECDEC_PROXY__DRAIN_TIMEOUT": "0",
+        }
+        async with running(load_settings(None, environment)) as listening:
+            sending = TrafficOptions(f"http://127.0.0.1:{port}", phases=(Phase(seconds, MIXED),), max_tokens=64)
+            await Traffic(sending).run()
+            await asyncio.sleep(2)  # the last requests are settled by the next polls
+            address = getattr(listening, "page", listening)
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{address.port}/metrics") as answer,
+            ):
+                return await answer.text()
+
+
+def series(page: str) -> int:
+    """How many series a page has."""
+    return sum(1 for line in page.splitlines() if line and not line.startswith("#"))
+
+
+def reduced(page: str, text: str) -> str:
+    """The lines of the families that ``text``, the rules, names."""
+    return "".join(f"{line}\n" for line in page.splitlines() if not line.startswith("#") and _family(line) in text)
+
+
+def later(page: str, counters: set[str], factor: float) -> bytes:
+    """The page with every counter and histogram ``factor`` times as high."""
+    lines = []
+    for line in page.splitlines():
+        place, _, value = line.rpartition(" ")
+        grown = float(value) * factor if _family(line) in counters else float(value)
+        lines.append(f"{place} {grown!r}\n")
+    return "".join(lines).encode()
+
+
+def counters_of(page: str) -> set[str]:
+    """The counters' and histograms' names, a histogram's without endings."""
+    return set(_COUNTER.findall(page))
+
+
+def _family(line: str) -> str:
+    return re.sub(r"_(bucket|count|sum)$", "", re.split(r"[{ ]", line, maxsplit=1)[0])

@@ -1,0 +1,98 @@
+"""What looking back a day costs: ``python -m benchmarks.rules.past [PODS]``, 20 by default.
+
+A day of the recorded series of a few pods is written straight into blocks (``promtool tsdb create-blocks-from``), and
+each rule of the group specdec-past is asked for once its end. The cost is linear in the pods; the table scales it up.
+"""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+from benchmarks.rules.prometheus import RULES, prometheus
+from benchmarks.table import Row, report
+
+_PODS = 1000
+_HOURS = 25
+_EVERY = 30  # seconds
+_END = 1_700_000_000
+_BUCKETS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+", "default", "unknown")
+_INTERVAL = 120.0  # seconds, the group's
+
+
+def _series(pod: int) -> Iterator[tuple[str, float]]:
+    """The recorded and raw series of one pod that the past is made of, with a value."""
+    own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
+    model = f'{own},model_name="m"'
+    yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0
+    yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0
+    yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0
+    for bucket in _BUCKETS:
+        yield f'pod_temperature:specdec_draft_tokens:rate5m{{{model},temperature="{bucket}"}}', 2.0
+        yield f'pod_temperature:specdec_accepted_tokens:rate5m{{{model},temperature="{bucket}"}}', 1.0
+    for quantile in ("0.5", "0.99"):
+        yield f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}', 0.02
+    yield f"specdec_up{{{own}}}", 1.0
+    yield f'specdec_build_info{{{own},version="1"}}', 1.0
+
+
+def _write(path: Path, pods: int) -> int:
+    """Writes OpenMetrics; returns the number of samples."""
+    samples = 0
+    times = range(_END - _HOURS * 3600, _END + 1, _EVERY)
+    with path.open("w") as file:
+        for pod in range(pods):
+            for series, value in _series(pod):
+                file.writelines(f"{series} {value} {at}\n" for at in times)
+                samples += len(times)
+        file.write("# EOF\n")
+    return samples
+
+
+async def main(pods: int) -> int:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        samples = _write(directory / "day.om", pods)
+        command = [
+            "promtool",
+            "tsdb",
+            "create-blocks-from",
+            "openmetrics",
+            str(directory / "day.om"),
+            str(directory / "data"),
+        ]
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=600)
+        group = yaml.safe_load((RULES / "recording.yaml").read_text())["groups"][-1]
+        total, empty = 0.0, []
+        async with prometheus(directory, "127.0.0.1:9", 0, "30s") as url, aiohttp.ClientSession() as session:
+            for rule in group["rules"]:
+                for _ in range(2):  # the second time, with the pages in memory
+                    begun = time.perf_counter()
+                    parameters = {"query": rule["expr"], "time": str(_END)}
+                    async with session.get(f"{url}/api/v1/query", params=parameters) as answer:
+                        found = (await answer.json())["data"]["result"]
+                    seconds = time.perf_counter() - begun
+                total += seconds
+                empty += [] if found else [rule["record"]]
+    print(f"{pods} pods, {samples} samples; rules without a result: {', '.join(empty) or 'none'}\n")
+    scaled = total * _PODS / pods
+    rows = [
+        Row(
+            f"group specdec-past over {_PODS} pods",
+            f"{total:.2f} s over {pods}",
+            scaled,
+            at_most=_INTERVAL / 3,
+            unit="s",
+        )
+    ]
+    return report(rows) or bool(empty)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)))

@@ -1,0 +1,92 @@
+"""Debian's Prometheus with the shipped rules over many copies of one page."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+RULES = Path(__file__).parents[2] / "alerts"
+
+
+def free_port() -> int:
+    """A port that nobody listens at now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def serving(body: Callable[[], bytes]) -> AsyncIterator[str]:
+    """Serves a page at every path; gives host and port."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=body(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def prometheus(directory: Path, address: str, pods: int, interval: str) -> AsyncIterator[str]:
+    """Scrapes one address as so many pods; gives its own URL."""
+    targets = [{"targets": [address], "labels": {"instance": f"pod-{number}:9911"}} for number in range(pods)]
+    config = {
+        "global": {"scrape_interval": interval, "evaluation_interval": "30s"},
+        "rule_files": [str(RULES / "recording.yaml"), str(RULES / "alerts.yaml")],
+        "scrape_configs": [{"job_name": "vllm", "static_configs": targets}],
+    }
+    path = directory / "prometheus.json"
+    path.write_text(json.dumps(config))
+    url = f"http://127.0.0.1:{free_port()}"
+    process = await asyncio.create_subprocess_exec(
+        "prometheus",
+        f"--config.file={path}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+            while not await _ready(session, url):  # noqa: ASYNC110 - another process's state has no event
+                await asyncio.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def groups(url: str) -> list[dict[str, Any]]:
+    """The rule groups as Prometheus tells of them: ``evaluationTime`` is the last one's, in seconds."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/rules") as answer:
+        found: list[dict[str, Any]] = (await answer.json())["data"]["groups"]
+    return found
+
+
+async def head_series(url: str) -> int:
+    """The series that Prometheus holds."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/status/tsdb") as answer:
+        return int((await answer.json())["data"]["headStats"]["numSeries"])
+
+
+async def _ready(session: aiohttp.ClientSession, url: str) -> bool:
+    with contextlib.suppress(OSError):
+        async with session.get(f"{url}/-/ready") as answer:
+            return answer.status == 200
+    return False

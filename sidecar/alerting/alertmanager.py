@@ -1,0 +1,105 @@
+"""One replica of Alertmanager: what it has been told, what it is to be told, and how to tell it (API v2)."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from sidecar.alerting.alert import finding_annotations
+from sidecar.alerting.tracker import Key, Notice, labels_of
+from sidecar.log import StateLog
+
+_ALERTS: Final = "/api/v2/alerts"
+_MOST_ALERTS: Final = 64  # in one request
+_LIVES: Final = 4  # an alert that is not sent again ends by itself after as many resend intervals
+_LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it can't be reached
+OUTCOMES: Final = ("accepted", "rejected", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What all alerts of this sidecar have in common; ``resend`` is in seconds."""
+
+    labels: Mapping[str, str]
+    runbooks: str
+    resend: float
+
+    def body(self, notices: Sequence[Notice], wall: float) -> bytes:
+        """The request's body at ``wall``, Unix seconds. Each alert says itself when it ends."""
+        return msgspec.json.encode([self._alert(notice, wall) for notice in notices])
+
+    def _alert(self, notice: Notice, wall: float) -> dict[str, Any]:
+        ends = wall + _LIVES * self.resend if notice.ended is None else notice.ended
+        return {
+            "labels": labels_of(notice, self.labels),
+            "annotations": finding_annotations(notice.alert, notice.finding, self.runbooks),
+            "startsAt": _rfc3339(notice.started),
+            "endsAt": _rfc3339(ends),
+        }
+
+
+class Alertmanager:
+    """Sends one replica what it does not know yet, and again what fires; backs off while it can't be reached."""
+
+    def __init__(self, url: str, message: Message, interval: float, log: StateLog) -> None:
+        """``interval`` is the first pause after a failure, in seconds; it doubles up to a minute."""
+        self.name = urlsplit(url).netloc.rpartition("@")[2]  # without credentials
+        self._url = url + _ALERTS
+        self._message = message
+        self._interval = interval
+        self._log = log
+        self._told: dict[Key, tuple[float | None, float]] = {}  # the end it was told of, and when, by alert
+        self._failures = 0
+        self._next = 0.0
+        self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
+
+    async def tell(self, session: aiohttp.ClientSession, notices: Sequence[Notice], now: float, wall: float) -> None:
+        """Sends what is due at ``now`` (monotonic seconds), in as few requests as the bound on alerts allows."""
+        known = {notice.key for notice in notices}
+        self._told = {key: told for key, told in self._told.items() if key in known}
+        due = [notice for notice in notices if self._due(notice, now)]
+        if now < self._next:
+            return
+        for start in range(0, len(due), _MOST_ALERTS):
+            batch = due[start : start + _MOST_ALERTS]
+            if not await self._post(session, batch, wall):
+                self._failures += 1
+                self._next = now + min(self._interval * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE)
+                return
+            self._told |= {notice.key: (notice.ended, now) for notice in batch}
+        if due:
+            self._failures = 0
+            self._log.clear(self.name, "Alertmanager takes alerts again", alertmanager=self.name)
+
+    def _due(self, notice: Notice, now: float) -> bool:
+        if notice.key not in self._told:
+            return notice.ended is None  # what it never heard of it need not hear the end of
+        ended, at = self._told[notice.key]
+        return ended != notice.ended or (notice.ended is None and now - at >= self._message.resend)
+
+    async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Notice], wall: float) -> bool:
+        body = self._message.body(batch, wall)
+        try:
+            async with session.post(self._url, data=body, allow_redirects=False) as response:
+                accepted = response.status == 200
+                reason = f"status {response.status}"
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            self.sent["failed"] += len(batch)
+            self._fault(type(error).__name__)
+            return False
+        self.sent["accepted" if accepted else "rejected"] += len(batch)
+        if not accepted:
+            self._fault(reason)
+        return accepted
+
+    def _fault(self, reason: str) -> None:
+        self._log.fault(self.name, "Alertmanager did not take alerts", reason=reason, alertmanager=self.name)
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -1,0 +1,57 @@
+"""``report``: the table by temperature of a running sidecar or a recording, for a ticket."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from sidecar import options
+from sidecar.analysis.recording import RecordingError
+from sidecar.engine.fetch import FetchOptions
+from sidecar.errors import ScrapeError
+from sidecar.log import redacted
+from sidecar.reporting.of_recording import recording_ticket
+from sidecar.reporting.of_sidecar import sidecar_ticket
+from sidecar.reporting.show import as_json, as_markdown, text
+from sidecar.settings import Settings
+from sidecar.settings.places import Address, BaseUrl
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``report`` takes."""
+    origin = parser.add_mutually_exclusive_group()
+    origin.add_argument("--url", help="a running sidecar (default: the one at the setting listen, on this machine)")
+    origin.add_argument("--recording", type=Path, metavar="DIR", help="a recording, as `record` writes it")
+    parser.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Returns 0, 1 where there is no answer or the recording can't be read, 2 for a bad URL."""
+    try:
+        url = BaseUrl().read(arguments.url or f"http://{_reachable(settings.listen)}")
+    except ValueError as error:
+        print(f"--url={redacted(arguments.url)}: {error}", file=sys.stderr)
+        return 2
+    try:
+        if arguments.recording is not None:
+            ticket = recording_ticket(arguments.recording, options.buckets(settings), options.verdicts(settings))
+        else:
+            ticket = asyncio.run(sidecar_ticket(url, FetchOptions()))
+    except RecordingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except ScrapeError as error:
+        print(f"no report from {redacted(url)} ({error.reason}): {error}", file=sys.stderr)
+        return 1
+    if arguments.format == "json":
+        print(json.dumps(as_json(ticket), indent=2, allow_nan=False))
+    else:
+        print("\n".join((text if arguments.format == "text" else as_markdown)(ticket)))
+    return 0
+
+
+def _reachable(listen: Address) -> Address:
+    """An address that a client on this machine can ask."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104 - compared
+    return Address(host, listen.port)

@@ -1,0 +1,47 @@
+"""Tables for terminals and for tickets."""
+
+from collections.abc import Sequence
+
+_NOTHING = "-"
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line a row, the first column to the left and the others to the right, two spaces between them."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (header, *rows)
+    ]
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The same as a Markdown table."""
+    ruler = ["---", *["---:"] * (len(header) - 1)]
+    return [f"| {' | '.join(map(_escaped, row))} |" for row in (header, ruler, *rows)]
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def ratio(value: float | None) -> str:
+    """A ratio with three digits; a dash where it is not known."""
+    return _NOTHING if value is None else f"{value:.3f}"
+
+
+def share(value: float | None) -> str:
+    """A share of a whole, in percent."""
+    return _NOTHING if value is None else f"{value:.0%}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A time in milliseconds."""
+    return _NOTHING if seconds is None else f"{seconds * 1000:,.1f}"
+
+
+def count(value: float) -> str:
+    """A number of things, to the nearest whole one."""
+    return f"{value:,.0f}"

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,8 @@ from sidecar.settings.groups import Target
 from sidecar.settings.places import Address
 from sidecar.supervise import Supervisor
 
-if TYPE_CHECKING:  # only `record` needs it
+if TYPE_CHECKING:  # not every sidecar needs them
+    from sidecar.alerting.push import Push
     from sidecar.requests.recorder import Recorder
 
 
@@ -67,9 +68,14 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
 
         told = requests if recorder is None else recorder.tee_requests(requests)
         relay = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
+        push = alert_push(settings, reports, StateLog(log))
+        if push is not None:
+            supervisor.start("alerts", push.run)
         export = options.export(settings)
         exporter = Exporter(
-            lambda: export_families(reports(), supervisor.failures, export, relay=relay()),
+            lambda: export_families(
+                reports(), supervisor.failures, export, relay=relay(), alerts_sent=push.sent if push else {}
+            ),
             lambda: own_series([source.whole_page for source in sources], options.reexported(settings)),
         )
         pages = Pages(
@@ -78,6 +84,16 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             ready=lambda: all(state.polled for state in states),
         )
         yield await stack.enter_async_context(serving(make_web(pages), settings.listen))
+
+
+def alert_push(settings: Settings, reports: Callable[[], list[TargetReport]], log: StateLog) -> "Push | None":
+    """What sends alerts straight to Alertmanager; None where nobody is to be told."""
+    if not settings.alerting.alertmanagers:
+        return None
+    from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default, and then not paid for in memory
+    from sidecar.alerting.push_options import push_options  # noqa: PLC0415
+
+    return Push(reports, push_options(settings), log)
 
 
 def target_state(target: Target, settings: Settings, requests: RequestState) -> TargetState:

@@ -3,9 +3,11 @@
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sidecar import __version__
+from sidecar.alerting.families import add_push
 from sidecar.analysis.target_state import TargetReport
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
@@ -36,10 +38,12 @@ def export_families(
     options: ExportOptions,
     *,
     relay: "RelayStats | None" = None,
+    alerts_sent: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> list[Family]:
     """Every sample of the page, but for those of the process.
 
-    ``failures`` are counts by part of the program, ``relay`` the proxy's own counts where there is a proxy.
+    ``failures`` are counts by part of the program, ``relay`` the proxy's own counts where there is a proxy,
+    ``alerts_sent`` those of the direct push by replica and outcome.
     """
     general = Families()
     general.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
@@ -53,6 +57,7 @@ def export_families(
                 general.add(metrics.LATENCY_BASELINE, seconds, model, phase, str(quantile))
     if relay is not None:
         add_relay(general, relay)
+    add_push(general, alerts_sent)
     families = Families(("target",) if options.per_target else ())
     for report in reports:
         families.scope = (report.name,) if options.per_target else ()

@@ -168,7 +168,7 @@ def p10():
         ],
         [
             (16, []),
-            (35, [firing("low"), firing("edge")]),
+            (25, [firing("low"), firing("edge")]),
             (67, [firing("low"), firing("edge")]),
             (75, [firing("edge")]),
         ],

@@ -17,10 +17,12 @@ def numbers():
         Pod("a", minutes=40)
         .drafting(4, 0.8, positions=(0.95, 0.8, 0.65))
         .drafting(1, 0.3, engine="1", positions=(0.5, 0.3, 0.1))
-        .generating(20)
+        .generating(15)
+        .generating(5, engine="1")
         .bucket("0", 4, 0.8)
         .bucket("1+", 1, 0.3)
-        .single_requests({0.2: 0.2, 0.6: 0.4, 0.9: 0.4})
+        .single_requests({0.2: 0.2, 0.6: 0.4, 0.9: 0.4}, requests=5)
+        .single_requests({0.2: 0.2, 0.6: 0.4, 0.9: 0.4}, requests=5, temperature="1+")
         .tpot(0.02, 0.05)
         .tpot(0.03, 0.04, engine="1")
     )
@@ -92,9 +94,9 @@ def numbers():
             model("model_temperature:specdec_acceptance:ratio_rate5m", 0.436364, temperature="1+"),
             model("model_temperature:specdec_draft_tokens:share_rate5m", 0.55, temperature="1+"),
             model("model:specdec_generation_tokens:rate5m", 100),
-            model("model:specdec_request_acceptance:quantile_rate5m", 0.15, quantile="0.1"),
-            model("model:specdec_request_acceptance:quantile_rate5m", 0.54, quantile="0.5"),
-            model("model:specdec_request_acceptance:quantile_rate5m", 0.933333, quantile="0.9"),
+            model("model:specdec_request_acceptance:quantile_rate5m", 0.2, quantile="0.1"),
+            model("model:specdec_request_acceptance:quantile_rate5m", 0.575, quantile="0.5"),
+            model("model:specdec_request_acceptance:quantile_rate5m", 0.96, quantile="0.9"),
             model("model:specdec_pods:count", 2, speculates="yes"),
             model("model:specdec_pods:count", 1, speculates="no"),
             model("model_quantile:specdec_tpot_seconds:avg", 0.035, quantile="0.5", speculates="yes"),
@@ -106,14 +108,28 @@ def numbers():
     pod = Pod("p", minutes=240).drafting(1, 0.5, minutes=100, then=(0.9, 3)).bucket("0", 1, 0.5)
     pod.tpot(0.02, 0.04, minutes=100, then=(0.03, 0.06)).plain("specdec_up", gauge((200, 1)))
     pod.plain("specdec_build_info", gauge((200, 1)), version="1")
+    steady = Pod("q", minutes=240).drafting(2, 0.25)
+    # 40 minutes of past are too few for a pod, and enough for two pods together.
+    young = [
+        Pod(name, model=model, start=120).drafting(1, 0.4).bucket("0", 1, 0.4).tpot(0.02, 0.04)
+        for name, model in (("y", "young"), ("z1", "pair"), ("z2", "pair"))
+    ]
     yield Scene(
         "the past",
         None,
         "",
-        [pod],
+        [pod, steady, *young],
         numbers=[
-            (220, 'round(pod:specdec_engine_acceptance:ratio_past24h{instance="p:9911"}, 1e-3)', {key("", "p"): 0.756}),
-            (220, "round(model:specdec_engine_acceptance:ratio_past24h, 1e-3)", {key(""): 0.756}),
+            (
+                220,
+                "round(pod:specdec_engine_acceptance:ratio_past24h, 1e-3)",
+                {key("", "p"): 0.754, key("", "q"): 0.25},
+            ),
+            (
+                220,
+                "round(model:specdec_engine_acceptance:ratio_past24h, 1e-3)",
+                {key(""): 0.484, key("", model="pair"): 0.4},
+            ),
             (
                 220,
                 "round(pod_temperature:specdec_acceptance:ratio_past24h, 1e-3)",
@@ -124,7 +140,7 @@ def numbers():
                 'round(pod_quantile:specdec_tpot_seconds:avg_past24h{quantile="0.5"}, 1e-4)',
                 {key("", "p", quantile="0.5"): 0.0238},
             ),
-            (220, "round(pod:specdec_engine_drafts:max24h, 1e-3)", {key("", "p"): 3}),
+            (220, 'round(pod:specdec_engine_drafts:max24h{instance="p:9911"}, 1e-3)', {key("", "p"): 3}),
             (
                 230,
                 "pod:specdec_up:max24h",

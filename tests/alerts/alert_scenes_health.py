@@ -163,7 +163,7 @@ def proxy_refusing():
             Pod("wrong").plain("specdec_proxy_refused_total", many, reason="bad_request"),
             Pod("fine").plain("specdec_proxy_refused_total", counter((90, 0)), reason="too_many_connections"),
         ],
-        [(2, []), (20, [full("0.1")]), (67, [full("0.03")]), (75, [])],
+        [(2, []), (4, [full("0.08")]), (20, [full("0.1")]), (67, [full("0.03")]), (75, [])],
     )
 
 
@@ -228,7 +228,7 @@ def coverage_low():
             pod("slow", 0.79, drafts=1.05),
             pod("lenient", 0.79, coverage=0.7),
         ],
-        [(28, []), (40, [low, slow]), (66, [low, slow]), (75, [])],
+        [(28, []), (40, [low, slow]), (63, [low, slow]), (75, [])],
     )
 
 

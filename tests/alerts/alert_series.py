@@ -73,9 +73,9 @@ class Pod:
             self.of_model(name, self._growing(drafts * rate), engine=engine, position=position)
         return self
 
-    def generating(self, tokens, *, then=None, minutes=None):
+    def generating(self, tokens, *, then=None, minutes=None, engine="0"):
         phases = [(minutes or self.minutes, tokens)] + ([(self.minutes, then)] if then is not None else [])
-        self._count("specdec_generation_tokens_total", phases, "0")
+        self._count("specdec_generation_tokens_total", phases, engine)
         return self
 
     def bucket(self, temperature, drafts, acceptance, requests=10, *, verdict="net_positive", reset_at=None):

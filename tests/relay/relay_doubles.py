@@ -61,6 +61,9 @@ class Recorder:
         self.calls.append(("request_body",))
         self.request += data
 
+    def request_end(self):
+        self.calls.append(("request_end",))
+
     def response_head(self, status, headers):
         self.calls.append(("response_head", status))
         self.status = status

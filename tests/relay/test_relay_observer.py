@@ -5,7 +5,7 @@ from relay_doubles import Recorder, until
 from relay_tools import GET, HOST, answer, answering, proxied
 
 POST = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n{}"
-METHODS = ["request_head", "request_body", "response_head", "response_body", "finished"]
+METHODS = ["request_head", "request_body", "request_end", "response_head", "response_body", "finished"]
 
 
 async def test_calls_come_in_order_and_finished_comes_once():

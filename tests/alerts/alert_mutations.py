@@ -1,0 +1,155 @@
+"""Changes each rule in every place, one at a time, and looks whether a scene fails.
+
+``python tests/alerts/alert_mutations.py`` prints the table. A change that no scene notices is a rule that could break
+unnoticed.
+"""
+
+import dataclasses
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from alert_scenes import SCENES, dependents, needed, recorded
+from alert_tools import assert_valid, promtool, shipped
+
+_FLIPPED = {"<": ">", ">": "<", ">=": "<", "==": "!="}
+_SET = {"and": "unless", "unless": "and", "or": "and"}
+_ARITHMETIC = {"/": "*", "*": "/", "+": "-", "-": "+"}
+_AGGREGATED = {"sum": "max", "avg": "sum", "max": "min", "min": "max", "count": "max"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``rule`` is the index of the rule that ``changed`` takes the place of."""
+
+    rule: int
+    kind: str
+    what: str
+    changed: dict
+
+
+def mutants(rules):
+    for index, rule in enumerate(rules):
+        for kind, what, expr in _of_expression(rule["expr"]):
+            yield Mutant(index, kind, what, rule | {"expr": expr})
+        if "for" in rule:
+            for factor in (0.5, 2):
+                changed = f"{int(_seconds(rule['for']) * factor)}s"
+                yield Mutant(index, "for", f"{rule['for']} -> {changed}", rule | {"for": changed})
+        if "keep_firing_for" in rule:
+            changed = {key: value for key, value in rule.items() if key != "keep_firing_for"}
+            yield Mutant(index, "keep", "keep_firing_for removed", changed)
+        if "alert" in rule:
+            severity = "info" if rule["labels"]["severity"] == "warning" else "warning"
+            yield Mutant(index, "label", f"severity {severity}", rule | {"labels": {"severity": severity}})
+
+
+def _of_expression(expr):
+    for kind, pattern, change in (
+        ("operator", r"(?<= )(<|>=|>|==)(?= )", _FLIPPED.get),
+        ("operator", r"\b(and|unless|or)\b(?= )", _SET.get),
+        ("operator", r"(?<= )[/*+-](?= )|(?<=^)[/*+-](?= )", _ARITHMETIC.get),
+        ("aggregation", r"\b(sum|avg|max|min|count)\b(?= (?:by|without))", _AGGREGATED.get),
+        ("threshold", r'specdec_threshold\{name="\w+"\}', "0.9 * {}".format),
+        ("threshold", r'specdec_threshold\{name="\w+"\}', "1.1 * {}".format),
+        ("number", r'(?<![\w.:"|\[])\d+(?:\.\d+)?(?![\w."|\]])', _another_number),
+        ("selector", r'(?<=[a-z_]=")[^"]+(?=")|(?<=~")[^"]+(?=")', lambda _: "another"),
+        ("selector", r'!=(?=")', lambda _: "="),
+    ):
+        for match in re.finditer(pattern, expr, re.MULTILINE):
+            changed = expr[: match.start()] + change(match.group()) + expr[match.end() :]
+            yield kind, f"{match.group()} -> {change(match.group())}{_near(expr, match)}", changed
+    for match in re.finditer(r"\s+(and|unless|or)\b", expr):
+        end = _end_of_clause(expr, match.end())
+        yield "gate", f"removed: {' '.join(expr[match.start() : end].split())}", expr[: match.start()] + expr[end:]
+
+
+def _near(expr, match):
+    return f" in: {' '.join(expr[max(match.start() - 40, 0) : match.end() + 40].split())}"
+
+
+def _another_number(text):
+    return "1e9" if float(text) == 0 else str(float(text) * 2 if float(text) >= 1 else float(text) + 0.25)
+
+
+def _end_of_clause(expr, start):
+    """Where the clause ends that begins at ``start``: at a set operator, a comma, or what closes its parenthesis."""
+    depth = 0
+    for index in range(start, len(expr)):
+        depth += {"(": 1, ")": -1, "{": 1, "}": -1}.get(expr[index], 0)
+        if depth < 0 or (depth == 0 and re.match(r"\s+(and|unless|or)\b|,", expr[index:])):
+            return index
+    return len(expr)
+
+
+def _seconds(duration):
+    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
+
+
+def survives(rules, mutant):
+    """Whether no scene that has to do with the rule notices the change."""
+    changed = [mutant.changed if index == mutant.rule else rule for index, rule in enumerate(rules)]
+    original = rules[mutant.rule]
+    touched = dependents(rules, original["record"]) if "record" in original else set()
+    for scene in SCENES:
+        asked = [number for number in scene.numbers if recorded(number[1]) & touched]
+        alerts = [rule for rule in changed if rule.get("alert") == scene.alert and scene.alert]
+        if not _concerned(scene, alerts, asked, original, needed(rules, _roots(alerts))):
+            continue
+        names = _roots(alerts) | {name for number in asked for name in recorded(number[1])}
+        kept = [*needed(changed, names), *alerts]
+        with tempfile.TemporaryDirectory() as directory:
+            if promtool(Path(directory), [dataclasses.replace(scene, numbers=asked)], kept) is not None:
+                return False
+    return True
+
+
+def _roots(alerts):
+    return set().union(*(recorded(alert["expr"] + str(alert["annotations"])) for alert in alerts))
+
+
+def _concerned(scene, alerts, asked, original, rests_on):
+    if "alert" in original:
+        return scene.alert == original["alert"]
+    return bool(asked) or any(rule["record"] == original["record"] for rule in rests_on)
+
+
+def table(rules, found):
+    """Rows of rule, kind, mutants, and those that survived."""
+    rows = defaultdict(lambda: [0, 0])
+    for mutant, survived in found:
+        rule = rules[mutant.rule]
+        row = rows[rule.get("alert") or rule["record"], mutant.kind]
+        row[0] += 1
+        row[1] += survived
+    lines = ["| rule | changed | mutants | noticed |", "|---|---|---|---|"]
+    lines += [f"| {rule} | {kind} | {made} | {made - alive} |" for (rule, kind), (made, alive) in rows.items()]
+    total, alive = len(found), sum(survived for _, survived in found)
+    return "\n".join([*lines, f"| all | | {total} | {total - alive} |"])
+
+
+def check(jobs=2):
+    """The table, and what survived."""
+    rules = shipped()
+    made = list(mutants(rules))
+    with tempfile.TemporaryDirectory() as directory:
+        assert_valid(Path(directory), [one.changed for one in made])  # a rule that can't be loaded proves nothing
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(zip(made, pool.map(lambda mutant: survives(rules, mutant), made), strict=True))
+    alive = [
+        f"{rules[one.rule].get('alert') or rules[one.rule]['record']}: {one.what}"
+        for one, survived in found
+        if survived
+    ]
+    return table(rules, found), alive
+
+
+if __name__ == "__main__":
+    printed, alive = check()
+    print(printed)  # noqa: T201 - a script prints
+    print(*alive, sep="\n")  # noqa: T201 - the same
+    sys.exit(bool(alive))

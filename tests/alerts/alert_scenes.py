@@ -1,0 +1,49 @@
+"""All scenes, and which of them a rule has to do with."""
+
+import re
+
+import alert_scenes_acceptance
+import alert_scenes_fleet
+import alert_scenes_health
+import alert_scenes_latency
+
+SCENES = [
+    *alert_scenes_fleet.SCENES,
+    *alert_scenes_acceptance.SCENES,
+    *alert_scenes_latency.SCENES,
+    *alert_scenes_health.SCENES,
+]
+
+_RECORDED = re.compile(r"\b\w+:[\w:]+\b")
+
+
+def recorded(text):
+    """The recorded series that an expression or an annotation names."""
+    return set(_RECORDED.findall(text))
+
+
+def needed(rules, names):
+    """The recording rules that ``names`` rest on, through whatever lies between."""
+    found, waiting = set(), set(names)
+    while waiting:
+        found |= waiting
+        reached = set().union(*(recorded(rule["expr"]) for rule in rules if rule.get("record") in waiting))
+        waiting = reached - found
+    return [rule for rule in rules if rule.get("record") in found]
+
+
+def concerned(rules, scene):
+    """The rules that a scene is about, with all that they rest on; the others would only take time."""
+    alerts = [rule for rule in rules if scene.alert and rule.get("alert") == scene.alert]
+    names = set().union(*(recorded(f"{rule['expr']} {rule['annotations']}") for rule in alerts))
+    return [*needed(rules, names | {name for _, query, _ in scene.numbers for name in recorded(query)}), *alerts]
+
+
+def dependents(rules, record):
+    """The recorded series that rest on ``record``, itself among them."""
+    found = {record}
+    while True:
+        more = {rule["record"] for rule in rules if "record" in rule and recorded(rule["expr"]) & found}
+        if more <= found:
+            return found
+        found |= more

@@ -1,0 +1,235 @@
+"""Real servers around the sidecar, on free ports of this machine."""
+
+import asyncio
+import json
+import random
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+
+import structlog
+import yaml
+from aiohttp import web
+from alert_tools import RULES
+
+from sidecar import options
+from sidecar.alerting.push import Push
+from sidecar.alerting.push_options import push_options
+from sidecar.alerting.rules import rule_files, shown
+from sidecar.alerting.timing import Timing
+from sidecar.app import request_state, target_state
+from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.engine.fetch import Fetcher
+from sidecar.engine.pacing import Pacing
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller
+from sidecar.log import StateLog
+from sidecar.requests.source import request_source
+from sidecar.settings import load_settings
+from sidecar.supervise import Supervisor
+
+FAST = Timing(rate=8, past=60, past_offset=5, past_samples=5, interval=0.5, past_interval=2, pace=1 / 200)
+SECRET = "from-a-file"
+PATIENCE = 120  # seconds; only a broken chain needs them
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Receivers:
+    """The webhook, Slack and PagerDuty in one: ``alerts`` are the webhook's, with their arrival, in that order."""
+
+    def __init__(self):
+        self.alerts = []
+        self.messages = []  # Slack's: (title, text)
+        self.pages = []  # PagerDuty's events
+
+    async def take(self, request):
+        body = await request.json()
+        match request.path:
+            case "/webhook" if request.headers["Authorization"] == f"Bearer {SECRET}":
+                self.alerts += [(alert, time.time()) for alert in body["alerts"]]
+            case "/slack":
+                self.messages += [(one["title"], one["text"]) for one in body["attachments"]]
+            case "/pagerduty" if body["routing_key"] == SECRET:
+                self.pages.append(body)
+            case _:
+                return web.Response(status=400)
+        return web.Response(status=202 if request.path == "/pagerduty" else 200)
+
+    async def until(self, name, status):
+        """The first such alert at the webhook, and its arrival."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for alert, arrival in self.alerts:
+                    if (alert["labels"]["alertname"], alert["status"]) == (name, status):
+                        return alert, arrival
+                await asyncio.sleep(0.05)
+
+    async def message(self, title):
+        """The text of the first message in Slack whose title contains ``title``."""
+        async with asyncio.timeout(PATIENCE):
+            while not (found := [text for shown, text in self.messages if title in shown]):
+                await asyncio.sleep(0.05)
+        return found[0]
+
+    async def page(self):
+        """The first event at PagerDuty."""
+        async with asyncio.timeout(PATIENCE):
+            while not self.pages:
+                await asyncio.sleep(0.05)
+        return self.pages[0]
+
+
+@asynccontextmanager
+async def server(http, command, url):
+    """A server's process, once it says that it is ready."""
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(f"{command[0]}: scripts/debian-tools installs it")
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60):
+            while not await _ready(http, url):
+                assert process.returncode is None, command[0]
+                await asyncio.sleep(0.05)
+        yield url
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _ready(http, url):
+    try:
+        async with http.get(f"{url}/-/ready") as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+@asynccontextmanager
+async def alertmanager(http, directory, receivers_url):
+    """The shipped configuration with short times, its receivers' addresses and secrets replaced and nothing else."""
+    secret = directory / "secret"
+    secret.write_text(SECRET)
+    content = yaml.safe_load((RULES / "alertmanager" / "alertmanager.yaml").read_text())
+    content["templates"] = [str(RULES / "alertmanager" / "templates" / "*.tmpl")]
+    for route in (content["route"], *content["route"]["routes"]):
+        route |= {"group_wait": "100ms", "group_interval": "500ms"}
+    receivers = {receiver["name"]: receiver for receiver in content["receivers"]}
+    (pagerduty,) = receivers["pagerduty"]["pagerduty_configs"]
+    pagerduty |= {"url": f"{receivers_url}/pagerduty", "routing_key_file": str(secret)}
+    (slack,) = receivers["slack"]["slack_configs"]
+    (directory / "slack").write_text(f"{receivers_url}/slack")
+    slack["api_url_file"] = str(directory / "slack")
+    (webhook,) = receivers["webhook"]["webhook_configs"]
+    webhook["url"] = f"{receivers_url}/webhook"
+    webhook["http_config"]["authorization"]["credentials_file"] = str(secret)
+    path = directory / "alertmanager.yaml"
+    path.write_text(yaml.safe_dump(content))
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [
+        "prometheus-alertmanager",
+        f"--config.file={path}",
+        f"--storage.path={directory / 'alertmanager'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--cluster.listen-address=",
+    ]
+    async with server(http, command, url) as ready:
+        yield ready
+
+
+@asynccontextmanager
+async def prometheus(http, directory, page_url, alertmanager_url):
+    """Debian's Prometheus with the generated rules at the fast pace."""
+    for name, content in rule_files(FAST).items():
+        (directory / name).write_text(shown(content))
+    config = {
+        "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "500ms"},
+        "rule_files": ["recording.yaml", "alerts.yaml"],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]},
+        "scrape_configs": [{"job_name": "vllm", "static_configs": [{"targets": [page_url.removeprefix("http://")]}]}],
+    }
+    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [
+        "prometheus",
+        f"--config.file={directory / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={directory / 'prometheus'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+    ]
+    async with server(http, command, url) as ready:
+        yield ready
+
+
+def settings_of(vllm_url, proxy_port, **more):
+    """The sidecar as a proxy, with short windows."""
+    environment = {
+        "SPECDEC_VLLM_URL": vllm_url,
+        "SPECDEC_LISTEN": "127.0.0.1:0",
+        "SPECDEC_REQUESTS__SOURCE": "proxy",
+        "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{proxy_port}",
+        "SPECDEC_PROXY__DRAIN_TIMEOUT": "0",
+        "SPECDEC_SCRAPE_INTERVAL": "200ms",
+        "SPECDEC_SCRAPE_CPU_SHARE": "1",
+        "SPECDEC_LATENCY_WINDOW": "10s",
+        "SPECDEC_HISTORY": "60s",
+        "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10",
+    }
+    return load_settings(None, environment | more)
+
+
+@asynccontextmanager
+async def pushing(vllm_url, proxy_port, alertmanager_url):
+    """The sidecar's parts without its page: proxy, polling, state and push."""
+    settings = settings_of(
+        vllm_url,
+        proxy_port,
+        SPECDEC_ALERTING__ALERTMANAGERS=json.dumps([alertmanager_url]),
+        SPECDEC_ALERTING__INTERVAL="250ms",
+        SPECDEC_ALERTING__RESEND="2s",
+        SPECDEC_ALERTING__PACE=str(FAST.pace),
+        SPECDEC_ALERTING__INSTANCE="pod-7",
+    )
+    log = structlog.get_logger("chain")
+    (target,) = settings.vllms
+    requests = request_state(settings)
+    state = target_state(target, settings, requests)
+    async with AsyncExitStack() as stack:
+        fetcher = Fetcher(target.vllm_url, options.fetch(settings))
+        stack.push_async_callback(fetcher.close)
+        source = PageSource(fetcher, options.page_limits(settings), filtered=True)
+        supervisor = await stack.enter_async_context(Supervisor(log))
+        pacing = Pacing(options.pacing(settings), random.random)
+        supervisor.start("vllm", Poller(source, pacing, state, time.time, time.monotonic).run)
+        push = Push(lambda: [state.report(time.time())], push_options(settings), StateLog(log))
+        supervisor.start("alerting", push.run)
+        await stack.enter_async_context(request_source(settings, requests, log))
+        yield push
+        assert not any(supervisor.failures.values())
+
+
+@asynccontextmanager
+async def traffic(url, mix):
+    """Requests of one mix of temperatures until the block ends; bounded by itself."""
+    sending = TrafficOptions(
+        url, phases=(Phase(PATIENCE, mix),), concurrency=6, max_requests=20_000, min_tokens=16, max_tokens=64
+    )
+    task = asyncio.create_task(Traffic(sending).run())
+    try:
+        yield time.time()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def moment(text):
+    """Unix seconds of an RFC 3339 time, whose fractions may be finer than Python reads."""
+    head, _, rest = text.partition(".")
+    zone = "+00:00" if rest.endswith("Z") or head.endswith("Z") else rest[-6:]
+    return datetime.fromisoformat(head.removesuffix("Z")[:19] + zone).timestamp()

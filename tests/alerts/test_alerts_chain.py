@@ -1,0 +1,143 @@
+"""From hot traffic to the notification, through real servers, and back."""
+
+import asyncio
+
+import pytest
+from chain_tools import FAST, PATIENCE, Receivers, alertmanager, free_port, prometheus, pushing, settings_of, traffic
+
+from sidecar.alerting.rules import rule_files
+from sidecar.app import running
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+
+COLD = {0.0: 1}
+MIXED = {0.0: 7, 1.2: 3}
+HOT = {1.2: 1}
+LOW, AT_TEMPERATURE = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature"
+RUNBOOKS = "https://specdec-sidecar.example/alerts/runbooks"
+
+
+async def through_hot_traffic(proxy, receivers, http, alertmanager_url):
+    """Cold, mixed, hot and cold traffic; gives the two alerts as they were told of, and prints the times."""
+    async with traffic(proxy, MIXED) as begun:
+        bucket, arrival = await receivers.until(AT_TEMPERATURE, "firing")
+        say(f"one temperature hot: told after {arrival - begun:.1f} s")
+        assert not [alert for alert, _ in receivers.alerts if alert["labels"]["alertname"] == LOW]
+        text = await receivers.message("[1] Speculative decoding loses at one temperature: demo")
+        assert "of the draft tokens at temperature 1+, below 50%" in text
+        assert f"Runbook: {RUNBOOKS}/{AT_TEMPERATURE}.md" in text
+    async with traffic(proxy, HOT) as begun:
+        pod, arrival = await receivers.until(LOW, "firing")
+        say(f"all traffic hot: told after {arrival - begun:.1f} s")
+        page = await receivers.page()
+        assert page["payload"]["summary"] == "[1] Speculative decoding costs more than it gives: demo"
+        assert page["payload"]["severity"] == "critical"
+        assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]
+        await held_back(http, alertmanager_url, AT_TEMPERATURE)
+    async with traffic(proxy, COLD) as begun:
+        for name in (LOW, AT_TEMPERATURE):
+            _, arrival = await receivers.until(name, "resolved")
+            say(f"all traffic cold: {name} resolved after {arrival - begun:.1f} s")
+    return bucket, pod
+
+
+def say(text):
+    print(text, flush=True)  # noqa: T201 - the detection time is a result, shown with -s
+
+
+async def held_back(http, url, name):
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            async with http.get(f"{url}/api/v2/alerts") as answer:
+                alerts = await answer.json()
+            if any(one["labels"]["alertname"] == name and one["status"]["inhibitedBy"] for one in alerts):
+                return
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def vllm():
+    async with SimulatedVllm(SimulatorOptions(speed=4)) as simulated:
+        yield simulated
+
+
+@pytest.fixture
+async def around(http, served, tmp_path):
+    """What is notified, and the address of an Alertmanager that does it."""
+    receivers = Receivers()
+    async with served(receivers.take) as url, alertmanager(http, tmp_path, url) as address:
+        yield receivers, address
+
+
+@pytest.mark.servers
+async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, around, http, tmp_path):
+    receivers, address = around
+    port = free_port()
+    async with running(settings_of(vllm.url, port)) as listening:
+        page = f"http://127.0.0.1:{getattr(listening, 'page', listening).port}"
+        async with prometheus(http, tmp_path, page, address) as prometheus_url:
+            bucket, pod = await through_hot_traffic(f"http://127.0.0.1:{port}", receivers, http, address)
+            await every_rule_evaluates(http, prometheus_url)
+            await every_recorded_series_has_data(http, prometheus_url)
+    instance = page.removeprefix("http://")
+    where = {"job": "vllm", "instance": instance, "model_name": "demo"}
+    assert bucket["labels"] == {"alertname": AT_TEMPERATURE, "severity": "warning", "temperature": "1+", **where}
+    assert pod["labels"] == {"alertname": LOW, "severity": "critical", **where}
+    told_of_what_it_is(bucket, pod, instance)
+    link = f"https://grafana.example/d/specdec-operator?var-job=vllm&var-instance={instance.replace(':', '%3A')}"
+    assert pod["annotations"]["dashboard_url"] == f"{link}&var-model_name=demo"
+    assert bucket["annotations"]["dashboard_url"] == f"{link}&var-model_name=demo&var-temperature=1%2B"
+
+
+@pytest.mark.servers
+async def test_hot_traffic_is_told_by_direct_push(vllm, around, http):
+    receivers, address = around
+    port = free_port()
+    async with pushing(vllm.url, port, address) as push:
+        bucket, pod = await through_hot_traffic(f"http://127.0.0.1:{port}", receivers, http, address)
+        assert push.sent[address.removeprefix("http://"), "accepted"] >= 4
+    where = {"source": "sidecar", "instance": "pod-7", "model_name": "demo"}
+    assert bucket["labels"] == {"alertname": AT_TEMPERATURE, "severity": "warning", "temperature": "1+", **where}
+    assert pod["labels"] == {"alertname": LOW, "severity": "critical", **where}
+    told_of_what_it_is(bucket, pod, "pod-7")
+
+
+def told_of_what_it_is(bucket, pod, instance):
+    for alert, name in ((bucket, AT_TEMPERATURE), (pod, LOW)):
+        assert alert["annotations"]["runbook_url"] == f"{RUNBOOKS}/{name}.md"
+        description = alert["annotations"]["description"]
+        assert description.startswith(f"demo on {instance} accepts ")
+        value = float(description.partition("accepts ")[2].partition("%")[0])
+        assert 20 < value < 50
+        assert "below 50%" in description
+    assert "at temperature 1+" in bucket["annotations"]["description"]
+
+
+async def every_rule_evaluates(http, url):
+    async with http.get(f"{url}/api/v1/rules") as answer:
+        groups = (await answer.json())["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    expected = [rule for content in rule_files(FAST).values() for group in content["groups"] for rule in group["rules"]]
+    assert len(rules) == len(expected)
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+
+
+WITHOUT_DATA = {
+    # No pod of the model goes without speculation here.
+    "model:specdec_pods:count no",
+    "model_quantile:specdec_tpot_seconds:avg no",
+    "model_quantile:specdec_tpot:slowdown ",
+}
+
+
+async def every_recorded_series_has_data(http, url):
+    silent = set()
+    for group in rule_files(FAST)["recording.yaml"]["groups"]:
+        for rule in group["rules"]:
+            labels = ",".join(f'{name}="{value}"' for name, value in rule.get("labels", {}).items())
+            query = f"last_over_time({rule['record']}{{{labels}}}[5m])"
+            async with http.get(f"{url}/api/v1/query", params={"query": query}) as answer:
+                found = (await answer.json())["data"]["result"]
+            if not found:
+                silent.add(f"{rule['record']} {rule.get('labels', {}).get('speculates', '')}")
+    assert silent == WITHOUT_DATA

@@ -1,0 +1,339 @@
+"""The direct push: when alerts fire and end, and how replicas are told."""
+
+import asyncio
+import contextlib
+import json
+from datetime import datetime
+
+import aiohttp
+import pytest
+from aiohttp import web
+from alert_state import engine, make_look
+
+from sidecar.alerting.alert import Alert, Severity
+from sidecar.alerting.families import add_push
+from sidecar.alerting.look import Finding
+from sidecar.alerting.push import Push
+from sidecar.alerting.push_options import PushOptions, push_options
+from sidecar.alerting.tracker import Tracker
+from sidecar.export.families import Families
+from sidecar.log import StateLog
+from sidecar.settings import load_settings
+from sidecar.settings.groups import Thresholds
+
+WALL = 1_700_000_000.0
+ALERT = Alert("Name", Severity.WARNING, "", "", "", wait=10, keep=5)
+
+
+def told(tracker, now, *labels, alert=ALERT):
+    findings = [(alert, Finding({"model_name": label}, 0.5)) for label in labels]
+    notices = tracker.update(findings, now, WALL + now)
+    return [(one.finding.labels["model_name"], one.started - WALL, one.ended and one.ended - WALL) for one in notices]
+
+
+def test_an_alert_waits_fires_lasts_and_ends():
+    tracker = Tracker()
+    assert told(tracker, 0, "m") == []
+    assert told(tracker, 9, "m") == []
+    assert told(tracker, 10, "m") == [("m", 10, None)]
+    assert told(tracker, 20, "m") == [("m", 10, None)]
+    assert told(tracker, 24) == [("m", 10, None)]
+    assert told(tracker, 25) == [("m", 10, 25)]
+    assert told(tracker, 500) == [("m", 10, 25)]
+    assert told(tracker, 926) == []
+
+
+def test_a_break_before_it_fires_begins_the_wait_anew():
+    tracker = Tracker()
+    told(tracker, 0, "m")
+    told(tracker, 5)
+    assert told(tracker, 6, "m") == told(tracker, 15, "m") == []
+    assert told(tracker, 16, "m") == [("m", 16, None)]
+
+
+def test_a_short_break_while_it_fires_is_none():
+    tracker = Tracker()
+    told(tracker, 0, "m")
+    told(tracker, 10, "m")
+    told(tracker, 12)
+    assert told(tracker, 14, "m") == [("m", 10, None)]
+    assert told(tracker, 18) == [("m", 10, None)]
+    assert told(tracker, 19) == [("m", 10, 19)]
+
+
+def test_what_ended_and_holds_again_is_a_new_alert():
+    tracker = Tracker(pace=0)
+    assert told(tracker, 0, "m") == [("m", 0, None)]
+    assert told(tracker, 1) == [("m", 0, 1)]
+    assert told(tracker, 2, "m") == [("m", 2, None)]
+
+
+def test_findings_past_the_bound_are_counted():
+    tracker = Tracker(pace=0, most=2)
+    assert [label for label, *_ in told(tracker, 0, "a", "b", "c")] == ["a", "b"]
+    assert tracker.overflowed == 1
+    told(tracker, 1)
+    assert [label for label, *_ in told(tracker, 1000, "c")] == ["c"]
+
+
+@pytest.mark.parametrize("pace", [0.5, 2])
+def test_pace_stretches_both_times(pace):
+    tracker = Tracker(pace)
+    told(tracker, 0, "m")
+    assert told(tracker, 10 * pace - 1, "m") == []
+    assert told(tracker, 10 * pace, "m") == [("m", 10 * pace, None)]
+    assert told(tracker, 15 * pace - 1) == [("m", 10 * pace, None)]
+    assert told(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def warning(self, event, **fields):
+        self.lines.append(("warning", event, fields))
+
+    def info(self, event, **fields):
+        self.lines.append(("info", event, fields))
+
+
+class Replica:
+    """An Alertmanager that keeps what it is sent; ``status`` is what it answers."""
+
+    def __init__(self):
+        self.status = 200
+        self.posts = []
+        self.paths = set()
+
+    async def take(self, request):
+        self.paths.add((request.method, request.path, request.content_type))
+        self.posts.append(await request.json())
+        return web.Response(status=self.status, headers={"Location": "/elsewhere"})
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+async def scene(served):
+    """A push whose state and clock the test sets: ``await scene.look(look, after=seconds)``."""
+
+    class Scene:
+        def __init__(self, urls, **options):
+            self.clock, self.log, self.reports = Clock(), Log(), []
+            known = {"alertmanagers": tuple(urls), "instance": "pod-7", "runbooks": "https://r.example", "pace": 0}
+            known |= {"thresholds": Thresholds(), "baselines": {}, "window": 300.0} | options
+            options = PushOptions(**known)
+            self.push = Push(
+                lambda: self.reports, options, StateLog(self.log, self.clock), self.clock, lambda: WALL + self.clock.now
+            )
+
+        async def look(self, *looks, after=0):
+            self.clock.now += after
+            self.reports = [one.report for one in looks]
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
+                await self.push.look(session)
+
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(*replicas, prefix="", **options):
+            urls = [
+                await stack.enter_async_context(served(getattr(replica, "take", replica))) + prefix
+                for replica in replicas
+            ]
+            return Scene(urls, **options)
+
+        yield make
+
+
+LOW = make_look(engine(acceptance=0.4))
+FINE = make_look(engine(acceptance=0.9))
+
+
+def at(text):
+    return datetime.fromisoformat(text).timestamp() - WALL
+
+
+async def test_a_firing_alert_says_all_of_itself(scene):
+    replica = Replica()
+    pushed = await scene(replica, prefix="/am")
+    await pushed.look(LOW)
+    assert [(method, path) for method, path, _ in replica.paths] == [("POST", "/am/api/v2/alerts")]
+    ((alert,),) = replica.posts
+    assert alert["labels"] == {
+        "alertname": "SpecDecodeAcceptanceLow",
+        "severity": "critical",
+        "source": "sidecar",
+        "instance": "pod-7",
+        "model_name": "m",
+    }
+    assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
+    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, below 50%:")
+    assert at(alert["startsAt"]) == 1000
+    assert at(alert["endsAt"]) == 1000 + 4 * 60
+
+
+async def test_it_is_sent_again_only_after_the_resend_interval_and_then_resolved_once(scene):
+    replica = Replica()
+    pushed = await scene(replica)
+    await pushed.look(LOW)
+    await pushed.look(LOW, after=59)
+    assert len(replica.posts) == 1
+    await pushed.look(LOW, after=1)
+    assert [at(post[0]["endsAt"]) for post in replica.posts] == [1240, 1300]
+    await pushed.look(FINE, after=15)
+    await pushed.look(FINE, after=15)
+    assert len(replica.posts) == 3
+    ended = replica.posts[-1][0]
+    assert ended["labels"] == replica.posts[0][0]["labels"]
+    assert (at(ended["startsAt"]), at(ended["endsAt"])) == (1000, 1075)
+
+
+async def test_every_replica_is_told_and_one_that_is_down_hears_it_later(scene):
+    well, ill = Replica(), Replica()
+    ill.status = 503
+    pushed = await scene(well, ill)
+    await pushed.look(LOW)
+    await pushed.look(LOW, after=14)  # backed off
+    assert (len(well.posts), len(ill.posts)) == (1, 1)
+    await pushed.look(LOW, after=1)
+    assert (len(well.posts), len(ill.posts)) == (1, 2)
+    await pushed.look(LOW, after=15)  # twice as long now
+    assert len(ill.posts) == 2
+    ill.status = 200
+    await pushed.look(LOW, after=15)
+    assert len(ill.posts) == 3
+    kinds = [(kind, event) for kind, event, _ in pushed.log.lines]
+    assert kinds == [("warning", "Alertmanager did not take alerts"), ("info", "Alertmanager takes alerts again")]
+    assert sorted(pushed.push.sent.values()) == [0, 0, 0, 0, 0, 1, 1, 2]
+
+
+async def test_a_replica_that_never_heard_of_an_alert_is_not_told_of_its_end(scene):
+    replica = Replica()
+    replica.status = 500
+    pushed = await scene(replica)
+    await pushed.look(LOW)
+    replica.status = 200
+    replica.posts.clear()
+    await pushed.look(FINE, after=60)
+    assert replica.posts == []
+
+
+async def test_an_end_that_could_not_be_told_is_told_later(scene):
+    replica = Replica()
+    pushed = await scene(replica)
+    await pushed.look(LOW)
+    replica.status = 500
+    await pushed.look(FINE, after=15)
+    replica.status = 200
+    await pushed.look(FINE, after=60)
+    assert at(replica.posts[-1][0]["endsAt"]) == 1015
+
+
+async def test_a_pause_never_grows_past_a_minute(scene):
+    replica = Replica()
+    replica.status = 500
+    pushed = await scene(replica, interval=15)
+    for _ in range(30):
+        await pushed.look(LOW, after=60)
+    assert len(replica.posts) == 30
+
+
+async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_credentials_in_the_log(scene):
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    pushed = await scene(hang)
+    away = type(pushed)(["http://user:secret@127.0.0.1:9/x"])
+    await pushed.look(LOW)
+    await away.look(LOW)
+    for one in (pushed, away):
+        assert sum(one.push.sent.values()) == 1
+        assert [outcome for (_, outcome), count in one.push.sent.items() if count] == ["failed"]
+    assert "secret" not in str(away.log.lines)
+    assert "127.0.0.1:9" in str(away.log.lines)
+    assert "secret" not in str(list(away.push.sent))
+
+
+async def test_a_redirect_is_not_followed(scene):
+    replica = Replica()
+    replica.status = 302
+    pushed = await scene(replica)
+    await pushed.look(LOW)
+    assert len(replica.posts) == 1
+    assert ("GET", "/elsewhere", "application/octet-stream") not in replica.paths
+
+
+async def test_many_alerts_come_in_several_requests(scene):
+    replica = Replica()
+    pushed = await scene(replica, per_target=True)
+    looks = [make_look(engine(acceptance=0.4)) for _ in range(100)]
+    for number, one in enumerate(looks):
+        object.__setattr__(one.report, "name", f"target-{number}")
+    await pushed.look(*looks)
+    assert [len(post) for post in replica.posts] == [64, 36]
+    assert len({alert["labels"]["target"] for post in replica.posts for alert in post}) == 100
+
+
+async def test_alerts_past_the_bound_are_counted(scene):
+    replica = Replica()
+    pushed = await scene(replica, per_target=True)
+    looks = [make_look(engine(acceptance=0.4)) for _ in range(1001)]
+    for number, one in enumerate(looks):
+        object.__setattr__(one.report, "name", f"target-{number}")
+    await pushed.look(*looks)
+    assert sum(map(len, replica.posts)) == 1000
+    assert [count for (_, outcome), count in pushed.push.sent.items() if outcome == "dropped"] == [1]
+
+
+async def test_run_looks_until_it_is_cancelled(scene, eventually):
+    replica = Replica()
+    pushed = await scene(replica, interval=0.01, resend=0.02)
+    pushed.reports = [LOW.report]
+    task = asyncio.create_task(pushed.push.run())
+    await eventually(lambda: len(replica.posts) >= 1)
+    pushed.clock.now += 1
+    await eventually(lambda: len(replica.posts) >= 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(kind == "application/json" for _, _, kind in replica.paths)
+
+
+async def test_nothing_that_blocks_is_called(scene, no_blocking):
+    replica = Replica()
+    pushed = await scene(replica)
+    await pushed.look(LOW)
+    assert len(replica.posts) == 1
+
+
+def test_what_was_sent_is_exported():
+    families = Families()
+    add_push(families, {("am:9093", "accepted"): 3, ("am:9093", "failed"): 0})
+    (family,) = families.all()
+    assert family.metric.name == "specdec_alerts_sent_total"
+    assert dict(zip(family.labels, family.values, strict=True)) == {
+        ("am:9093", "accepted"): 3,
+        ("am:9093", "failed"): 0,
+    }
+
+
+def test_settings_become_options():
+    environment = {
+        "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps(["http://a:9093/", "http://u:p@b:9093"]),
+        "SPECDEC_ALERTING__INSTANCE": "pod-7",
+        "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.4",
+        "SPECDEC_BASELINE": json.dumps({"m": {"tpot": {"p50": 0.02, "p99": 0.04}}}),
+    }
+    options = push_options(load_settings(None, environment))
+    assert options.alertmanagers == ("http://a:9093", "http://u:p@b:9093")
+    assert options.instance == "pod-7"
+    assert options.thresholds.acceptance_net_negative == 0.4
+    assert options.baselines == {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
+    assert push_options(load_settings(None, {})).alertmanagers == ()
+    assert push_options(load_settings(None, {})).instance

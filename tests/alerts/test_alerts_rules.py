@@ -1,0 +1,119 @@
+"""The committed rules against scenes, by Prometheus' own test runner."""
+
+import re
+
+import alert_mutations
+import pytest
+import yaml
+from alert_scenes import SCENES, concerned
+from alert_scenes_fleet import healthy
+from alert_series import Pod, gauge
+from alert_tools import RULES, Scene, promtool, shipped
+
+from sidecar.alerting.alert import Links
+from sidecar.alerting.catalogue import catalogue
+from sidecar.alerting.rules import rule_files, shown
+from sidecar.alerting.timing import Timing
+from sidecar.export.reference import all_metrics
+from sidecar.settings.groups import Thresholds
+
+ALERTS = [alert.name for alert in catalogue()]
+KINDS = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.alert or 'numbers'}: {scene.name}")
+def test_scene(scene, tmp_path):
+    failed = promtool(tmp_path, [scene], concerned(shipped(), scene))
+    assert failed is None, failed
+
+
+class Silence(Scene):
+    """Expects nothing but ``firing`` of any alert at each of ``minutes``."""
+
+    minutes = (100, 152, 160, 290)
+    firing = ()
+
+    def test(self, text=None):
+        expected = [
+            {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": []}
+            for minute in self.minutes
+            for alert in ALERTS
+            if alert not in self.firing
+        ]
+        return super().test(text) | {"alert_rule_test": expected}
+
+
+@pytest.mark.servers
+def test_a_healthy_fleet_is_silent(tmp_path):
+    failed = promtool(tmp_path, [Silence("healthy", None, "", healthy())])
+    assert failed is None, failed
+
+
+@pytest.mark.servers
+def test_without_series_only_the_absence_is_told(tmp_path):
+    scene = Silence("nothing", None, "", [Pod("other", minutes=1).plain("up", gauge((300, 1)))])
+    scene.firing = ("SpecDecodeSidecarAbsent",)
+    failed = promtool(tmp_path, [scene])
+    assert failed is None, failed
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_its_scenes(alert):
+    """Pending, firing, over: at least one check of silence before and one of firing."""
+    checks = [check for scene in SCENES if scene.alert == alert for check in scene.checks]
+    assert any(firing for _, firing in checks)
+    first = min(minute for minute, firing in checks if firing)
+    assert any(not firing and minute < first for minute, firing in checks)
+
+
+def test_the_committed_rules_are_what_the_catalogue_gives():
+    found = {path.name: path.read_text() for path in RULES.glob("*.yaml")}
+    assert found == {name: shown(content) for name, content in rule_files().items()}, "run scripts/rules"
+
+
+def test_links_and_pace_are_parameters():
+    fast = rule_files(Timing(rate=10, pace=0.01), Links("https://r.example", "https://g.example"))["alerts.yaml"]
+    rule = fast["groups"][0]["rules"][0]
+    assert rule["for"] == "6s"
+    assert "rate10s" in rule["expr"]
+    assert rule["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
+    assert rule["annotations"]["dashboard_url"].startswith("https://g.example/d/specdec-operator?var-job=")
+
+
+def test_the_rules_stay_inside_what_prometheus_2_42_takes():
+    for name in ("recording.yaml", "alerts.yaml"):
+        for group in yaml.safe_load((RULES / name).read_text())["groups"]:
+            assert set(group) == {"name", "interval", "rules"}
+            for rule in group["rules"]:
+                allowed = {"record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
+                assert set(rule) <= allowed
+
+
+def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
+    """A rule on a metric that nobody exports never fires, and nobody notices."""
+    known = {metric.name: metric for metric in all_metrics()}
+    for rule in shipped():
+        text = rule["expr"] + str(rule.get("annotations", ""))
+        for name in re.findall(r"(?<![\w:/.-])specdec_\w+(?![\w:])", text):
+            ending = next((suffix for suffix in KINDS if name.endswith(suffix)), "")
+            metric = known[name.removesuffix(ending)]
+            assert not ending or metric.kind == KINDS[ending], name
+        for name in re.findall(r"specdec_threshold\{name=[\"'](\w+)", text):
+            assert name in Thresholds.model_fields, name
+
+
+def test_every_recorded_series_that_is_read_is_recorded():
+    rules = shipped()
+    made = {rule["record"] for rule in rules if "record" in rule}
+    read = set().union(*(alert_mutations.recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in rules))
+    assert read - made == set()
+
+
+@pytest.mark.servers
+def test_no_rule_can_be_changed_unnoticed():
+    """Every operator, threshold, gate, number, selector, aggregation and ``for``, one at a time."""
+    printed, alive = alert_mutations.check()
+    print(printed)  # noqa: T201 - shown with -s
+    assert not alive

@@ -32,10 +32,9 @@ async def real_page(seconds: float) -> str:
             sending = TrafficOptions(f"http://127.0.0.1:{port}", phases=(Phase(seconds, MIXED),), max_tokens=64)
             await Traffic(sending).run()
             await asyncio.sleep(2)  # the last requests are settled by the next polls
-            address = getattr(listening, "page", listening)
             async with (
                 aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{address.port}/metrics") as answer,
+                session.get(f"http://127.0.0.1:{listening.port}/metrics") as answer,
             ):
                 return await answer.text()
 

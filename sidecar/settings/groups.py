@@ -171,9 +171,15 @@ class Proxy(Group):
         _MEBIBYTE, description="bodies beyond this are forwarded all the same, and not looked into"
     )
     max_header_bytes: Annotated[int, Integer(_KIBIBYTE, _MEBIBYTE, "bytes")] = Field(
-        64 * _KIBIBYTE, description="largest head of a request or response"
+        64 * _KIBIBYTE, description="largest head of a request"
+    )
+    max_body_bytes: Annotated[int, Integer(1, 1024 * _MEBIBYTE, "bytes")] | None = Field(
+        None, description="largest request body that is forwarded; not set: vLLM decides"
     )
     max_connections: Annotated[int, Integer(1, 65_536)] = Field(4096, description="clients connected at one time")
+    send_timeout: Annotated[float, Duration(1, 3600)] = Field(
+        60.0, description="time a client may take none of its reply before it is given up, and vLLM stops generating"
+    )
     drain_timeout: Annotated[float, Duration(0, 3600)] = Field(
         30.0, description="time that requests under way have to end when the sidecar stops"
     )

@@ -166,7 +166,10 @@ def healthy():
             .gauge("specdec_kv_cache_usage_peak_ratio", (300, 0.6), engine="0")
         )
         if instance != "c":
-            pod.drafting(5, 0.8).bucket("0", 3, 0.85, reset_at=150).bucket("1+", 2, 0.66, reset_at=150)
+            for metric, growth in (("drafts", 300), ("draft_tokens", 900), ("accepted_tokens", 720)):
+                values = counter((150, growth), "reset", (150, growth))
+                pod.of_model(f"specdec_engine_{metric}_total", values, engine="0")
+            pod.bucket("0", 3, 0.85, reset_at=150).bucket("1+", 2, 0.66, reset_at=150)
             pod.single_requests({0.7: 0.3, 0.9: 0.7}).gauge("specdec_attribution_coverage_ratio", (300, 0.95))
         pod.gauge("specdec_requests_waiting", (300, 1), engine="0")
         pod.plain("specdec_up", gauge((150, 1), (1, 0), (149, 1)))

@@ -2,34 +2,20 @@
 
 import asyncio
 import json
-import random
 import shutil
 import socket
 import subprocess
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
+from contextlib import asynccontextmanager
 
-import structlog
 import yaml
 from aiohttp import web
 from alert_tools import RULES
 
-from sidecar import options
-from sidecar.alerting.push import Push
-from sidecar.alerting.push_options import push_options
 from sidecar.alerting.rules import rule_files, shown
 from sidecar.alerting.timing import Timing
-from sidecar.app import request_state, target_state
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
-from sidecar.engine.fetch import Fetcher
-from sidecar.engine.pacing import Pacing
-from sidecar.engine.page_source import PageSource
-from sidecar.engine.scrape import Poller
-from sidecar.log import StateLog
-from sidecar.requests.source import request_source
 from sidecar.settings import load_settings
-from sidecar.supervise import Supervisor
 
 FAST = Timing(rate=8, past=60, past_offset=5, past_samples=5, interval=0.5, past_interval=2, pace=1 / 200)
 SECRET = "from-a-file"
@@ -184,34 +170,15 @@ def settings_of(vllm_url, proxy_port, **more):
     return load_settings(None, environment | more)
 
 
-@asynccontextmanager
-async def pushing(vllm_url, proxy_port, alertmanager_url):
-    """The sidecar's parts without its page: proxy, polling, state and push."""
-    settings = settings_of(
-        vllm_url,
-        proxy_port,
-        SPECDEC_ALERTING__ALERTMANAGERS=json.dumps([alertmanager_url]),
-        SPECDEC_ALERTING__INTERVAL="250ms",
-        SPECDEC_ALERTING__RESEND="2s",
-        SPECDEC_ALERTING__PACE=str(FAST.pace),
-        SPECDEC_ALERTING__INSTANCE="pod-7",
-    )
-    log = structlog.get_logger("chain")
-    (target,) = settings.vllms
-    requests = request_state(settings)
-    state = target_state(target, settings, requests)
-    async with AsyncExitStack() as stack:
-        fetcher = Fetcher(target.vllm_url, options.fetch(settings))
-        stack.push_async_callback(fetcher.close)
-        source = PageSource(fetcher, options.page_limits(settings), filtered=True)
-        supervisor = await stack.enter_async_context(Supervisor(log))
-        pacing = Pacing(options.pacing(settings), random.random)
-        supervisor.start("vllm", Poller(source, pacing, state, time.time, time.monotonic).run)
-        push = Push(lambda: [state.report(time.time())], push_options(settings), StateLog(log))
-        supervisor.start("alerting", push.run)
-        await stack.enter_async_context(request_source(settings, requests, log))
-        yield push
-        assert not any(supervisor.failures.values())
+def pushing_to(alertmanager_url):
+    """The settings of a direct push at the fast pace."""
+    return {
+        "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps([alertmanager_url]),
+        "SPECDEC_ALERTING__INTERVAL": "250ms",
+        "SPECDEC_ALERTING__RESEND": "2s",
+        "SPECDEC_ALERTING__PACE": str(FAST.pace),
+        "SPECDEC_ALERTING__INSTANCE": "pod-7",
+    }
 
 
 @asynccontextmanager
@@ -226,10 +193,3 @@ async def traffic(url, mix):
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def moment(text):
-    """Unix seconds of an RFC 3339 time, whose fractions may be finer than Python reads."""
-    head, _, rest = text.partition(".")
-    zone = "+00:00" if rest.endswith("Z") or head.endswith("Z") else rest[-6:]
-    return datetime.fromisoformat(head.removesuffix("Z")[:19] + zone).timestamp()

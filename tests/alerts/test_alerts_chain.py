@@ -1,9 +1,10 @@
 """From hot traffic to the notification, through real servers, and back."""
 
 import asyncio
+import re
 
 import pytest
-from chain_tools import FAST, PATIENCE, Receivers, alertmanager, free_port, prometheus, pushing, settings_of, traffic
+from chain_tools import FAST, PATIENCE, Receivers, alertmanager, free_port, prometheus, pushing_to, settings_of, traffic
 
 from sidecar.alerting.rules import rule_files
 from sidecar.app import running
@@ -74,7 +75,7 @@ async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, aro
     receivers, address = around
     port = free_port()
     async with running(settings_of(vllm.url, port)) as listening:
-        page = f"http://127.0.0.1:{getattr(listening, 'page', listening).port}"
+        page = f"http://127.0.0.1:{listening.port}"
         async with prometheus(http, tmp_path, page, address) as prometheus_url:
             bucket, pod = await through_hot_traffic(f"http://127.0.0.1:{port}", receivers, http, address)
             await every_rule_evaluates(http, prometheus_url)
@@ -93,9 +94,14 @@ async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, aro
 async def test_hot_traffic_is_told_by_direct_push(vllm, around, http):
     receivers, address = around
     port = free_port()
-    async with pushing(vllm.url, port, address) as push:
+    async with running(settings_of(vllm.url, port, **pushing_to(address))) as listening:
         bucket, pod = await through_hot_traffic(f"http://127.0.0.1:{port}", receivers, http, address)
-        assert push.sent[address.removeprefix("http://"), "accepted"] >= 4
+        async with http.get(f"http://127.0.0.1:{listening.port}/metrics") as answer:
+            page = await answer.text()
+    counted = re.findall(r'specdec_alerts_sent_total\{alertmanager="(.+)",outcome="(\w+)"\} (\S+)', page)
+    sent = {outcome: float(count) for name, outcome, count in counted if name == address.removeprefix("http://")}
+    assert sent.pop("accepted") >= 4
+    assert sent == {"rejected": 0, "failed": 0, "dropped": 0}
     where = {"source": "sidecar", "instance": "pod-7", "model_name": "demo"}
     assert bucket["labels"] == {"alertname": AT_TEMPERATURE, "severity": "warning", "temperature": "1+", **where}
     assert pod["labels"] == {"alertname": LOW, "severity": "critical", **where}

@@ -1,4 +1,4 @@
-"""The direct push: when alerts fire and end, and how replicas are told."""
+"""The direct push: how replicas are told."""
 
 import asyncio
 import contextlib
@@ -10,80 +10,15 @@ import pytest
 from aiohttp import web
 from alert_state import engine, make_look
 
-from sidecar.alerting.alert import Alert, Severity
 from sidecar.alerting.families import add_push
-from sidecar.alerting.look import Finding
 from sidecar.alerting.push import Push
 from sidecar.alerting.push_options import PushOptions, push_options
-from sidecar.alerting.tracker import Tracker
 from sidecar.export.families import Families
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds
 
 WALL = 1_700_000_000.0
-ALERT = Alert("Name", Severity.WARNING, "", "", "", wait=10, keep=5)
-
-
-def told(tracker, now, *labels, alert=ALERT):
-    findings = [(alert, Finding({"model_name": label}, 0.5)) for label in labels]
-    notices = tracker.update(findings, now, WALL + now)
-    return [(one.finding.labels["model_name"], one.started - WALL, one.ended and one.ended - WALL) for one in notices]
-
-
-def test_an_alert_waits_fires_lasts_and_ends():
-    tracker = Tracker()
-    assert told(tracker, 0, "m") == []
-    assert told(tracker, 9, "m") == []
-    assert told(tracker, 10, "m") == [("m", 10, None)]
-    assert told(tracker, 20, "m") == [("m", 10, None)]
-    assert told(tracker, 24) == [("m", 10, None)]
-    assert told(tracker, 25) == [("m", 10, 25)]
-    assert told(tracker, 500) == [("m", 10, 25)]
-    assert told(tracker, 926) == []
-
-
-def test_a_break_before_it_fires_begins_the_wait_anew():
-    tracker = Tracker()
-    told(tracker, 0, "m")
-    told(tracker, 5)
-    assert told(tracker, 6, "m") == told(tracker, 15, "m") == []
-    assert told(tracker, 16, "m") == [("m", 16, None)]
-
-
-def test_a_short_break_while_it_fires_is_none():
-    tracker = Tracker()
-    told(tracker, 0, "m")
-    told(tracker, 10, "m")
-    told(tracker, 12)
-    assert told(tracker, 14, "m") == [("m", 10, None)]
-    assert told(tracker, 18) == [("m", 10, None)]
-    assert told(tracker, 19) == [("m", 10, 19)]
-
-
-def test_what_ended_and_holds_again_is_a_new_alert():
-    tracker = Tracker(pace=0)
-    assert told(tracker, 0, "m") == [("m", 0, None)]
-    assert told(tracker, 1) == [("m", 0, 1)]
-    assert told(tracker, 2, "m") == [("m", 2, None)]
-
-
-def test_findings_past_the_bound_are_counted():
-    tracker = Tracker(pace=0, most=2)
-    assert [label for label, *_ in told(tracker, 0, "a", "b", "c")] == ["a", "b"]
-    assert tracker.overflowed == 1
-    told(tracker, 1)
-    assert [label for label, *_ in told(tracker, 1000, "c")] == ["c"]
-
-
-@pytest.mark.parametrize("pace", [0.5, 2])
-def test_pace_stretches_both_times(pace):
-    tracker = Tracker(pace)
-    told(tracker, 0, "m")
-    assert told(tracker, 10 * pace - 1, "m") == []
-    assert told(tracker, 10 * pace, "m") == [("m", 10 * pace, None)]
-    assert told(tracker, 15 * pace - 1) == [("m", 10 * pace, None)]
-    assert told(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
 
 
 class Log:

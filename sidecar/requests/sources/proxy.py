@@ -55,6 +55,8 @@ def _relay_options(settings: Settings) -> RelayOptions:
     return RelayOptions(
         max_connections=proxy.max_connections,
         max_header_bytes=proxy.max_header_bytes,
+        max_body_bytes=proxy.max_body_bytes,
+        send_idle_seconds=proxy.send_timeout,
         header_seconds=proxy.header_timeout,
         connect_seconds=proxy.connect_timeout,
     )

@@ -1,0 +1,120 @@
+"""Every command that the README shows is run, with addresses and times put to what a test has."""
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sidecar.app import running
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+# Run elsewhere: this test is part of the one, and the others need a real vLLM (tests/lab).
+ELSEWHERE = (
+    "make test",
+    "PYTHONPATH=/shared vllm serve",
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf vllm serve",
+)
+RUNS = "specdec-sidecar runs"
+
+
+def commands():
+    """The command lines in the README's indented blocks, without comments."""
+    lines = [line[4:] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("    ")]
+    found = [line.removeprefix("$ ").split("  #")[0].strip() for line in lines]
+    return [line for line in found if re.match(r"([A-Z_]+=\S+ )*(make|specdec-sidecar|vllm serve|scripts)\b", line)]
+
+
+def here(line):
+    return not line.startswith(ELSEWHERE)
+
+
+@asynccontextmanager
+async def world(tmp_path):
+    """Two simulated vLLMs, one without speculation, traffic, and a sidecar: what commands find by their address."""
+    plain = SimulatorOptions(speed=5, num_speculative_tokens=0)
+    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm, SimulatedVllm(plain) as baseline:
+        environment = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_LISTEN": "127.0.0.1:0"}
+        async with running(load_settings(None, environment)) as address:
+            traffic = asyncio.create_task(Traffic(TrafficOptions(vllm.url, phases=(Phase(300, MIXED),))).run())
+            try:
+                yield {
+                    "http://127.0.0.1:8000": vllm.url,
+                    "http://127.0.0.1:8001": baseline.url,
+                    "/shared": str(tmp_path),
+                    "10m": "3s",
+                    "--format": f"--url http://{address} --format",
+                    "http://alertmanager-0:9093": "http://127.0.0.1:9",
+                }
+            finally:
+                traffic.cancel()
+                await asyncio.gather(traffic, return_exceptions=True)
+
+
+async def start(line, vllm, tmp_path):
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SPECDEC_VLLM_URL": vllm,
+        "SPECDEC_LISTEN": "127.0.0.1:0",
+        "SPECDEC_PROXY__LISTEN": "127.0.0.1:0",
+        "SPECDEC_TRACES__LISTEN": "127.0.0.1:0",
+        "SPECDEC_MIDDLEWARE__SOCKET": str(tmp_path / "events.sock"),
+    }
+    return await asyncio.create_subprocess_shell(
+        line if line.startswith("make") else f"exec env {line}",
+        env=environment,
+        cwd=ROOT if line.startswith("make") else tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+async def finish(process, line):
+    """Waits for its end; what goes on until it is told to stop is told so once it runs."""
+    said = b""
+    async with asyncio.timeout(90):
+        while piece := await process.stdout.readline():
+            said += piece
+            if RUNS.encode() in piece:
+                os.killpg(process.pid, signal.SIGTERM)
+        await process.wait()
+    return said.decode()
+
+
+def test_the_readme_has_commands():
+    assert len([line for line in commands() if here(line)]) >= 15
+    assert {"make demo", "make test"} <= set(commands())
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if here(line)])
+async def test_command_works(line, tmp_path):
+    if "replay" in line:
+        (tmp_path / "recording").symlink_to(ROOT / "tests" / "data" / "recordings" / "draft_model-k3")
+    if "BASELINE_FILE" in line:
+        (tmp_path / "baseline.yaml").write_text("baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n")
+    async with world(tmp_path) as known:
+        adapted = line
+        for shown, real in known.items():
+            adapted = adapted.replace(shown, real)
+        if line == "make demo":
+            adapted = "make demo ARGS='--duration 3s'"
+        if " sweep " in line:
+            adapted += " --requests 4 --max-tokens 16"
+        process = await start(adapted, known["http://127.0.0.1:8000"], tmp_path)
+        said = await finish(process, adapted)
+    # make itself ends by the signal that ends what it has started.
+    ended = -signal.SIGTERM if line.startswith("make run") else 0
+    assert process.returncode == ended, f"{shlex.join(adapted.split())}\n{said}"
+    assert "Traceback" not in said
+    assert (RUNS in said) == (" run" in line and "make demo" not in line)

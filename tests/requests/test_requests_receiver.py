@@ -115,7 +115,7 @@ async def test_stopping_gives_up_what_is_open_and_takes_what_has_arrived(socket_
     await receiver.stop()
     assert len(sink.starts) == len(sink.records) == 100
     assert sink.drops == {"sender_gone": 100}
-    assert not os.path.exists(socket_path)  # noqa: PTH110, ASYNC240 - a test may wait for it
+    assert not os.path.exists(socket_path)  # noqa: PTH110 - a test may wait for it
 
 
 async def test_an_end_whose_loss_the_sender_reports_is_given_up(receiver, sink, connect, eventually):
@@ -197,10 +197,10 @@ async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(socket_path, sin
 
 
 async def test_another_file_is_left_alone(socket_path, sink):
-    Path(socket_path).write_text("precious")  # noqa: ASYNC240 - a test may wait for it
+    Path(socket_path).write_text("precious")
     with pytest.raises(FileExistsError):
         await MiddlewareReceiver(socket_path, sink).start()
-    assert Path(socket_path).read_text() == "precious"  # noqa: ASYNC240
+    assert Path(socket_path).read_text() == "precious"
 
 
 async def test_a_successors_socket_is_not_removed(socket_path, sink):
@@ -209,7 +209,7 @@ async def test_a_successors_socket_is_not_removed(socket_path, sink):
     os.unlink(socket_path)  # noqa: PTH108
     await second.start()
     await first.stop()
-    assert os.path.exists(socket_path)  # noqa: PTH110, ASYNC240
+    assert os.path.exists(socket_path)  # noqa: PTH110
     await second.stop()
 
 

@@ -166,7 +166,7 @@ async def test_a_sidecar_that_restarts_gets_the_rest(sender, socket_path, sink, 
 
 async def test_a_socket_that_is_removed_costs_nothing_but_events(sender, receiver, sink, eventually, socket_path):
     one = sender(max_events=10)
-    Path(socket_path).unlink()  # noqa: ASYNC240 - a test may wait for it
+    Path(socket_path).unlink()
     tell(one, 20)
     await eventually(lambda: one._retry_at > 0)
     assert one._dropped == {"queue_full": 30}

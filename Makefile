@@ -1,7 +1,7 @@
 # Each target sets up what it needs by itself. `make help` lists them.
 SHELL := /bin/bash
 BIN := .venv/bin
-LAB ?= $(abspath ../shared/lab)
+SPECDEC_LAB ?= $(abspath ../shared/lab)
 DEBIAN := prometheus prometheus-alertmanager chromium nginx-light
 
 .PHONY: help demo run test test-lab check lint types format docs docs-check bench accuracy screenshots lock build clean
@@ -23,11 +23,11 @@ test: ## all tests but those against a real vLLM
 	@scripts/debian-tools $(DEBIAN)
 	$(BIN)/pytest -m "not lab" $(ARGS)
 
-test-lab: ## the tests against a real vLLM on this machine's CPU, where LAB has its set-up
+test-lab: ## the tests against a real vLLM on this machine's CPU, where SPECDEC_LAB has its set-up
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(LAB)/setup
-	SPECDEC_LAB=$(LAB) $(BIN)/pytest -m lab $(ARGS)
+	$(SPECDEC_LAB)/setup
+	SPECDEC_LAB=$(SPECDEC_LAB) $(BIN)/pytest -m lab $(ARGS)
 
 check: lint types docs-check test ## what CI runs, less the real vLLM
 

@@ -17,6 +17,7 @@ from sidecar.engine.fetch import Fetcher
 from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller, ScrapeSink
+from sidecar.errors import listening
 from sidecar.export.collector import export_families
 from sidecar.export.exporter import Exporter
 from sidecar.export.reexport import own_series
@@ -40,7 +41,7 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
     """The sidecar, from here to the end of the block; gives the address of its own page.
 
     Raises:
-        OSError: the address to listen on can't be had.
+        ListenError: an address or a socket to listen on can't be had.
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
@@ -83,7 +84,9 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             status=lambda: status(reports(history=True), export),
             ready=lambda: all(state.polled for state in states),
         )
-        yield await stack.enter_async_context(serving(make_web(pages), settings.listen))
+        with listening("SPECDEC_LISTEN", settings.listen):
+            address = await stack.enter_async_context(serving(make_web(pages), settings.listen))
+        yield address
 
 
 def alert_push(settings: Settings, reports: Callable[[], list[TargetReport]], log: StateLog) -> "Push | None":

@@ -16,7 +16,7 @@ _USAGE = 2  # the exit code for settings and arguments that can't be used
 _INTERRUPTED = 130  # as a shell has it for Ctrl-C
 
 _COMMANDS = {
-    "run": "poll vLLM and export what it says (the default)",
+    "run": "poll vLLM and export what it says, until stopped",
     "check": "say what the sidecar would see: settings, vLLM's version, speculation, what can't be known",
     "healthcheck": "ask a running sidecar whether it is healthy; for containers",
     "baseline": "watch a vLLM for a while and write its latencies as a baseline",
@@ -73,10 +73,14 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
         if name == "baseline":
-            command.add_argument("--duration", default="60s", help="how long to watch (default: 60s)")
+            command.add_argument(
+                "--duration", default="60s", metavar="TIME", help="how long, such as 10m (default: 60s)"
+            )
             command.add_argument("--out", type=Path, metavar="FILE", help="write here instead of to the terminal")
         elif name == "demo":
-            command.add_argument("--duration", default=None, help="stop after this long (default: until Ctrl-C)")
+            command.add_argument(
+                "--duration", metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)"
+            )
         elif name == named and name in _WITH_ARGUMENTS:
             import_module(f"sidecar.commands.{name}").add_arguments(command)
     return top

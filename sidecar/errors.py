@@ -4,6 +4,8 @@ Callers tell them apart by class, never by message. ``reason`` is the label valu
 counted (``specdec_scrape_errors_total{reason=...}`` and its kin), so it is short, fixed and free of data.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -17,6 +19,29 @@ class SettingsError(SpecDecError):
     def __init__(self, faults: list[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = faults
+
+
+class ListenError(SpecDecError):
+    """An address or a socket to listen on can't be had; ``variable`` is the one to set, ``place`` what it says now."""
+
+    def __init__(self, variable: str, place: object, problem: str) -> None:
+        super().__init__(f"can't listen at {place}: {problem}; set {variable}")
+        self.variable = variable
+        self.place = str(place)
+        self.problem = problem
+
+
+@contextmanager
+def listening(variable: str, place: object) -> Iterator[None]:
+    """Turns what the system refuses while something begins to listen into one that names the setting.
+
+    Raises:
+        ListenError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ListenError(variable, place, error.strerror or str(error)) from error
 
 
 class ScrapeError(SpecDecError):

@@ -1,5 +1,6 @@
 """One attributor a model: which model a request is for, and whose timelines tell of it."""
 
+import math
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Mapping
@@ -38,6 +39,9 @@ class Attributors:
         self._options = options
         self._waiting: deque[RequestStart | RequestRecord] = deque()
         self._lost: list[Settled] = []
+        self._timelines: Mapping[EngineKey, Timeline] = {}  # of the last poll
+        self._several_processes = False
+        self._polled_at = -math.inf
         self.by_model: dict[str, Attributor] = {}
         self.dropped: Tally[str] = Tally()  # requests forgotten here, by reason
 
@@ -60,7 +64,11 @@ class Attributors:
     def poll(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
         """What a scrape at ``at`` settles; ``timelines`` are those of the engines on the page, and of no others."""
         models = {key.model_name for key in timelines}
-        for gone in self.by_model.keys() - models:
+        # A vLLM that restarted with another number of API servers counts steps in another way, and where the clock was
+        # set back, what was counted before is in the way: all begins anew.
+        kept = models if several_processes == self._several_processes and at >= self._polled_at else set()
+        self._timelines, self._several_processes, self._polled_at = timelines, several_processes, at
+        for gone in self.by_model.keys() - kept:
             attributor = self.by_model.pop(gone)
             self.dropped += attributor.dropped
             self._lost += (Settled(gone, one) for one in attributor.flush(()))
@@ -70,10 +78,11 @@ class Attributors:
         waiting, self._waiting = self._waiting, deque()
         for event in waiting:
             self.started(event) if isinstance(event, RequestStart) else self.finished(event)
-        settled, self._lost = self._lost, []
-        for model, attributor in self.by_model.items():
-            settled += (Settled(model, one) for one in attributor.poll(at, _of(model, timelines)))
-        return settled
+        return self._settled(at)
+
+    def unpolled(self, at: float) -> list[Settled]:
+        """What is settled though a scrape at ``at`` failed, so that nothing piles up while they do."""
+        return self._settled(at)
 
     def flush(self, timelines: Mapping[EngineKey, Timeline]) -> list[Settled]:
         """Settles all that is left, whatever is missing."""
@@ -84,6 +93,12 @@ class Attributors:
         settled, self._lost = self._lost, []
         for model, attributor in self.by_model.items():
             settled += (Settled(model, one) for one in attributor.flush(_of(model, timelines)))
+        return settled
+
+    def _settled(self, at: float) -> list[Settled]:
+        settled, self._lost = self._lost, []
+        for model, attributor in self.by_model.items():
+            settled += (Settled(model, one) for one in attributor.poll(at, _of(model, self._timelines)))
         return settled
 
     def _owner(self, model: str | None) -> Attributor | None:

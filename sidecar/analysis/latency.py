@@ -11,10 +11,14 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count`` observations."""
+    """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count`` observations.
+
+    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is a point on a line and no more.
+    """
 
     quantiles: Mapping[float, float]
     count: float
+    resolution: float = 0.0
 
     @property
     def gap_seconds(self) -> float:
@@ -33,7 +37,7 @@ def latency(histogram: HistogramReading | None) -> Latency | None:
         return None
     found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
     known = {quantile: value for quantile, value in found.items() if value is not None}
-    return Latency(known, histogram.count) if len(known) == len(QUANTILES) else None
+    return Latency(known, histogram.count, histogram.edges[0]) if len(known) == len(QUANTILES) else None
 
 
 def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:

@@ -70,6 +70,8 @@ def _lines(directory: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]
     path = directory / name
     if not path.exists():
         path = directory / f"{name}.gz"
+    if not path.exists():
+        raise RecordingError(f"{directory}: no recording ({name} is not in it); name what `record --out` wrote")
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             for number, text in enumerate(file, 1):

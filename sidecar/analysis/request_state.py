@@ -1,11 +1,12 @@
 """What is known of one server's requests: a request sink, fed by a source, settled by each scrape."""
 
+import math
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sidecar.analysis.attribution_options import AttributionOptions
-from sidecar.analysis.attributors import Attributors
+from sidecar.analysis.attributors import Attributors, Settled
 from sidecar.analysis.request_stats import RecentWork, RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice
@@ -53,7 +54,11 @@ class RequestState:
         self._labels = buckets.labels
         self._thresholds = thresholds
         self._attributors = Attributors(buckets, options)
+        self._history = options.history
         self._stats: dict[str, RequestStats] = {}
+        self._verdicts: dict[str, Mapping[str, Verdict]] = {}
+        self._polled_at = -math.inf
+        self._seen: dict[str, float] = {}  # when a model was last on vLLM's page, or had a request
         self._judges: dict[str, Judge] = {}
         self._events = 0
         self._dropped: Tally[str] = Tally(dict.fromkeys(drop_reasons, 0))
@@ -73,11 +78,26 @@ class RequestState:
 
     def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
         """Settles what a scrape at ``at`` settles."""
+        if at < self._polled_at:  # the clock was set back
+            self._seen = dict.fromkeys(self._seen, at)
+            for stats in self._stats.values():
+                stats.forget_recent()
+        self._polled_at = at
         settled = self._attributors.poll(at, timelines, several_processes=several_processes)
-        for model in self._attributors.by_model:
+        shown = self._attributors.by_model
+        for model in self._stats.keys() - shown.keys():
+            self._stats[model].forget_recent()  # nothing is known of it any more
+        for model in shown:
             self._model(model)  # its series begin at 0, before its first request
-        for one in settled:
-            self._model(one.model_name).add(one.request, at)
+        self._seen |= dict.fromkeys(shown, at)
+        self._take(at, settled)
+        for model in [model for model, seen in self._seen.items() if seen < at - self._history]:
+            for known in (self._seen, self._stats, self._judges, self._verdicts):
+                del known[model]
+
+    def unpolled(self, at: float) -> None:
+        """Settles what is settled though a scrape at ``at`` failed."""
+        self._take(at, self._attributors.unpolled(at))
 
     def report(self, now: float) -> RequestReport:
         """The state at ``now``, Unix seconds."""
@@ -88,11 +108,20 @@ class RequestState:
         models = tuple(self._report(model, stats, now) for model, stats in self._stats.items())
         return RequestReport(self._source, self._events, dropped, models)
 
+    def _take(self, at: float, settled: Iterable[Settled]) -> None:
+        for one in settled:
+            self._model(one.model_name).add(one.request, at)
+            self._seen[one.model_name] = at
+        # Here and not in ``report``: however many read, and when, they read the same verdict.
+        for model, stats in self._stats.items():
+            self._verdicts[model] = self._judges[model].judge(stats.recent(at))
+
     def _model(self, model: str) -> RequestStats:
         stats = self._stats.get(model)
         if stats is None:
             stats = self._stats[model] = RequestStats(self._labels, self._thresholds.window)
             self._judges[model] = Judge(self._thresholds)
+            self._verdicts[model] = dict.fromkeys(self._labels, Verdict.INSUFFICIENT_DATA)
         return stats
 
     def _report(self, model: str, stats: RequestStats, now: float) -> ModelRequests:
@@ -107,7 +136,7 @@ class RequestState:
             model,
             stats,
             recent,
-            self._judges[model].judge(recent),
+            self._verdicts[model],
             found,
             attributor.coverage if attributor else None,
             attributor.residual if attributor else None,

@@ -1,13 +1,14 @@
 """What the requests of one model add up to, by temperature: since the start, and lately."""
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from sidecar.analysis.attribution_result import AttributedRequest, Attribution, acceptance_error
+from sidecar.analysis.attribution_result import AttributedRequest, Attribution
 from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
 from sidecar.requests.record import Outcome
 
@@ -17,6 +18,8 @@ TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 DURATION_EDGES: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _BINS: Final = 10
+_STRETCHES: Final = 60  # of the window
+_ROUNDING: Final = 1e-6  # tokens; fewer are what adding and taking away left
 _MOST_POSITIONS: Final = 64  # more speculative tokens than that count as the last one
 
 
@@ -72,8 +75,7 @@ class RecentWork:
 
     ``acceptance`` is accepted / drafted; None without drafts, and where the requests are too few to tell. P10 to P90
     are of single requests' acceptance, and so are the counts of ``distribution``, in ten equal bins from 0 to 1.
-    ``positions[p]`` is the acceptance rate at draft position p, from exact
-    requests alone.
+    ``positions[p]`` is the acceptance rate at draft position p, from exact requests alone.
     """
 
     requests: int
@@ -88,13 +90,56 @@ class RecentWork:
     positions: tuple[float, ...]
 
 
+class _Sums:
+    """What requests add up to; what was added can be taken away again."""
+
+    __slots__ = ("accepted_tokens", "draft_tokens", "drafts", "error_squares", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.drafts = self.draft_tokens = self.accepted_tokens = self.error_squares = 0.0
+
+    def add(self, request: AttributedRequest, sign: int = 1) -> None:
+        self.requests += sign
+        self.drafts += sign * request.drafts
+        self.draft_tokens += sign * request.draft_tokens
+        self.accepted_tokens += sign * request.accepted_tokens
+        self.error_squares += sign * request.error * request.error
+
+    def remove(self, other: "_Sums") -> None:
+        self.requests -= other.requests
+        self.drafts -= other.drafts
+        self.draft_tokens -= other.draft_tokens
+        self.accepted_tokens -= other.accepted_tokens
+        self.error_squares -= other.error_squares
+
+
+class _Stretch:
+    """The sums of the requests of a stretch of time, from ``begun`` to ``latest``."""
+
+    __slots__ = ("begun", "latest", "sums")
+
+    def __init__(self, begun: float) -> None:
+        self.begun = self.latest = begun
+        self.sums = _Sums()
+
+
 class SlidingWork:
-    """The attributed requests of one temperature over the last ``seconds``, and of them at most ``most``."""
+    """The attributed requests of one temperature over the last ``seconds``.
+
+    The latest ``most`` are kept one by one, and quantiles, distribution and positions are theirs. Those before them
+    still count in the sums, in stretches of a sixtieth of the window: else shares of the traffic would be wrong on a
+    busy server. Reading costs the same however many there are.
+    """
 
     def __init__(self, seconds: float, most: int = 2000) -> None:
         self._seconds = seconds
         self._most = most
         self._entries: deque[tuple[float, AttributedRequest]] = deque()
+        self._older: deque[_Stretch] = deque()
+        self._sums = _Sums()  # of all
+        self._ratios: list[float] = []  # of the entries, in order
+        self._bins = [0] * _BINS
         self._exact_drafts = 0
         self._positions: list[int] = []
 
@@ -103,38 +148,60 @@ class SlidingWork:
         if request.attribution is Attribution.NONE:
             return
         self._entries.append((at, request))
-        self._count(request.histogram, 1)
+        self._sums.add(request)
+        self._count(request, 1)
         if len(self._entries) > self._most:
-            self._drop()
+            self._fold()
+            self._forget(at - self._seconds)
 
     def read(self, now: float) -> RecentWork:
         """The window that ends now."""
-        while self._entries and self._entries[0][0] < now - self._seconds:
-            self._drop()
-        requests = [request for _, request in self._entries]
-        drafts = math.fsum(request.drafts for request in requests)
-        draft_tokens = math.fsum(request.draft_tokens for request in requests)
-        accepted = math.fsum(request.accepted_tokens for request in requests)
-        ratios = sorted(request.acceptance for request in requests if request.acceptance is not None)
+        self._forget(now - self._seconds)
+        sums = self._sums
+        drafted = sums.draft_tokens > _ROUNDING
+        error = math.sqrt(max(sums.error_squares, 0.0)) / sums.draft_tokens if drafted else math.inf
         return RecentWork(
-            requests=len(requests),
-            drafts=drafts,
-            draft_tokens=draft_tokens,
-            accepted_tokens=accepted,
-            acceptance=accepted / draft_tokens if acceptance_error(requests) <= WORST_ERROR else None,
-            p10=quantile(ratios, 0.1),
-            p50=quantile(ratios, 0.5),
-            p90=quantile(ratios, 0.9),
-            distribution=_binned(ratios),
+            requests=sums.requests,
+            drafts=sums.drafts,
+            draft_tokens=sums.draft_tokens,
+            accepted_tokens=max(sums.accepted_tokens, 0.0),
+            acceptance=max(sums.accepted_tokens, 0.0) / sums.draft_tokens if error <= WORST_ERROR else None,
+            p10=quantile(self._ratios, 0.1),
+            p50=quantile(self._ratios, 0.5),
+            p90=quantile(self._ratios, 0.9),
+            distribution=tuple(self._bins),
             positions=tuple(tokens / self._exact_drafts for tokens in self._positions) if self._exact_drafts else (),
         )
 
-    def _drop(self) -> None:
-        self._count(self._entries.popleft()[1].histogram, -1)
+    def _fold(self) -> None:
+        """The oldest single request goes into the sums of its stretch of time."""
+        at, request = self._entries.popleft()
+        self._count(request, -1)
+        if not self._older or at - self._older[-1].begun >= self._seconds / _STRETCHES:
+            self._older.append(_Stretch(at))
+        self._older[-1].latest = at
+        self._older[-1].sums.add(request)
 
-    def _count(self, histogram: Sequence[int], sign: int) -> None:
-        self._exact_drafts += sign * sum(histogram)
-        _add_positions(self._positions, histogram, sign)
+    def _forget(self, before: float) -> None:
+        while self._older and self._older[0].latest < before:
+            self._sums.remove(self._older.popleft().sums)
+        while not self._older and self._entries and self._entries[0][0] < before:
+            _, request = self._entries.popleft()
+            self._sums.add(request, -1)
+            self._count(request, -1)
+        if not self._sums.requests:
+            self._sums = _Sums()  # what rounding left
+
+    def _count(self, request: AttributedRequest, sign: int) -> None:
+        self._exact_drafts += sign * sum(request.histogram)
+        _add_positions(self._positions, request.histogram, sign)
+        if (ratio := request.acceptance) is None:
+            return
+        self._bins[min(int(ratio * _BINS), _BINS - 1)] += sign
+        if sign > 0:
+            insort(self._ratios, ratio)
+        else:
+            del self._ratios[bisect_left(self._ratios, ratio)]
 
 
 class RequestStats:
@@ -147,7 +214,8 @@ class RequestStats:
         self.work = {key: Work() for key in product(self.temperatures, told)}
         self.requests = dict.fromkeys(product(self.temperatures, Attribution, Outcome), 0)
         self.latencies = {temperature: Latencies() for temperature in self.temperatures}
-        self._recent = {temperature: SlidingWork(window) for temperature in self.temperatures}
+        self._window = window
+        self.forget_recent()
 
     def add(self, request: AttributedRequest, at: float) -> None:
         """Adds a request that was settled at ``at``, in Unix seconds."""
@@ -157,16 +225,15 @@ class RequestStats:
             self._recent[request.temperature].add(request, at)
         self.latencies[request.temperature].add(request)
 
+    def forget_recent(self) -> None:
+        """Begins the sliding windows anew."""
+        self._recent: dict[str, SlidingWork] = {
+            temperature: SlidingWork(self._window) for temperature in self.temperatures
+        }
+
     def recent(self, now: float) -> dict[str, RecentWork]:
         """The sliding window of every temperature."""
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
-
-
-def _binned(ratios: Sequence[float]) -> tuple[int, ...]:
-    counts = [0] * _BINS
-    for ratio in ratios:
-        counts[min(int(ratio * _BINS), _BINS - 1)] += 1
-    return tuple(counts)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

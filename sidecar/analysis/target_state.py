@@ -12,6 +12,7 @@ from sidecar.engine.continuation import Totals
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
+from sidecar.engine.timeline import Timeline
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 
@@ -105,13 +106,14 @@ class TargetState:
         self._last_error = None
         self._forget(at - self._windows.history)
         if self._requests is not None:
-            shown = {engine.key: self._engines[engine.key].timeline for engine in engines}
-            self._requests.polled(at, shown, several_processes=several)
+            self._requests.polled(at, self._timelines(page), several_processes=several)
 
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002  the sink's signature
+    def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a poll that gave nothing; see ``ScrapeSink``."""
         self._errors[error.reason] += 1
         self._last_error = error
+        if self._requests is not None:
+            self._requests.unpolled(at)
 
     def report(self, now: float, *, history: bool = False) -> TargetReport:
         """The state at ``now``, Unix seconds; ``history`` as in ``EngineState.report``."""
@@ -146,6 +148,18 @@ class TargetState:
         """Whether vLLM's process is another than at the last poll; None where the pages don't tell."""
         before, self._process_start = self._process_start, process_start
         return is_another(before, process_start)
+
+    def _timelines(self, page: PageSnapshot) -> dict[EngineKey, Timeline]:
+        """The counters' histories of all that is on the page, each under its model.
+
+        Engines past the bound are one; only where they are of several models are they a model ``other``.
+        """
+        shown = {e.key: self._engines[e.key].timeline for e in page.engines if e.key in self._engines}
+        rest = {engine.key.model_name for engine in page.engines if engine.key not in self._engines}
+        if rest:
+            model = rest.pop() if len(rest) == 1 else OTHER.model_name
+            shown[EngineKey(model, OTHER.engine)] = self._engines[OTHER].timeline
+        return shown
 
     def _observe(self, at: float, engine: EngineSnapshot, process_start: float | None) -> Totals:
         state = self._engines.get(engine.key)

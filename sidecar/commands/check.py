@@ -4,6 +4,8 @@ import argparse
 import asyncio
 from collections.abc import Iterator
 
+import aiohttp
+
 from sidecar import options
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.engine.fetch import Fetcher
@@ -35,13 +37,21 @@ async def _check(target: Target, settings: Settings) -> int:
         page = await PageSource(fetcher, options.page_limits(settings), filtered=False).next()
     except ScrapeError as error:
         print(f"  no usable page ({error.reason}): {error}")
-        print(f"  {_REMEDIES[error.reason]}")
+        print(f"  {_remedy(error, target.vllm_url)}")
         return 1
     finally:
         await fetcher.close()
     for line in _describe(page):
         print(f"  {line}")
     return 0
+
+
+def _remedy(error: ScrapeError, url: str) -> str:
+    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+        return "does vLLM serve TLS there (else write http), and is its certificate's CA in vllm_ca_file?"
+    if error.reason == "status" and url.rstrip("/").endswith("/v1"):
+        return "vLLM's /metrics is not under /v1; write the URL without it."
+    return _REMEDIES[error.reason]
 
 
 _REMEDIES = {

@@ -13,6 +13,7 @@ from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import Traffic, TrafficOptions, cold_hot_cold
+from sidecar.errors import ListenError
 from sidecar.settings import Settings
 from sidecar.settings.groups import Proxy, Requests
 from sidecar.settings.kinds import Duration
@@ -44,8 +45,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 2
     try:
         uvloop.run(_run(settings, seconds))
-    except OSError as error:
-        print(f"can't listen at {settings.listen}: {error.strerror}; set SPECDEC_LISTEN", file=sys.stderr)
+    except ListenError as error:
+        print(error, file=sys.stderr)
         return 1
     return 0
 

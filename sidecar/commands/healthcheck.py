@@ -17,7 +17,8 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
         connection.request("GET", "/-/healthy")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
-        print(f"no answer at {settings.listen}: {type(error).__name__}", file=sys.stderr)
+        fault = type(error).__name__
+        print(f"no answer at {settings.listen}: {fault}; is the sidecar up, with this SPECDEC_LISTEN?", file=sys.stderr)
         return 1
     finally:
         connection.close()

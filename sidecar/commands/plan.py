@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from sidecar.commands.table import aligned
 from sidecar.planning.advice import Plan, plan
 from sidecar.planning.hardware import BYTES, GPU_GB
 from sidecar.planning.memory import Deployment, KvShape, Model
+from sidecar.reporting.table import aligned
 from sidecar.settings import Settings
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([bm]?)", re.ASCII | re.IGNORECASE)

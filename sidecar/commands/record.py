@@ -15,7 +15,7 @@ from sidecar import options
 from sidecar.app import running
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import PageSource
-from sidecar.errors import ScrapeError
+from sidecar.errors import ListenError, ScrapeError
 from sidecar.requests.recorder import Recorder
 from sidecar.settings import Settings
 from sidecar.settings.kinds import Duration
@@ -27,7 +27,7 @@ _GIGABYTE = 1_000_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``record`` takes."""
     parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where to put the recording")
-    parser.add_argument("--duration", default=None, help="stop after this long (default: until Ctrl-C)")
+    parser.add_argument("--duration", metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)")
     parser.add_argument(
         "--max-bytes",
         type=int,
@@ -58,17 +58,22 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
         uvloop.run(_run(whole, recorder, seconds))
-    except FileExistsError as error:
-        print(f"--out={arguments.out}: {error.filename} is there already; name another directory", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"can't record: {error.filename or settings.listen}: {error.strerror or error}", file=sys.stderr)
+    except (ListenError, OSError) as error:
+        print(_problem(error, arguments.out), file=sys.stderr)
         return 1
     print(
         f"{recorder.requests} requests and {recorder.scrapes} pages in {arguments.out}, {recorder.written:,} bytes; "
         f"{recorder.dropped} lost to a slow disk. Look at them: specdec-sidecar replay {arguments.out}"
     )
     return 0
+
+
+def _problem(error: ListenError | OSError, out: Path) -> str:
+    if isinstance(error, ListenError):
+        return str(error)
+    if isinstance(error, FileExistsError):
+        return f"--out={out}: {error.filename} is there already; name another directory"
+    return f"--out={out}: {error.strerror or error}; name a directory that can be written"
 
 
 async def _run(settings: Settings, recorder: Recorder, seconds: float | None) -> None:

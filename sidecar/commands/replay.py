@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar import options
 from sidecar.analysis.recording import RecordingError
 from sidecar.analysis.replay import BucketSummary, ReplayResult, replay
-from sidecar.commands.table import aligned, count, ratio
+from sidecar.reporting.table import aligned, count, ratio
 from sidecar.settings import Settings
 
 _HEADER = (
@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _lines(result: ReplayResult) -> Iterator[str]:
     yield from aligned(_HEADER, [_row(label, bucket) for label, bucket in result.temperatures.items()])
+    if not result.temperatures:
+        yield "no request is in the recording"
     yield ""
     yield f"coverage {ratio(result.coverage)} of vLLM's draft tokens are attributed to requests"
     yield f"residual {ratio(result.residual)} is how far the inference is off vLLM's own sums"

@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(error, file=sys.stderr)
         return 1
     except ScrapeError as error:
-        print(f"no report from {redacted(url)} ({error.reason}): {error}", file=sys.stderr)
+        remedy = "write --url with the address of a running sidecar, not of vLLM"
+        print(f"no report from {redacted(url)} ({error.reason}): {error}; {remedy}", file=sys.stderr)
         return 1
     if arguments.format == "json":
         print(json.dumps(as_json(ticket), indent=2, allow_nan=False))

@@ -9,11 +9,12 @@ import uvloop
 
 from sidecar import __version__
 from sidecar.app import running
+from sidecar.errors import ListenError
 from sidecar.settings import Settings
 
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 after SIGTERM or SIGINT, 1 where the address to listen on can't be had."""
+    """Returns 0 after SIGTERM or SIGINT, 1 where an address or a socket to listen on can't be had."""
     return uvloop.run(_run(settings))
 
 
@@ -32,8 +33,9 @@ async def _run(settings: Settings) -> int:
             )
             await stopped.wait()
             log.info("stopping")
-    except OSError as error:
+    except ListenError as error:
         # A traceback would tell the person nothing more.
-        log.error("can't listen", listen=str(settings.listen), problem=error.strerror or str(error))  # noqa: TRY400 - see above
+        remedy = f"set {error.variable}"
+        log.error("can't listen", listen=error.place, problem=error.problem, remedy=remedy)  # noqa: TRY400 - see above
         return 1
     return 0

@@ -14,7 +14,7 @@ from sidecar.engine.exposition import Layout, Page, PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.lines import PageLimits, Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError
+from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError, TimedOut
 
 WHOLE_PAGE = "/metrics"
 LARGE = 256 * 1024  # bytes: several times a page of eight engines
@@ -90,6 +90,10 @@ class PageSource:
             page = await _read(self._part_pages, await self._fetcher.get(self._filter))
         except (BadStatus, Interrupted, PageError):
             page = None
+        except TimedOut:
+            if self._proven is not None:
+                raise  # vLLM is slow, or gone
+            page = None  # something in between swallows what it does not know
         if page is not None and page.layout is not self._proven:
             page = page if frozenset(page.layout.series) == self._expected else None
         if page is None:

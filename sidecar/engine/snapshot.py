@@ -88,9 +88,9 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
     histograms = {phase: _histogram(values, histogram) for phase, histogram in plan.histograms.items()}
     return EngineSnapshot(
         plan.key,
-        {counter: value for counter, value in counters.items() if 0 <= value < math.inf},
-        positions if all(0 <= value < math.inf for value in positions) else (),
-        {gauge: value for gauge, value in gauges.items() if 0 <= value < math.inf},
+        {counter: value for counter, value in counters.items() if 0 <= value <= _LARGEST},
+        positions if all(0 <= value <= _LARGEST for value in positions) else (),
+        {gauge: value for gauge, value in gauges.items() if 0 <= value <= (1 if gauge in _SHARED else _LARGEST)},
         {phase: reading for phase, reading in histograms.items() if reading is not None},
         plan.kv_cache_capacity_tokens,
         plan.traits,
@@ -109,10 +109,11 @@ def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> f
     return _sum(values, indices)
 
 
-_SHARED = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
+_SHARED = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})  # ratios, all of them
+_LARGEST = 1e18  # no real count comes near, and what is summed up from larger ones would be infinite for ever
 
 
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:
     counts = tuple(_sum(values, indices) for indices in plan.buckets)
-    rising = counts[0] >= 0 and all(map(le, counts, counts[1:])) and counts[-1] < math.inf
+    rising = counts[0] >= 0 and all(map(le, counts, counts[1:])) and counts[-1] <= _LARGEST
     return HistogramReading(plan.edges, counts) if rising else None

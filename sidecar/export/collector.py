@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sidecar import __version__
-from sidecar.alerting.families import add_push
 from sidecar.analysis.target_state import TargetReport
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.engine_families import add_engine
 from sidecar.export.families import Families, Family
+from sidecar.export.push_families import add_push
 from sidecar.export.relay_families import add_relay
 from sidecar.export.request_families import add_requests
 

@@ -47,7 +47,7 @@ _ENGINE = ("model_name", "engine")
 
 # The sidecar itself.
 BUILD_INFO = _gauge("build_info", "1; the labels tell which build this is.", "version", "python_version")
-UP = _gauge("up", "Whether the last poll of vLLM's page succeeded, and not too long ago.")
+UP = _gauge("up", "1 where the last poll of vLLM's page succeeded and is recent, else 0.")
 LAST_SCRAPE = _gauge("last_scrape_timestamp_seconds", "When the last good page was read, Unix time.")
 SCRAPE_DURATION = _gauge("scrape_duration_seconds", "How long the last good poll took.")
 SCRAPE_INTERVAL = _gauge("scrape_interval_seconds", "The pause in force between two polls.")
@@ -56,7 +56,7 @@ MALFORMED_LINES = _counter("scrape_malformed_lines", "Lines and histograms of vL
 VLLM_RESTARTS = _counter("vllm_restarts", "Restarts of vLLM that were seen.")
 VLLM_INFO = _gauge("vllm_info", "1; which vLLM the page looks like.", "version")
 INTERNAL_ERRORS = _counter(
-    "internal_errors", "Failures of the sidecar's own, by the part that was started again.", "part"
+    "internal_errors", "Failures of the sidecar itself, by the part that was started again.", "part"
 )
 LABEL_OVERFLOW = _counter(
     "label_overflow", "Label values that went under 'other' to bound the series, poll by poll.", "label"
@@ -64,9 +64,13 @@ LABEL_OVERFLOW = _counter(
 THRESHOLD = _gauge("threshold", "Every threshold in force, for rules and dashboards to read.", "name")
 
 # vLLM's counters under one name for every version, carried on across its restarts.
-ENGINE_DRAFTS = _counter("engine_drafts", "Verification steps of speculating requests.", *_ENGINE)
-ENGINE_DRAFT_TOKENS = _counter("engine_draft_tokens", "Draft tokens proposed.", *_ENGINE)
-ENGINE_ACCEPTED_TOKENS = _counter("engine_accepted_tokens", "Draft tokens accepted.", *_ENGINE)
+ENGINE_DRAFTS = _counter("engine_drafts", "Verification steps of speculating requests, as vLLM counts them.", *_ENGINE)
+ENGINE_DRAFT_TOKENS = _counter(
+    "engine_draft_tokens", "Draft tokens proposed in all requests, as vLLM counts them.", *_ENGINE
+)
+ENGINE_ACCEPTED_TOKENS = _counter(
+    "engine_accepted_tokens", "Draft tokens accepted in all requests, as vLLM counts them.", *_ENGINE
+)
 ENGINE_ACCEPTED_PER_POSITION = _counter(
     "engine_accepted_tokens_per_position", "Draft tokens accepted, by draft position from 0.", *_ENGINE, "position"
 )
@@ -91,12 +95,12 @@ ENGINE_LIFETIME_ACCEPTANCE = _gauge(
 )
 ENGINE_LATENCY = _summary(
     "engine_latency_seconds",
-    "Quantiles of vLLM's own histograms over the sliding window.",
+    "Quantiles of vLLM's own histograms over latency_window.",
     *_ENGINE,
     "phase",
 )
-ENGINE_LATENCY_GAP = _gauge("engine_latency_gap_seconds", "P99 - P50 over the sliding window.", *_ENGINE, "phase")
-ENGINE_LATENCY_GAP_RATIO = _gauge("engine_latency_gap_ratio", "P99 / P50 over the sliding window.", *_ENGINE, "phase")
+ENGINE_LATENCY_GAP = _gauge("engine_latency_gap_seconds", "P99 - P50 over latency_window.", *_ENGINE, "phase")
+ENGINE_LATENCY_GAP_RATIO = _gauge("engine_latency_gap_ratio", "P99 / P50 over latency_window.", *_ENGINE, "phase")
 LATENCY_BASELINE = _summary(
     "latency_baseline_seconds", "Quantiles from the configured baseline.", "model_name", "phase"
 )
@@ -106,7 +110,7 @@ ENGINE_LIMITATION = _gauge(
 
 # KV cache and load.
 KV_CACHE_USAGE = _gauge("kv_cache_usage_ratio", "Share of the KV cache in use at the last poll.", *_ENGINE)
-KV_CACHE_PEAK = _gauge("kv_cache_usage_peak_ratio", "Highest share in use at any poll of the last minute.", *_ENGINE)
+KV_CACHE_PEAK = _gauge("kv_cache_usage_peak_ratio", "Highest share in use at any poll within kv_peak_window.", *_ENGINE)
 KV_CACHE_SAMPLED = _histogram("kv_cache_sampled_usage_ratio", "Share in use, one observation a poll.", *_ENGINE)
 KV_CACHE_CAPACITY = _gauge("kv_cache_capacity_tokens", "Tokens that the KV cache holds.", *_ENGINE)
 REQUESTS_RUNNING = _gauge("requests_running", "Requests in execution at the last poll.", *_ENGINE)
@@ -126,7 +130,10 @@ DRAFTS = _counter("drafts", "Verification steps attributed to requests.", *_WORK
 DRAFT_TOKENS = _counter("draft_tokens", "Draft tokens attributed to requests.", *_WORK)
 ACCEPTED_TOKENS = _counter("accepted_tokens", "Accepted draft tokens attributed to requests.", *_WORK)
 ACCEPTED_PER_POSITION = _counter(
-    "accepted_tokens_per_position", "The same by draft position from 0; exact attribution only.", *_WORK, "position"
+    "accepted_tokens_per_position",
+    "Accepted draft tokens of requests, by draft position from 0; exact attribution only.",
+    *_WORK,
+    "position",
 )
 REQUEST_TTFT = _histogram(
     "request_time_to_first_token_seconds", "Time to first token of completed requests, as the source saw it.", *_BUCKET
@@ -135,8 +142,14 @@ REQUEST_TPOT = _histogram(
     "request_time_per_output_token_seconds", "Time per output token after the first, of completed requests.", *_BUCKET
 )
 REQUEST_DURATION = _histogram("request_duration_seconds", "Duration of completed requests.", *_BUCKET)
-COVERAGE = _gauge("attribution_coverage_ratio", "Attributed / counted draft tokens, lately.", "model_name")
-RESIDUAL = _gauge("attribution_residual_ratio", "How far the inference's sums are off the counters.", "model_name")
+COVERAGE = _gauge(
+    "attribution_coverage_ratio", "Draft tokens attributed to requests / counted by vLLM, lately.", "model_name"
+)
+RESIDUAL = _gauge(
+    "attribution_residual_ratio",
+    "How far the inference's sums are off vLLM's counters; 0 where they agree.",
+    "model_name",
+)
 VERDICT = _gauge("verdict", "1 for the verdict that holds, 0 for the others.", *_BUCKET, "verdict")
 REQUEST_EVENTS = _counter("request_events", "Finished requests that the source told of.", "source")
 REQUEST_EVENTS_DROPPED = _counter(
@@ -149,7 +162,7 @@ PROXY_REFUSED = _counter("proxy_refused", "Requests and connections that the pro
 PROXY_UPSTREAM_ERRORS = _counter("proxy_upstream_errors", "Exchanges that failed on vLLM's side.", "kind")
 PROXY_RETRIES = _counter("proxy_retries", "Safe requests sent again because a kept connection was closed.")
 PROXY_OBSERVER_FAILURES = _counter(
-    "proxy_observer_failures", "Exchanges that went on unobserved after a fault of ours."
+    "proxy_observer_failures", "Exchanges that went on unobserved after a fault of the sidecar."
 )
 PROXY_CONNECTIONS = _gauge("proxy_connections", "Open connections.", "side")
 

@@ -73,6 +73,7 @@ def _latency(latency: Latency, baseline: Mapping[float, float]) -> dict[str, Any
     return {
         "quantiles": {str(quantile): seconds for quantile, seconds in latency.quantiles.items()},
         "count": latency.count,
+        "resolution": latency.resolution,
         "gap_seconds": latency.gap_seconds,
         "gap_ratio": latency.gap_ratio,
         "gap_growth": gap_growth(latency, baseline),

@@ -56,7 +56,7 @@ def _ticket(url: str, status: dict[str, Any], samples: _Samples) -> Ticket:
             name.removeprefix("acceptance_"): status["thresholds"][name]
             for name in ("acceptance_net_negative", "acceptance_break_even")
         },
-        notes=tuple(_notes(targets)),
+        notes=tuple(dict.fromkeys(_notes(targets))),
     )
 
 

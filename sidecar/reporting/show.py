@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from sidecar.commands.table import aligned, count, markdown, milliseconds, ratio, share
+from sidecar.reporting.table import aligned, count, markdown, milliseconds, ratio, share
 from sidecar.reporting.ticket import Engine, ModelTable, Row, Ticket
 
 _HEADER: Final = (

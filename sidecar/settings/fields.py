@@ -21,7 +21,9 @@ from sidecar.settings.groups import (
 from sidecar.settings.kinds import Duration, Edges, Flag, Number, Structure
 from sidecar.settings.places import Address, BaseUrl, CertificateFile, File, Listen, Name
 
-_ModelName = Annotated[str, Name(256, r"[^\x00-\x1f\x7f]+", "characters, none of them a control character")]
+# Half a character from YAML's escapes would be a label that no page can be written with.
+_MODEL_NAME = r"[^\x00-\x1f\x7f\ud800-\udfff]+"
+_ModelName = Annotated[str, Name(256, _MODEL_NAME, "characters, none of them a control character")]
 
 
 class Fields(BaseSettings):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final, TextIO
 
-from sidecar.commands.table import aligned, count, milliseconds, ratio
+from sidecar.reporting.table import aligned, count, milliseconds, ratio
 from sidecar.sweep.options import Level
 from sidecar.sweep.summary import LevelSummary, Speculation, TemperatureSummary
 from sidecar.sweep.sweep import SweepResult
@@ -66,6 +66,8 @@ def text(result: SweepResult) -> Iterator[str]:
         if level.others:
             where = f"temperature {level.level.temperature:g}, {level.level.at_once} at once"
             yield f"{where}: vLLM served other requests as well, so its counters and times are not this sweep's alone"
+    if any(level.baseline_drafts for level in result.levels):
+        yield "--baseline-url: it speculates as well, so its times say nothing of speculation; name a vLLM without"
     for server, fault in result.faults.items():
         yield f"{server}: requests failed; the last fault: {fault}"
     if not result.complete:
@@ -113,8 +115,9 @@ def _temperature(one: TemperatureSummary) -> tuple[str, ...]:
 def _paying(one: TemperatureSummary) -> str:
     """What was measured, which counts for more than a threshold."""
     if one.stops_at is not None:
-        before = f"pays up to {one.pays_up_to} at once and " if one.pays_up_to is not None else ""
-        return f"measured: {before}stops paying at {one.stops_at} at once"
+        if one.pays_up_to is None:
+            return f"measured: does not pay, not even at {one.stops_at} at once"
+        return f"measured: pays up to {one.pays_up_to} at once and stops paying at {one.stops_at} at once"
     if one.pays_up_to is not None:
         return f"measured: pays at every load up to {one.pays_up_to} at once"
     return "measured: nothing to compare"
@@ -147,6 +150,7 @@ def as_json(result: SweepResult) -> dict[str, Any]:
                 "counted_draft_tokens": level.counted,
                 "other_requests": level.others,
                 "speed": asdict(level.speed),
+                "baseline_drafts": level.baseline_drafts,
                 "baseline": None if level.baseline is None else asdict(level.baseline),
                 "speedup": level.speedup,
                 "speedup_p99": level.speedup_p99,

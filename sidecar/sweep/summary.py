@@ -61,6 +61,7 @@ class LevelSummary:
     ``speedup`` is the baseline's TPOT at the median divided by this one's, ``speedup_p99`` the same at P99,
     ``throughput_ratio`` this one's tokens a second divided by the baseline's: above 1 speculation is the faster.
     ``counted`` are vLLM's own draft tokens meanwhile; ``others``: they hold other people's requests too.
+    ``baseline_drafts``: the baseline speculates as well, so the comparison says nothing about speculation.
     """
 
     level: Level
@@ -72,6 +73,7 @@ class LevelSummary:
     throughput_ratio: float | None
     counted: float | None
     others: bool
+    baseline_drafts: bool
     complete: bool
 
 
@@ -110,6 +112,7 @@ def level_summary(measured: Measured, baseline: Measured | None) -> LevelSummary
         _quotient(speed.tokens_per_second, other.tokens_per_second) if other else None,
         counted,
         measured.others or (mixed and measured.complete and not measured.failed),
+        baseline is not None and _speculation([baseline]).work.draft_tokens > 0,
         all(one is None or (one.complete and one.requests) for one in (measured, baseline)),
     )
 

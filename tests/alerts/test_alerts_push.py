@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from alert_state import engine, make_look
 
-from sidecar.alerting.families import add_push
 from sidecar.alerting.push import Push
 from sidecar.alerting.push_options import PushOptions, push_options
 from sidecar.export.families import Families
+from sidecar.export.push_families import add_push
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds

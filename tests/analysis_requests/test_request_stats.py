@@ -97,13 +97,24 @@ def test_the_window_tells_how_requests_are_distributed():
     assert window.read(0).distribution == (2, 0, 0, 0, 0, 1, 0, 0, 0, 2)
 
 
-def test_the_window_is_bounded_in_requests():
-    window = SlidingWork(1e9, most=10)
+def test_the_sums_are_of_all_requests_and_the_quantiles_of_the_latest():
+    window = SlidingWork(60, most=10)
     for number in range(25):
         window.add(request(draft_tokens=1.0, accepted_tokens=0.0, acceptance=number / 25), number)
     read = window.read(25)
-    assert (read.requests, read.draft_tokens) == (10, 10)
+    assert (read.requests, read.draft_tokens, sum(read.distribution)) == (25, 25, 10)
     assert read.p10 >= 15 / 25
+
+
+def test_requests_that_only_count_in_sums_leave_the_window_too():
+    window = SlidingWork(60, most=10)
+    for number in range(1000):
+        window.add(request(), number)
+    read = window.read(1000)
+    assert (read.requests, read.draft_tokens, read.accepted_tokens) == (60, 1800, 900)
+    assert read.acceptance == 0.5
+    empty = window.read(2000)
+    assert (empty.requests, empty.drafts, empty.acceptance, empty.p50, sum(empty.distribution)) == (0, 0, None, None, 0)
 
 
 def test_many_uncertain_requests_make_a_rate_and_few_do_not():

@@ -57,7 +57,7 @@ async def test_run_serves_until_terminated(program, finished, http):
             assert await process.wait() == 0
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)
         assert code == 1
-        assert err == f"no answer at {address}: ConnectionRefusedError\n"
+        assert err == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this SPECDEC_LISTEN?\n"
 
 
 async def test_run_says_when_its_address_is_taken(program, finished):
@@ -65,8 +65,28 @@ async def test_run_says_when_its_address_is_taken(program, finished):
         address = (await log_line(process, "specdec-sidecar runs"))["listen"]
         code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN=address)
         assert code == 1
-        assert json.loads(err.splitlines()[-1])["event"] == "can't listen"
+        said = json.loads(err.splitlines()[-1])
+        assert (said["event"], said["listen"], said["remedy"]) == ("can't listen", address, "set SPECDEC_LISTEN")
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("source", ["proxy", "traces"])
+async def test_run_names_the_setting_of_a_source_whose_address_is_taken(program, finished, source):
+    async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
+        taken = (await log_line(process, "specdec-sidecar runs"))["listen"]
+        variable = f"SPECDEC_{source.upper()}__LISTEN"
+        asked = {"SPECDEC_REQUESTS__SOURCE": source, variable: taken, "SPECDEC_LISTEN": "127.0.0.1:0"}
+        code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, **asked)
+    said = json.loads(err.splitlines()[-1])
+    assert (code, said["listen"], said["remedy"]) == (1, taken, f"set {variable}")
+
+
+async def test_run_names_the_socket_that_can_not_be_made(finished):
+    asked = {"SPECDEC_REQUESTS__SOURCE": "middleware", "SPECDEC_MIDDLEWARE__SOCKET": "/proc/none/events.sock"}
+    code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0", **asked)
+    said = json.loads(err.splitlines()[-1])
+    assert (code, said["listen"]) == (1, "/proc/none/events.sock")
+    assert said["remedy"] == "set SPECDEC_MIDDLEWARE__SOCKET"
 
 
 async def test_a_lasting_fault_is_logged_once(program):
@@ -129,6 +149,14 @@ async def test_check_of_nothing(finished):
     assert "is vLLM up" in out
 
 
+async def test_check_says_what_to_change_in_the_url(finished):
+    async with SimulatedVllm() as vllm:
+        _, under_v1, _ = await finished("check", SPECDEC_VLLM_URL=f"{vllm.url}/v1")
+        _, with_tls, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url.replace("http:", "https:"))
+    assert "write the URL without it" in under_v1
+    assert "does vLLM serve TLS there" in with_tls
+
+
 async def test_baseline_writes_what_the_settings_read(finished, tmp_path):
     file = tmp_path / "baseline.yaml"
     async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
@@ -148,7 +176,30 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
     async with SimulatedVllm() as vllm:
         code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == "no request ended while watching, so there is nothing to write"
+    assert err.splitlines()[-1] == (
+        "no request ended while watching, so there is nothing to write; watch for longer, or send traffic"
+    )
+
+
+async def test_baseline_of_a_vllm_that_is_down_says_so_once(finished):
+    code, out, err = await finished("baseline", "--duration", "2s", SPECDEC_VLLM_URL=NOWHERE)
+    assert (code, out) == (1, "")
+    _, fault, end = err.splitlines()
+    assert fault.startswith("no page (unreachable): ")
+    assert end.startswith(f"vLLM's page could not be read at {NOWHERE}, ")
+
+
+async def test_a_baseline_of_two_servers_with_one_model_keeps_them_apart(finished, tmp_path):
+    """What one of them served before the watch is nobody's growth."""
+    config = tmp_path / "two.yaml"
+    async with SimulatedVllm(SimulatorOptions(speed=20)) as busy, SimulatedVllm() as idle:
+        await Traffic(TrafficOptions(busy.url, phases=(Phase(30, MIXED),), max_requests=10)).run()
+        urls = {"busy": busy.url, "idle": idle.url}
+        targets = [{"name": name, "vllm_url": url} for name, url in urls.items()]
+        config.write_text(yaml.safe_dump({"targets": targets, "scrape_interval": "0.2s"}))
+        code, out, err = await finished("baseline", "--duration", "1s", "--config", str(config))
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("no request ended while watching, so there is nothing to write")
 
 
 async def test_a_bad_duration_is_refused(finished):

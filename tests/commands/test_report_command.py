@@ -112,6 +112,7 @@ def test_no_sidecar_there(capsys):
     assert command("report", "--url", "http://user:secret@127.0.0.1:1") == 1
     err = capsys.readouterr().err
     assert err.startswith("no report from http://***@127.0.0.1:1 (unreachable): ")
+    assert err.endswith("; write --url with the address of a running sidecar, not of vLLM\n")
     assert "secret" not in err
 
 

@@ -123,6 +123,15 @@ async def test_a_baseline_is_measured_at_the_same_levels():
         assert level.speedup == level.baseline.tpot.p50 / level.speed.tpot.p50
         assert level.throughput_ratio == level.speed.tokens_per_second / level.baseline.tokens_per_second
     assert sum("measured: " in line for line in text(result)) == 2
+    assert not any(level.baseline_drafts for level in result.levels)
+
+
+async def test_a_baseline_that_speculates_is_told():
+    async with simulated() as vllm, simulated() as other:
+        result = await swept(vllm.url, baseline_url=other.url, at_once=(1,), requests=4)
+    assert all(level.baseline_drafts for level in result.levels)
+    assert any(line.startswith("--baseline-url: it speculates as well") for line in text(result))
+    assert all(level["baseline_drafts"] for level in as_json(result)["levels"])
 
 
 async def test_stopping_keeps_what_has_ended():

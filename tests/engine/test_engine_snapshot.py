@@ -140,7 +140,7 @@ def test_buckets_in_any_order_and_notation():
     assert engine.histograms[Phase.TTFT].counts == (1.0, 2.0, 3.0, 5.0)
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "-Inf"])
+@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "-Inf", "1.7e308"])
 def test_values_that_can_not_be_are_absent(value):
     lines = [
         f"vllm:generation_tokens_total{{{M}}} {value}",
@@ -152,6 +152,11 @@ def test_values_that_can_not_be_are_absent(value):
     assert engine.counters == {}
     assert engine.gauges == {Gauge.REQUESTS_RUNNING: 1.0}
     assert engine.accepted_per_position == ()
+
+
+def test_a_ratio_over_one_is_absent():
+    assert only(f"vllm:kv_cache_usage_perc{{{M}}} 1").gauges == {Gauge.KV_CACHE_USAGE: 1.0}
+    assert only(f"vllm:kv_cache_usage_perc{{{M}}} 40").gauges == {}
 
 
 @pytest.mark.parametrize("values", [("1e308", "1e308"), ("+Inf", "-Inf"), ("NaN", "1"), ("+Inf", "1")])

@@ -1,5 +1,6 @@
 """Asking vLLM for only what is used: taken up where it is proven, given up where it is not."""
 
+import asyncio
 import re
 from urllib.parse import parse_qs
 
@@ -22,6 +23,7 @@ class FakePage:
         self.whole = 0
         self.part = 0
         self.asked = set()
+        self.waiting = asyncio.Event()
 
     async def handle(self, request):
         names = parse_qs(request.query_string).get("name[]")
@@ -31,6 +33,8 @@ class FakePage:
         assert request.path == "/metrics/"  # without the slash vLLM ignores the filter
         self.part += 1
         self.asked = set(names)
+        if self.filtering == "swallowed":
+            await self.waiting.wait()
         if self.filtering == "404":
             return web.Response(status=404)
         if self.filtering == "empty":
@@ -227,3 +231,16 @@ async def test_a_restart_with_new_families_is_looked_into_at_the_next_poll(vllm,
     vllm.body = body.replace(b"process_start_time_seconds 1.79516709553e+09", b"process_start_time_seconds 1.8e+09")
     await source.next()
     assert same(await source.next(), vllm.body)
+
+
+async def test_a_filtered_page_that_never_comes_is_given_up(served, recorded):
+    page = FakePage(recorded("vllm-0.33.0.prom"))
+    page.filtering = "swallowed"
+    async with served(page.handle) as url:
+        fetcher = Fetcher(url, FetchOptions(timeout=0.5))
+        source = PageSource(fetcher, PageLimits(), filtered=True)
+        for _ in range(4):
+            assert same(await source.next(), page.body)
+        assert (page.part, page.whole) == (1, 4)
+        page.waiting.set()
+        await fetcher.close()

@@ -49,7 +49,7 @@ TEXT = "document.getElementById('content').innerText"
 async def test_healthy(browser, pictures, unused_tcp_port):
     async with watched(unused_tcp_port, COLD, **PROXY) as (_, url), browser() as tab:
         await tab.open(url)
-        await tab.until(f"{TEXT}.includes('Speculation pays at every temperature.')")
+        await tab.until(f"{TEXT}.includes('Speculation pays at every temperature that can be judged.')")
         await tab.until("document.querySelectorAll('.bucket.good .bar svg').length === 2")
         await tab.screenshot(pictures / "healthy.png")
         assert tab.complaints() == []
@@ -60,7 +60,10 @@ async def test_a_failing_bucket(browser, pictures, unused_tcp_port):
     async with watched(unused_tcp_port, HOT, **PROXY) as (_, url), browser() as tab:
         await tab.open(url, dark=True)
         await tab.until(f"{TEXT}.includes('Speculation loses at temperature 0.7-1')")
-        assert "net negative" in await tab.value("document.querySelector('.bucket.bad').innerText")
+        losing = await tab.value("document.querySelector('.bucket.bad').innerText")
+        assert "net negative" in losing
+        assert "speculate fewer tokens" in losing
+        assert "T default: requests that give no temperature" in await tab.value(TEXT)
         await tab.screenshot(pictures / "failing.png")
         assert tab.complaints() == []
 

@@ -113,6 +113,13 @@ FILES = [
             "none of them a control character"
         ),
     ),
+    (
+        'baseline: {"m\\ud800": {}}',  # which no page could be written with
+        (
+            "baseline (in config.yaml), key m\\ud800: not a name that can be used; write 1 to 256 characters, "
+            "none of them a control character"
+        ),
+    ),
     # Unknown keys, whose values nobody knows the secrecy of.
     ("scrape_intervall: 5", "scrape_intervall (in config.yaml): unknown setting; did you mean scrape_interval?"),
     ("page_bytes: 5", "page_bytes (in config.yaml): unknown setting; did you mean limits.page_bytes?"),

@@ -22,19 +22,22 @@ def answer(target: Mapping[str, Any], thresholds: Mapping[str, float]) -> Answer
         error = target["last_error"]
         why = f"{error['reason']}: {error['message']}" if error else "It has not been polled yet."
         return Answer("vLLM does not answer.", "bad", why)
-    rates = [engine["acceptance"]["rate"] for engine in target["engines"] if engine["acceptance"]]
     models = (target["requests"] or {"models": []})["models"]
-    judged = {
-        temperature: work
+    found = [
+        (model["model_name"], temperature, work)
         for model in models
         for temperature, work in model["temperatures"].items()
         if work["verdict"] != "insufficient_data"
-    }
+    ]
+    several = len({model for model, _, _ in found}) > 1
+    judged = {f"{temperature} ({model})" if several else temperature: work for model, temperature, work in found}
     if judged:
         return _by_temperature(judged)
-    if not rates:
+    known = [engine["acceptance"] for engine in target["engines"] if engine["acceptance"]]
+    if not known:
         return Answer("Nothing is drafted at present.", "mute", "No draft tokens in the window.")
-    return _overall(sum(rates) / len(rates), thresholds)
+    accepted, drafted = (sum(one[name] for one in known) for name in ("accepted_tokens", "draft_tokens"))
+    return _overall(min(accepted / drafted, 1.0), thresholds)
 
 
 def _by_temperature(judged: Mapping[str, Mapping[str, Any]]) -> Answer:
@@ -46,7 +49,7 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]]) -> Answer:
     losing = by_verdict["net_negative"]
     share = sum(judged[label]["draft_tokens"] for label in losing) / total
     if not losing and not by_verdict["break_even"]:
-        return Answer("Speculation pays at every temperature.", "good", _listed(judged))
+        return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
     if not losing:
         return Answer(f"Speculation about breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged))
     if len(losing) == len(judged):

@@ -30,17 +30,27 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
         if work["requests"]
     )
     coverage = f"coverage {ratio(model['coverage'])}, residual {ratio(model['residual'])}"
-    body = rows or '<p class="facts">No request has ended yet.</p>'
+    body = f"{rows}{_legend(thresholds)}" if rows else '<p class="facts">No request has ended yet.</p>'
     return (
         f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
         f'<div class="buckets">{body}</div>'
     )
 
 
+def _legend(thresholds: Mapping[str, float]) -> str:
+    low, high = thresholds["acceptance_net_negative"], thresholds["acceptance_break_even"]
+    return (
+        f'<p class="facts">Acceptance below {ratio(low)} costs more than it gives, from {ratio(high)} on it is a gain: '
+        "the two marks. Upright bars: the requests by acceptance, 0% to 100%. "
+        "T default: requests that give no temperature.</p>"
+    )
+
+
 def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, float]) -> str:
     low = thresholds["acceptance_net_negative"]
     limits = (low, thresholds["acceptance_break_even"])
-    advice = f'<div class="advice">{escape(work["advice"])}</div>' if work["advice"] else ""
+    said = work["advice"] or (_LOSING if work["verdict"] == "net_negative" else "")
+    advice = f'<div class="advice">{escape(said)}</div>' if said else ""
     return (
         f'<div class="bucket {TONES[work["verdict"]]}">'
         f'<div class="name">T {escape(label)}<small>{share:.0%} of drafts</small></div>'
@@ -50,6 +60,10 @@ def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, flo
         f'<div class="facts number">P10 {ratio(work["p10"])}<br>{work["requests"]} requests</div>'
         f"{advice}</div>"
     )
+
+
+# vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
+_LOSING = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
 
 
 def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
@@ -65,10 +79,15 @@ def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
         f"{over_time(engine['acceptance_history'], thresholds['acceptance_net_negative'])}</div>"
         f'<div class="panel"><h3>KV cache in use, peak</h3>{_value(ratio(engine["kv_cache_usage_peak"]))}{tokens}'
         f"{over_time(engine['kv_cache_history'], thresholds['kv_cache_usage'])}"
-        f'<div class="facts">{gauges.get("requests_running", 0):.0f} running, '
-        f"{gauges.get('requests_waiting', 0):.0f} waiting</div></div>"
+        f'<div class="facts">{_load(gauges)}</div></div>'
         f'<div class="panel"><h3>Latency</h3>{_latencies(engine["latency"])}</div></div>'
     )
+
+
+def _load(gauges: Mapping[str, float]) -> str:
+    """Requests by what they do; what vLLM does not tell is left out."""
+    told = {"running": gauges.get("requests_running"), "waiting": gauges.get("requests_waiting")}
+    return ", ".join(f"{count:.0f} {what}" for what, count in told.items() if count is not None)
 
 
 def _value(text: str) -> str:
@@ -79,12 +98,18 @@ def _latencies(latencies: Mapping[str, Status]) -> str:
     if not latencies:
         return '<p class="facts">No request in the window.</p>'
     rows = "".join(
-        f"<tr><th>{phase.upper()}</th><td class=number>{seconds(latency['quantiles']['0.5'])}</td>"
-        f"<td class=number>{seconds(latency['quantiles']['0.99'])}</td>"
+        f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(latency, '0.5')}</td>"
+        f"<td class=number>{_quantile(latency, '0.99')}</td>"
         f"<td class=number>{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}</td></tr>"
         for phase, latency in latencies.items()
     )
     return f"<table><tr><th></th><td>P50</td><td>P99</td><td>gap</td></tr>{rows}</table>"
+
+
+def _quantile(latency: Status, quantile: str) -> str:
+    """Within vLLM's first bucket nothing is known but its edge."""
+    value, resolution = latency["quantiles"][quantile], latency["resolution"]
+    return escape(f"< {seconds(resolution)}") if value < resolution else seconds(value)
 
 
 def _growth(times: float | None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sidecar.errors import listening
 from sidecar.requests.receiver import MiddlewareReceiver
 from sidecar.requests.receiver_senders import REASONS
 from sidecar.requests.record import RequestSink
@@ -22,7 +23,8 @@ async def source(
 ) -> AsyncIterator[Stats]:
     """Listens on the socket."""
     receiver = MiddlewareReceiver(settings.middleware.socket, sink)
-    await receiver.start()
+    with listening("SPECDEC_MIDDLEWARE__SOCKET", settings.middleware.socket):
+        await receiver.start()
     log.info("the middleware's socket listens", socket=str(settings.middleware.socket))
     try:
         yield lambda: None

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from sidecar import options
+from sidecar.errors import listening
 from sidecar.requests.exchange import Fault
 from sidecar.requests.proxy import observer_factory
 from sidecar.requests.record import RequestSink
@@ -27,7 +28,8 @@ async def source(settings: Settings, sink: RequestSink, log: Log, *, offsets: bo
         time.monotonic,
         log,
     )
-    host, port = await relay.start(settings.proxy.listen.host, settings.proxy.listen.port)
+    with listening("SPECDEC_PROXY__LISTEN", settings.proxy.listen):
+        host, port = await relay.start(settings.proxy.listen.host, settings.proxy.listen.port)
     log.info("the proxy listens", listen=f"{host}:{port}")
     try:
         yield lambda: relay.stats

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sidecar.errors import listening
 from sidecar.requests.record import RequestSink
 from sidecar.requests.source import Log, Stats
 from sidecar.requests.traces import TracesOptions, TracesReceiver
@@ -23,7 +24,8 @@ async def source(
     """Listens for OTLP/HTTP."""
     options = TracesOptions(body_bytes=settings.traces.body_bytes, max_inflight=settings.traces.max_inflight)
     receiver = TracesReceiver(sink, options)
-    host, port = await receiver.start(settings.traces.listen.host, settings.traces.listen.port)
+    with listening("SPECDEC_TRACES__LISTEN", settings.traces.listen):
+        host, port = await receiver.start(settings.traces.listen.host, settings.traces.listen.port)
     log.info("the traces receiver listens", listen=f"{host}:{port}")
     try:
         yield lambda: None

@@ -45,33 +45,38 @@ def listening(variable: str, place: object) -> Iterator[None]:
 
 
 class ScrapeError(SpecDecError):
-    """One poll of vLLM's ``/metrics`` gave no usable page."""
+    """One poll of vLLM's ``/metrics`` gave no usable page; ``remedy`` is what to look at, for a person."""
 
     reason: ClassVar[str] = "scrape"
+    remedy: ClassVar[str] = ""
 
 
 class Unreachable(ScrapeError):
     """No connection: vLLM is not up, or the address is wrong."""
 
     reason = "unreachable"
+    remedy = "Is vLLM up, and is this its address? The sidecar keeps trying."
 
 
 class TimedOut(ScrapeError):
     """The page did not arrive whole within the time allowed."""
 
     reason = "timeout"
+    remedy = "vLLM is very busy or stuck; scrape_timeout sets how long to wait."
 
 
 class BadStatus(ScrapeError):
     """The answer was not 200."""
 
     reason = "status"
+    remedy = "Is this vLLM's own address, and not a gateway's that hides /metrics?"
 
 
 class Interrupted(ScrapeError):
     """The answer broke off or broke HTTP's framing."""
 
     reason = "interrupted"
+    remedy = "Something between here and vLLM cuts the answer off."
 
 
 class PageError(ScrapeError):
@@ -84,27 +89,32 @@ class PageTooLarge(PageError):
     """More bytes, a longer line, more labels or more series than the limits allow."""
 
     reason = "too_large"
+    remedy = "limits.page_bytes and limits.series set what is read at most."
 
 
 class NotAnExposition(PageError):
     """The body is not Prometheus text: HTML, JSON, compressed or binary data."""
 
     reason = "not_an_exposition"
+    remedy = "This is no metrics page; is it vLLM's own address?"
 
 
 class TruncatedPage(PageError):
     """The page does not end at the end of a line, so its last value can't be trusted."""
 
     reason = "truncated"
+    remedy = "Something between here and vLLM cuts the page off."
 
 
 class NoVllmMetrics(PageError):
     """A sound exposition, but of something else than vLLM."""
 
     reason = "no_vllm_metrics"
+    remedy = "This is another program's page; is it vLLM's own address?"
 
 
 class AnotherServer(ScrapeError):
     """The page is an older process's than the last one: several servers answer at one address."""
 
     reason = "another_server"
+    remedy = "Give each vLLM server a sidecar, or a target, of its own."

@@ -51,20 +51,7 @@ def _remedy(error: ScrapeError, url: str) -> str:
         return "does vLLM serve TLS there (else write http), and is its certificate's CA in vllm_ca_file?"
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
         return "vLLM's /metrics is not under /v1; write the URL without it."
-    return _REMEDIES[error.reason]
-
-
-_REMEDIES = {
-    "unreachable": "is vLLM up, and is SPECDEC_VLLM_URL its address? The sidecar itself would keep trying.",
-    "timeout": "vLLM is very busy or stuck; scrape_timeout sets how long to wait.",
-    "status": "is this vLLM's own address, and not a gateway's that hides /metrics?",
-    "interrupted": "something between here and vLLM cuts the answer off.",
-    "too_large": "limits.page_bytes and limits.series set what is read at most.",
-    "not_an_exposition": "this is no metrics page; is it vLLM's own address?",
-    "truncated": "something between here and vLLM cuts the page off.",
-    "another_server": "give each vLLM server a sidecar, or a target, of its own.",
-    "no_vllm_metrics": "this is another program's page; is it vLLM's own address?",
-}
+    return error.remedy
 
 
 def _describe(page: PageSnapshot) -> Iterator[str]:

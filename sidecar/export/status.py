@@ -32,7 +32,9 @@ def _target(report: TargetReport, options: ExportOptions) -> dict[str, Any]:
         "scrape_duration": report.duration,
         "scrape_interval": report.interval,
         "scrape_errors": dict(report.errors),
-        "last_error": None if error is None else {"reason": error.reason, "message": str(error)},
+        "last_error": None
+        if error is None
+        else {"reason": error.reason, "message": str(error), "remedy": error.remedy},
         "restarts": report.restarts,
         "engines": [_engine(report, engine, options) for engine in report.engines] if report.up else [],
         "requests": request_status(report.requests),

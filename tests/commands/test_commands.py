@@ -146,7 +146,7 @@ async def test_check_of_nothing(finished):
     code, out, _ = await finished("check", SPECDEC_VLLM_URL=NOWHERE)
     assert code == 1
     assert "  no usable page (unreachable): " in out
-    assert "is vLLM up" in out
+    assert "Is vLLM up" in out
 
 
 async def test_check_says_what_to_change_in_the_url(finished):

@@ -20,8 +20,8 @@ def answer(target: Mapping[str, Any], thresholds: Mapping[str, float]) -> Answer
     """The answer for one server, from its status."""
     if not target["up"]:
         error = target["last_error"]
-        why = f"{error['reason']}: {error['message']}" if error else "It has not been polled yet."
-        return Answer("vLLM does not answer.", "bad", why)
+        why = f"{error['message']}. {error['remedy']}" if error else "It has not been polled lately."
+        return Answer("vLLM's numbers can't be had.", "bad", why)
     models = (target["requests"] or {"models": []})["models"]
     found = [
         (model["model_name"], temperature, work)

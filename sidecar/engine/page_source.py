@@ -3,7 +3,7 @@
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
 a tenth of that. It exists where prometheus_client serves the page from one process; with several API servers it is
 an empty page, and a proxy in between may not pass it. So it is used only after it has shown exactly the series that
-the whole page has, and the whole page is fetched again every minute, and whenever the filtered one changes.
+the whole page has, and the whole page is fetched again at every tenth poll, and whenever the filtered one changes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, Scr
 
 WHOLE_PAGE = "/metrics"
 LARGE = 256 * 1024  # bytes: several times a page of eight engines
-RECHECK = 60  # filtered polls between two whole pages
+RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten
 REFUSALS = 5  # of an older process's page in a row, then it is believed
 RETRY = 600  # whole pages before a filter that failed is tried again
 

@@ -212,7 +212,7 @@ async def test_a_500_is_an_error_where_the_whole_page_has_it_too(served):
 
 @pytest.mark.parametrize("seen", [1, 3, 30])
 async def test_a_family_that_appears_later_is_found(seen, vllm, source, recorded):
-    """Filtered pages can't show it; the whole one comes at least every minute at a poll a second."""
+    """Filtered pages can't show it; the whole one comes at every tenth poll."""
     body = vllm.body
     vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
     for _ in range(seen):

@@ -219,7 +219,6 @@ async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, fre
     vllm = lab()
     await vllm.start()
     async with sidecar(vllm.url, free_port, tmp_path, "proxy") as (ours, proxy):
-        await send(proxy, 40)  # so that what can be told of the killed one is known
         body = {**ANSWER, "max_tokens": 1500, "stream": True}
         async with aiohttp.ClientSession() as session:
             response = await session.post(f"{proxy}/v1/completions", json=body)
@@ -228,10 +227,10 @@ async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, fre
         # vLLM hears of it at once. Its own request_success{abort} stays 0, for a direct client as well (0.32).
         stopped = await samples.until(vllm.url, lambda found: found.value("vllm:num_requests_running") == 0, seconds=2)
         generated = stopped.value("vllm:generation_tokens_total")
-        assert generated < 1500 + 40 * 100
+        assert generated < 1500
         await text_of(vllm.url, {**ANSWER, "max_tokens": 1})
         assert (await samples(vllm.url)).value("vllm:generation_tokens_total") == generated + 1
-        await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="aborted") == 1)
+        await samples.until(ours, lambda found: found.sum("specdec_proxy_exchanges_total", outcome="client_gone") == 1)
 
 
 async def test_a_sidecar_that_goes_away_harms_no_request(lab, samples, free_port, tmp_path):

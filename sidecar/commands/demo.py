@@ -61,7 +61,7 @@ async def _run(settings: Settings, seconds: float | None) -> None:
             TrafficOptions(f"http://{proxy}", phases=cold_hot_cold(_CYCLE), repeat=True, max_requests=_MANY)
         )
         async with running(_watching(settings, vllm.url, proxy)) as address:
-            print(_WHERE.format(address=_shown(address), proxy=proxy, vllm=vllm.url, cycle=_CYCLE / 60), flush=True)
+            print(_WHERE.format(address=address.local, proxy=proxy, vllm=vllm.url, cycle=_CYCLE / 60), flush=True)
             sending = asyncio.create_task(traffic.run())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), seconds)
@@ -87,8 +87,3 @@ def _free_port() -> int:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
         return port
-
-
-def _shown(address: Address) -> Address:
-    """An address that a browser on this machine can open."""
-    return Address("127.0.0.1", address.port) if address.host == "0.0.0.0" else address  # noqa: S104 - compared

@@ -11,8 +11,8 @@ _TIMEOUT = 2.0  # seconds
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 where the sidecar at ``listen`` says that it is healthy, else 1 and why."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.listen.host, settings.listen.host)  # noqa: S104 - compared
-    connection = http.client.HTTPConnection(host, settings.listen.port, timeout=_TIMEOUT)
+    local = settings.listen.local
+    connection = http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
     try:
         connection.request("GET", "/-/healthy")
         status = connection.getresponse().status

@@ -15,7 +15,7 @@ from sidecar.reporting.of_recording import recording_ticket
 from sidecar.reporting.of_sidecar import sidecar_ticket
 from sidecar.reporting.show import as_json, as_markdown, text
 from sidecar.settings import Settings
-from sidecar.settings.places import Address, BaseUrl
+from sidecar.settings.places import BaseUrl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0, 1 where there is no answer or the recording can't be read, 2 for a bad URL."""
     try:
-        url = BaseUrl().read(arguments.url or f"http://{_reachable(settings.listen)}")
+        url = BaseUrl().read(arguments.url or f"http://{settings.listen.local}")
     except ValueError as error:
         print(f"--url={redacted(arguments.url)}: {error}", file=sys.stderr)
         return 2
@@ -50,9 +50,3 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     else:
         print("\n".join((text if arguments.format == "text" else as_markdown)(ticket)))
     return 0
-
-
-def _reachable(listen: Address) -> Address:
-    """An address that a client on this machine can ask."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104 - compared
-    return Address(host, listen.port)

@@ -27,6 +27,12 @@ class Address:
     host: str
     port: int
 
+    @property
+    def local(self) -> "Address":
+        """Where a client on this machine reaches it; "all addresses" is none that can be asked."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
+        return Address(everywhere.get(self.host, self.host), self.port)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -1,6 +1,5 @@
 """What several tests of the simulated vLLM use."""
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -20,18 +19,6 @@ async def client():
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         yield session
-
-
-@pytest.fixture
-def eventually():
-    """Waits until a condition holds; fails after a time that only a broken program needs."""
-
-    async def wait(condition):
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    return wait
 
 
 @pytest.fixture

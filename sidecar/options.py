@@ -53,10 +53,7 @@ def export(settings: Settings) -> ExportOptions:
     """What the settings put on the page."""
     return ExportOptions(
         thresholds={name: float(value) for name, value in settings.thresholds.model_dump().items()},
-        baselines={
-            model: {phase: quantiles.given() for phase, quantiles in baseline.phases().items()}
-            for model, baseline in settings.baseline.items()
-        },
+        baselines=settings.baselines,
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
     )

@@ -33,10 +33,7 @@ def push_options(settings: Settings) -> PushOptions:
         alerting.instance or socket.gethostname(),
         alerting.runbooks,
         settings.thresholds,
-        {
-            model: {phase: quantiles.given() for phase, quantiles in baseline.phases().items()}
-            for model, baseline in settings.baseline.items()
-        },
+        settings.baselines,
         settings.latency_window,
         alerting.interval,
         alerting.resend,

@@ -31,6 +31,14 @@ class Settings(Fields):
         return self.targets or (Target(name="vllm", vllm_url=self.vllm_url),)
 
     @property
+    def baselines(self) -> dict[str, dict[str, dict[float, float]]]:
+        """The baseline in seconds, by model, phase and quantile."""
+        return {
+            model: {phase: quantiles.given() for phase, quantiles in baseline.phases().items()}
+            for model, baseline in self.baseline.items()
+        }
+
+    @property
     def listeners(self) -> dict[str, Address]:
         """The addresses listened at, by the dotted key that sets each."""
         source = {"proxy": self.proxy.listen, "traces": self.traces.listen}.get(self.requests.source)

@@ -65,6 +65,7 @@ class TrafficOptions:
     chat: float = 0.7  # share of chat completions (0-1)
     several: float = 0.0  # share of requests for two choices (0-1), for which vLLM gives no acceptance
     seed: int = 0
+    seeded: bool = False  # each request names a seed of its own, so that a second run draws the same tokens
 
     def __post_init__(self) -> None:
         faults = []
@@ -198,6 +199,8 @@ class Traffic:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if random.random() < options.several and temperature != 0:  # vLLM refuses n > 1 when greedy
             body["n"] = 2
+        if options.seeded:
+            body["seed"] = random.randrange(2**31)
         if random.random() < options.chat:
             return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": text}]}
         return "/v1/completions", body | {"prompt": text}

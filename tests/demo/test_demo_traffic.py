@@ -135,6 +135,21 @@ async def test_greedy_requests_never_ask_for_several_choices():
     assert summary.acceptance.keys() == {0.0}
 
 
+async def test_seeded_requests_can_be_sent_again(serve):
+    seen = []
+
+    async def answer(request):
+        seen.append(await request.json())
+        return web.Response(text='{"usage":{"completion_tokens":2}}')
+
+    url = await serve(answer)
+    options = TrafficOptions(url, phases=(Phase(600.0, COLD),), max_requests=20, concurrency=1, streamed=0, seeded=True)
+    for _ in range(2):
+        await Traffic(options).run()
+    assert seen[:20] == seen[20:]
+    assert len({body["seed"] for body in seen}) == 20
+
+
 async def test_cancelled_traffic_leaves_nothing_running(eventually):
     async with SimulatedVllm() as sim:
         options = TrafficOptions(sim.url, phases=(Phase(0.01, COLD),), repeat=True, min_tokens=5000, max_tokens=5000)

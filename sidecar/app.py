@@ -47,18 +47,19 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
     async with AsyncExitStack() as stack:
         requests = request_state(settings)
         states: list[TargetState] = []
-        sources: list[PageSource] = []
+        sources: dict[str, PageSource] = {}
         pollers: dict[str, Poller] = {}
         for target in settings.vllms:
             fetcher = Fetcher(target.vllm_url, options.fetch(settings))
             stack.push_async_callback(fetcher.close)
-            sources.append(PageSource(fetcher, options.page_limits(settings), filtered=options.filtered(settings)))
+            source = PageSource(fetcher, options.page_limits(settings), filtered=options.filtered(settings))
+            sources[target.name] = source
             states.append(target_state(target, settings, requests))
             sink: ScrapeSink = LoggedTarget(states[-1], log, StateLog(log))
             if recorder is not None:
-                sink = recorder.tee_scrapes(sink, sources[-1])
+                sink = recorder.tee_scrapes(sink, source)
             pacing = Pacing(options.pacing(settings), random.random)
-            pollers[target.name] = Poller(sources[-1], pacing, sink, time.time, time.monotonic)
+            pollers[target.name] = Poller(source, pacing, sink, time.time, time.monotonic)
         # Entered after the connections, so polling ends before they are closed.
         supervisor = await stack.enter_async_context(Supervisor(log))
         for name, poller in pollers.items():
@@ -76,11 +77,13 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
         exporter = Exporter(
             lambda: export_families(
                 reports(), supervisor.failures, export, relay=relay(), alerts_sent=push.sent if push else {}
-            ),
-            lambda: own_series([source.whole_page for source in sources], options.reexported(settings)),
+            )
         )
         pages = Pages(
             exporter,
+            own_series=lambda: own_series(
+                {name: source.whole_page for name, source in sources.items()}, options.reexported(settings)
+            ),
             status=lambda: status(reports(history=True), export),
             ready=lambda: all(state.polled for state in states),
         )

@@ -1,12 +1,11 @@
 """Our ``/metrics`` page in the format that was asked for."""
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from sidecar.export.client import FamilyCollector, process_families
@@ -25,44 +24,33 @@ class Rendered:
 
 
 class Exporter:
-    """Renders the state of the moment. ``families`` and ``reexported`` are quick and have no side effects."""
+    """Renders the state of the moment. ``families`` is quick and has no side effects."""
 
-    def __init__(
-        self, families: Callable[[], Iterable[Family]], reexported: Callable[[], Iterable[Metric]] = tuple
-    ) -> None:
+    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
         self._families = families
-        self._reexported = reexported
         self._text = TextRenderer()
         self._process = ProcessCollector(registry=None)
 
-    def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
-        """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (none: all metrics)."""
-        extra = _Fixed(self._reexported() if not names else ())
-        # In its other formats prometheus_client 0.26 writes the colons of vLLM's names as underscores.
-        encode, content_type = _chosen("" if extra.metrics else accept)
+    def render(
+        self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset(), *, own: bytes = b""
+    ) -> Rendered:
+        """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (none: all metrics).
+
+        ``own`` are vLLM's own series to end the page with, see ``reexport``. They are in the text format, and then so
+        is the page: prometheus_client 0.26 writes the colons of vLLM's names as underscores in its other formats.
+        """
+        encode, content_type = _chosen("" if own else accept)
         families = [*self._families(), *process_families(self._process)]
         if names:
             families = [family for family in families if _asked(family, names)]
         if content_type.startswith("text/plain"):
-            body = self._text.render(families)
-            if extra.metrics:
-                body += generate_latest(extra)
+            body = self._text.render(families) + own
         else:
             body = encode(FamilyCollector(lambda: families))
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if _takes_gzip(accept_encoding):
             return Rendered(gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"})
         return Rendered(body, headers)
-
-
-class _Fixed(Collector):
-    """Metrics that are there already."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self.metrics = list(metrics)
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self.metrics)
 
 
 def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:

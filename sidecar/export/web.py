@@ -1,7 +1,7 @@
 """The sidecar's own HTTP server: the metrics page, probes, status and the landing page."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,15 @@ _QUERY_NAMES = 200  # more than that in ?name[]= and it is no selection
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server shows; each is called for every request and must be quick.
+    """What the server shows; each is called for every request and must be quick, or wait elsewhere.
 
+    ``own_series`` are vLLM's own, for the end of our metrics page; empty where they are not wanted.
     ``ready`` tells whether every server has been polled once, well or not: it says nothing of vLLM, since a Pod whose
     sidecar is not ready gets no traffic.
     """
 
     exporter: Exporter
+    own_series: Callable[[], Awaitable[bytes]]
     status: Callable[[], dict[str, Any]]
     ready: Callable[[], bool]
 
@@ -34,8 +36,9 @@ def make_web(pages: Pages) -> web.Application:
 
     async def metrics(request: web.Request) -> web.Response:
         names = request.query.getall("name[]", [])[:_QUERY_NAMES]
+        own = b"" if names else await pages.own_series()
         rendered = pages.exporter.render(
-            request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""), frozenset(names)
+            request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""), frozenset(names), own=own
         )
         return web.Response(body=rendered.body, headers=rendered.headers)
 

@@ -82,7 +82,9 @@ class Fields(BaseSettings):
         900.0, description="how long the counters' past is kept; at least `latency_window`"
     )
 
-    reexport: Annotated[bool, Flag()] = Field(default=False, description="pass vLLM's own series on as they are")
+    reexport: Annotated[bool, Flag()] = Field(
+        default=False, description="pass vLLM's own series on as they are; those of several targets get a label `target`"
+    )
     default_temperature: Annotated[float, Number(0, 100)] | None = Field(
         None,
         description="temperature of requests that give none; unset, they get the bucket `default`",

@@ -15,7 +15,7 @@ from sidecar.export.client import FamilyCollector, process_families
 from sidecar.export.exporter import Exporter
 from sidecar.export.families import Families, Family
 from sidecar.export.metrics import Kind, Metric
-from sidecar.export.reexport import own_series
+from sidecar.export.reexport import own_series_text
 from sidecar.export.text import TextRenderer
 
 GAUGE = Metric("specdec_a_ratio", Kind.GAUGE, "Help with a \\ and 100 % of it.", ("model_name", "engine"))
@@ -214,17 +214,21 @@ def test_two_renderings_of_an_unchanged_state_are_the_same(exporter):
     assert lines() == lines()
 
 
-def reexporter(bodies, limit):
-    return Exporter(lambda: [Family(PLAIN, (), [()], [1.0])], lambda: own_series(bodies, limit))
+def rendered_with(body, accept="", limit=10_000):
+    exporter = Exporter(lambda: [Family(PLAIN, (), [()], [1.0])])
+    return exporter.render(accept, "", own=own_series_text({"a": body}, limit))
+
+
+def own_samples(*bodies, limit=10**6):
+    return [*text_string_to_metric_families(own_series_text(dict(zip("ab", bodies, strict=False)), limit).decode())]
 
 
 def test_reexported_series_are_vllms_own(page_name, recorded):
     """Value by value, and nothing but vLLM's."""
     body = recorded(page_name)
-    exporter = reexporter([body], 10_000)
     theirs = {s for s in samples(text_string_to_metric_families(body.decode())) if s[0].startswith("vllm:")}
     theirs = {s for s in theirs if not s[0].endswith("_created")}  # times, and OpenMetrics can't have them so
-    text = exporter.render("", "").body.decode()
+    text = rendered_with(body).body.decode()
     ours = {s for s in samples(text_string_to_metric_families(text)) if s[0].startswith("vllm")}
     assert ours == theirs
     assert len(theirs) > 100
@@ -241,7 +245,7 @@ def test_reexported_series_are_vllms_own(page_name, recorded):
 )
 def test_reexported_names_are_vllms_own_in_whatever_format_is_asked_for(accept, recorded):
     """prometheus_client's OpenMetrics turns ``vllm:x`` into ``vllm_x``."""
-    rendered = reexporter([recorded("vllm-0.33.0.prom")], 10_000).render(accept, "")
+    rendered = rendered_with(recorded("vllm-0.33.0.prom"), accept)
     parse = openmetrics if "openmetrics" in rendered.headers["Content-Type"] else text_string_to_metric_families
     found = {name for name, _, _ in samples(parse(rendered.body.decode()))}
     assert {"specdec_up", "vllm:num_requests_running", "vllm:spec_decode_num_drafts_total"} <= found
@@ -250,16 +254,26 @@ def test_reexported_names_are_vllms_own_in_whatever_format_is_asked_for(accept, 
 
 @pytest.mark.parametrize("limit", [0, 1, 50, 300])
 def test_reexport_is_bounded_and_whole_by_family(limit, recorded):
-    found = own_series([recorded("vllm-0.33.0.prom")], limit)
+    found = own_samples(recorded("vllm-0.33.0.prom"), limit=limit)
     assert sum(len(family.samples) for family in found) <= limit
-    whole = {family.name: len(family.samples) for family in own_series([recorded("vllm-0.33.0.prom")], 10**6)}
+    whole = {family.name: len(family.samples) for family in own_samples(recorded("vllm-0.33.0.prom"))}
     assert all(len(family.samples) == whole[family.name] for family in found)
     assert bool(found) == (limit > 0)
 
 
-def test_families_of_two_servers_are_not_mixed(recorded):
-    one = recorded("vllm-0.33.0.prom")
-    assert samples(own_series([one, recorded("vllm-0.32.0.prom")], 10**6)) == samples(own_series([one], 10**6))
+def test_series_of_two_servers_are_told_apart(recorded):
+    pages = [recorded("vllm-0.33.0.prom"), recorded("vllm-0.32.0.prom")]
+    of_both = samples(own_samples(*pages))
+    for target, page in zip("ab", pages, strict=True):
+        of_one = {(name, labels | {("target", target)}, value) for name, labels, value in samples(own_samples(page))}
+        assert len(of_one) > 100
+        assert of_one <= of_both
+    assert len(of_both) == sum(len(samples(own_samples(page))) for page in pages)
+
+
+def test_families_of_different_types_are_not_mixed():
+    one, other = b"# TYPE vllm:x counter\nvllm:x_total 1\n", b"# TYPE vllm:x histogram\nvllm:x_count 2\n"
+    assert {(name, value) for name, _, value in samples(own_samples(one, other))} == {("vllm:x_total", "1.0")}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +281,7 @@ def test_families_of_two_servers_are_not_mixed(recorded):
     [b"", b"<html>", b"\xff\n", b"vllm:x{ 1\n", b"vllm:x\n", b'vllm:x{a="b} 1\n', b"# TYPE vllm:x\n", b"# TYPE\n"],
 )
 def test_reexport_of_a_broken_page_is_nothing(body):
-    assert samples(own_series([body], 100)) == set()
+    assert own_series_text({"a": body}, 100) == b""
 
 
 @given(
@@ -277,4 +291,4 @@ def test_reexport_of_a_broken_page_is_nothing(body):
 )
 @settings(max_examples=300, deadline=None)
 def test_reexport_never_raises(pieces):
-    reexporter(["".join(pieces).encode()], 100).render("", "")
+    rendered_with("".join(pieces).encode(), limit=100)

@@ -83,7 +83,7 @@ class Fields(BaseSettings):
     )
 
     reexport: Annotated[bool, Flag()] = Field(
-        default=False, description="pass vLLM's own series on as they are; those of several targets get a label `target`"
+        default=False, description="pass vLLM's own series on as they are; of several targets, with a label `target`"
     )
     default_temperature: Annotated[float, Number(0, 100)] | None = Field(
         None,

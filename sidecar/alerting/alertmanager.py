@@ -49,30 +49,37 @@ class Alertmanager:
     def __init__(self, url: str, message: Message, interval: float, log: StateLog) -> None:
         """``interval`` is the first pause after a failure, in seconds; it doubles up to a minute."""
         self.name = urlsplit(url).netloc.rpartition("@")[2]  # without credentials
-        self._url = url + _ALERTS
+        self._url = url
         self._message = message
         self._interval = interval
         self._log = log
         self._told: dict[Key, tuple[float | None, float]] = {}  # the end it was told of, and when, by alert
+        self._answered = False
         self._failures = 0
         self._next = 0.0
         self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
 
     async def tell(self, session: aiohttp.ClientSession, notices: Sequence[Notice], now: float, wall: float) -> None:
-        """Sends what is due at ``now`` (monotonic seconds), in as few requests as the bound on alerts allows."""
+        """Sends what is due at ``now`` (monotonic seconds), in as few requests as the bound on alerts allows.
+
+        Until it has answered once it is sent no alerts rather than nothing: a wrong URL shows before an alert needs it.
+        """
         known = {notice.key for notice in notices}
         self._told = {key: told for key, told in self._told.items() if key in known}
         due = [notice for notice in notices if self._due(notice, now)]
         if now < self._next:
             return
-        for start in range(0, len(due), _MOST_ALERTS):
-            batch = due[start : start + _MOST_ALERTS]
+        batches = [due[start : start + _MOST_ALERTS] for start in range(0, len(due), _MOST_ALERTS)]
+        if not batches and not self._answered:
+            batches = [[]]
+        for batch in batches:
             if not await self._post(session, batch, wall):
                 self._failures += 1
                 self._next = now + min(self._interval * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE)
                 return
             self._told |= {notice.key: (notice.ended, now) for notice in batch}
-        if due:
+        if batches:
+            self._answered = True
             self._failures = 0
             self._log.clear(self.name, "Alertmanager takes alerts again", alertmanager=self.name)
 
@@ -83,22 +90,25 @@ class Alertmanager:
         return ended != notice.ended or (notice.ended is None and now - at >= self._message.resend)
 
     async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Notice], wall: float) -> bool:
-        body = self._message.body(batch, wall)
-        try:
-            async with session.post(self._url, data=body, allow_redirects=False) as response:
-                accepted = response.status == 200
-                reason = f"status {response.status}"
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            self.sent["failed"] += len(batch)
-            self._fault(type(error).__name__)
-            return False
-        self.sent["accepted" if accepted else "rejected"] += len(batch)
-        if not accepted:
-            self._fault(reason)
-        return accepted
+        outcome, reason = await post_alerts(session, self._url, self._message.body(batch, wall))
+        self.sent[outcome] += len(batch)
+        if outcome != "accepted":
+            self._log.fault(self.name, "Alertmanager did not take alerts", reason=reason, alertmanager=self.name)
+        return outcome == "accepted"
 
-    def _fault(self, reason: str) -> None:
-        self._log.fault(self.name, "Alertmanager did not take alerts", reason=reason, alertmanager=self.name)
+
+async def post_alerts(session: aiohttp.ClientSession, url: str, body: bytes = b"[]") -> tuple[str, str]:
+    """Sends alerts to the Alertmanager at the base ``url``; gives the outcome (see ``OUTCOMES``) and what was wrong.
+
+    No alerts at all tell whether it would take some.
+    """
+    headers = {"Content-Type": "application/json"}
+    try:
+        async with session.post(url + _ALERTS, data=body, headers=headers, allow_redirects=False) as response:
+            status = response.status
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        return "failed", type(error).__name__
+    return ("accepted", "") if status == 200 else ("rejected", f"status {status}")
 
 
 def _rfc3339(seconds: float) -> str:

@@ -42,10 +42,7 @@ class Push:
     async def run(self) -> None:
         """Goes on until it is cancelled. What fires then ends by itself, since nobody sends it again."""
         timeout = aiohttp.ClientTimeout(total=self._options.timeout)
-        headers = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(
-            timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
-        ) as session:
+        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
             while True:
                 await self.look(session)
                 await asyncio.sleep(self._options.interval)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import aiohttp
 
 from sidecar import options
+from sidecar.alerting.alertmanager import post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.names import Counter
@@ -19,7 +20,7 @@ from sidecar.settings.groups import Target
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints what is found; returns 0 where every vLLM gave a usable page, else 1."""
+    """Prints what is found; returns 0 where every vLLM gave a usable page and every Alertmanager answered, else 1."""
     print(f"settings: sound ({arguments.config or 'no file'} and the environment)")
     print(f"request source: {settings.requests.source}", end="")
     print("; acceptance is not split by temperature" if settings.requests.source == "none" else "")
@@ -27,7 +28,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _check_all(settings: Settings) -> list[int]:
-    return [await _check(target, settings) for target in settings.vllms]
+    found = [await _check(target, settings) for target in settings.vllms]
+    return found + [await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]
 
 
 async def _check(target: Target, settings: Settings) -> int:
@@ -44,6 +46,18 @@ async def _check(target: Target, settings: Settings) -> int:
     for line in _describe(page):
         print(f"  {line}")
     return 0
+
+
+async def _check_alertmanager(url: str, settings: Settings) -> int:
+    print(f"\nAlertmanager: {redacted(url)}")
+    timeout = aiohttp.ClientTimeout(total=settings.alerting.timeout)
+    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        outcome, reason = await post_alerts(session, url)
+    if outcome == "accepted":
+        print("  takes alerts")
+        return 0
+    print(f"  {outcome} ({reason}): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093")
+    return 1
 
 
 def _remedy(error: ScrapeError, url: str) -> str:

@@ -64,6 +64,7 @@ async def scene(served):
             known = {"alertmanagers": tuple(urls), "instance": "pod-7", "runbooks": "https://r.example", "pace": 0}
             known |= {"thresholds": Thresholds(), "baselines": {}, "window": 300.0} | options
             options = PushOptions(**known)
+            self.name = urls[0].partition("://")[2]
             self.push = Push(
                 lambda: self.reports, options, StateLog(self.log, self.clock), self.clock, lambda: WALL + self.clock.now
             )
@@ -156,7 +157,23 @@ async def test_a_replica_that_never_heard_of_an_alert_is_not_told_of_its_end(sce
     replica.status = 200
     replica.posts.clear()
     await pushed.look(FINE, after=60)
-    assert replica.posts == []
+    assert not any(replica.posts)
+
+
+async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
+    replica = Replica()
+    replica.status = 404
+    pushed = await scene(replica)
+    await pushed.look(FINE)
+    assert pushed.log.lines == [
+        ("warning", "Alertmanager did not take alerts", {"reason": "status 404", "alertmanager": pushed.name})
+    ]
+    replica.status = 200
+    for _ in range(3):
+        await pushed.look(FINE, after=60)
+    assert replica.posts == [[], []]
+    assert pushed.log.lines[-1][:2] == ("info", "Alertmanager takes alerts again")
+    assert sum(pushed.push.sent.values()) == 0
 
 
 async def test_an_end_that_could_not_be_told_is_told_later(scene):

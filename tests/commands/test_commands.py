@@ -4,6 +4,7 @@ import signal
 
 import pytest
 import yaml
+from aiohttp import web
 
 from sidecar import __version__
 from sidecar.demo.options import SimulatorOptions
@@ -155,6 +156,26 @@ async def test_check_says_what_to_change_in_the_url(finished):
         _, with_tls, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url.replace("http:", "https:"))
     assert "write the URL without it" in under_v1
     assert "does vLLM serve TLS there" in with_tls
+
+
+@pytest.mark.parametrize("path", ["", "/wrong"])
+async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, served, path):
+    posts = []
+
+    async def alertmanager(request):
+        posts.append(await request.json())
+        return web.Response(status=200 if request.path == "/api/v2/alerts" else 404)
+
+    async with SimulatedVllm() as vllm, served(alertmanager) as url:
+        urls = json.dumps([url + path])
+        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)
+    assert posts == [[]]
+    assert f"Alertmanager: {url}{path}\n" in out
+    assert (code, out.splitlines()[-1]) == (
+        (1, "  rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093")
+        if path
+        else (0, "  takes alerts")
+    )
 
 
 async def test_baseline_writes_what_the_settings_read(finished, tmp_path):

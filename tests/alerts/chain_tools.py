@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import shutil
-import socket
-import subprocess
 import time
 from contextlib import asynccontextmanager
 
 import yaml
 from aiohttp import web
 from alert_tools import RULES
+from debian_servers import ready_server, running_prometheus, scraping
 
 from sidecar.alerting.rules import rule_files, shown
 from sidecar.alerting.timing import Timing
@@ -20,12 +18,6 @@ from sidecar.settings import load_settings
 FAST = Timing(rate=8, past=60, past_offset=5, past_samples=5, interval=0.5, past_interval=2, pace=1 / 200)
 SECRET = "from-a-file"
 PATIENCE = 120  # seconds; only a broken chain needs them
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class Receivers:
@@ -74,31 +66,6 @@ class Receivers:
 
 
 @asynccontextmanager
-async def server(http, command, url):
-    """A server's process, once it says that it is ready."""
-    if shutil.which(command[0]) is None:
-        raise FileNotFoundError(f"{command[0]}: scripts/debian-tools installs it")
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        async with asyncio.timeout(60):
-            while not await _ready(http, url):
-                assert process.returncode is None, command[0]
-                await asyncio.sleep(0.05)
-        yield url
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def _ready(http, url):
-    try:
-        async with http.get(f"{url}/-/ready") as answer:
-            return answer.status == 200
-    except OSError:
-        return False
-
-
-@asynccontextmanager
 async def alertmanager(http, directory, receivers_url):
     """The shipped configuration with short times, its receivers' addresses and secrets replaced and nothing else."""
     secret = directory / "secret"
@@ -118,16 +85,10 @@ async def alertmanager(http, directory, receivers_url):
     webhook["http_config"]["authorization"]["credentials_file"] = str(secret)
     path = directory / "alertmanager.yaml"
     path.write_text(yaml.safe_dump(content))
-    url = f"http://127.0.0.1:{free_port()}"
-    command = [
-        "prometheus-alertmanager",
-        f"--config.file={path}",
-        f"--storage.path={directory / 'alertmanager'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-        "--cluster.listen-address=",
-    ]
-    async with server(http, command, url) as ready:
-        yield ready
+    storage = f"--storage.path={directory / 'alertmanager'}"
+    command = ("prometheus-alertmanager", f"--config.file={path}", storage, "--cluster.listen-address=")
+    async with ready_server(http, *command) as url:
+        yield url
 
 
 @asynccontextmanager
@@ -135,22 +96,13 @@ async def prometheus(http, directory, page_url, alertmanager_url):
     """Debian's Prometheus with the generated rules at the fast pace."""
     for name, content in rule_files(FAST).items():
         (directory / name).write_text(shown(content))
-    config = {
-        "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "500ms"},
-        "rule_files": ["recording.yaml", "alerts.yaml"],
-        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]},
-        "scrape_configs": [{"job_name": "vllm", "static_configs": [{"targets": [page_url.removeprefix("http://")]}]}],
-    }
-    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    url = f"http://127.0.0.1:{free_port()}"
-    command = [
-        "prometheus",
-        f"--config.file={directory / 'prometheus.yaml'}",
-        f"--storage.tsdb.path={directory / 'prometheus'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-    ]
-    async with server(http, command, url) as ready:
-        yield ready
+    config = scraping(page_url.removeprefix("http://"), job="vllm", interval="250ms")
+    config["global"]["evaluation_interval"] = "500ms"
+    config["rule_files"] = ["recording.yaml", "alerts.yaml"]
+    alertmanagers = [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]
+    config["alerting"] = {"alertmanagers": alertmanagers}
+    async with running_prometheus(http, directory, config) as running:
+        yield running.url
 
 
 def settings_of(vllm_url, proxy_port, **more):

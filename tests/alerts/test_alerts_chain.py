@@ -4,7 +4,8 @@ import asyncio
 import re
 
 import pytest
-from chain_tools import FAST, PATIENCE, Receivers, alertmanager, free_port, prometheus, pushing_to, settings_of, traffic
+from chain_tools import FAST, PATIENCE, Receivers, alertmanager, prometheus, pushing_to, settings_of, traffic
+from debian_servers import free_port
 
 from sidecar.alerting.rules import rule_files
 from sidecar.app import running

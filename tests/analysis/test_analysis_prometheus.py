@@ -4,12 +4,11 @@ import asyncio
 import json
 import math
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from debian_servers import running_prometheus, scraping
 
 from sidecar.analysis.latency import QUANTILES
 from sidecar.analysis.quantile import histogram_quantile
@@ -17,12 +16,6 @@ from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
 
-CONFIG = """
-global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}
-scrape_configs:
-- job_name: page
-  static_configs: [targets: ["{target}"]]
-"""
 EDGE_CASES = [
     # Edges, counts at first and at last.
     ((1.0, 2.0, math.inf), (0, 0, 0), (0, 10, 10)),
@@ -71,51 +64,23 @@ def page():
 
 
 @pytest.fixture
-async def prometheus(served, http, tmp_path, unused_tcp_port):
+async def prometheus(served, http, tmp_path):
     """Queries a Prometheus that scrapes the page: ``await prometheus(expression)`` gives values by case."""
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("no prometheus on this machine")
 
     async def handler(_):
         return web.Response(body=page().encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     async with served(handler) as url:
-        config = tmp_path / "prometheus.yml"
-        config.write_text(CONFIG.format(target=url.removeprefix("http://")))
-        base = f"http://127.0.0.1:{unused_tcp_port}"
-        process = await asyncio.create_subprocess_exec(
-            binary,
-            f"--config.file={config}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address={base.removeprefix('http://')}",
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-        async def query(expression):
-            async with http.get(f"{base}/api/v1/query", params={"query": expression}) as response:
-                answer = await response.json()
-            assert answer["status"] == "success", answer
-            return {found["metric"].get("case"): float(found["value"][1]) for found in answer["data"]["result"]}
-
-        async def scraped():
-            try:
-                async with http.get(f"{base}/-/ready") as response:
-                    ready = response.status == 200
-            except OSError:
-                return None
-            return await query("last_seconds_bucket{case='0',le='+Inf'}") if ready else None
-
-        try:
+        config = scraping(url.removeprefix("http://"), interval="200ms")
+        async with running_prometheus(http, tmp_path, config) as running:
             async with asyncio.timeout(60):
-                while not await scraped():
-                    assert process.returncode is None
+                while not await running.instant("last_seconds_bucket{case='0',le='+Inf'}"):
                     await asyncio.sleep(0.05)
+
+            async def query(expression):
+                return {labels.get("case"): value for labels, value in await running.instant(expression)}
+
             yield query
-        finally:
-            process.kill()
-            await process.wait()
 
 
 @pytest.mark.servers

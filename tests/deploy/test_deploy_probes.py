@@ -1,20 +1,13 @@
 """The probes of the manifests, asked of a running sidecar."""
 
-import socket
-
 import pytest
+from debian_servers import free_port
 from deploy_tools import SIDECAR, container, environment, overlay_pod
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.settings import load_settings
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.mark.parametrize("vllm_runs", [False, True])

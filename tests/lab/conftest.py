@@ -4,22 +4,16 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+from debian_servers import free_port, running_prometheus, scraping
 from prometheus_client.parser import text_string_to_metric_families
 
 START_SECONDS = 180
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Lab:
@@ -27,7 +21,7 @@ class Lab:
 
     def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
         self._command = [str(folder / "serve"), method, *options]
-        self.port = _free_port()
+        self.port = free_port()
         self._environment = {**os.environ, "PORT": str(self.port), **environment}
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: asyncio.subprocess.Process | None = None
@@ -118,11 +112,6 @@ def samples() -> Pages:
     return Pages()
 
 
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    return _free_port
-
-
 @pytest.fixture(scope="session")
 def lab_folder() -> Path:
     folder = os.environ.get("SPECDEC_LAB")
@@ -145,43 +134,22 @@ async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path):
+def prometheus(http: aiohttp.ClientSession, tmp_path: Path):
     """Debian's Prometheus scraping one address each second; gives a function from a query to its one value."""
 
     @asynccontextmanager
     async def start(target: str) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
-        config = tmp_path / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s}\n"
-            f"scrape_configs: [{{job_name: vllm, static_configs: [{{targets: ['{target.removeprefix('http://')}']}}]}}]\n"
-        )
-        port = _free_port()
-        process = await asyncio.create_subprocess_exec(
-            "prometheus",
-            f"--config.file={config}",
-            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        config = scraping(target.removeprefix("http://"), job="vllm")
+        async with running_prometheus(http, tmp_path, config) as running:
 
             async def query(promql: str) -> float:
-                async with session.get("/api/v1/query", params={"query": promql}) as response:
-                    result = (await response.json())["data"]["result"]
+                result = await running.instant(promql)
                 assert len(result) == 1, (promql, result)
-                return float(result[0]["value"][1])
+                return result[0][1]
 
-            try:
-                async with asyncio.timeout(60):
-                    while True:
-                        with contextlib.suppress(aiohttp.ClientError, AssertionError):
-                            if await query("up") == 1:
-                                break
-                        await asyncio.sleep(0.2)
-                yield query
-            finally:
-                process.terminate()
-                await process.wait()
+            async with asyncio.timeout(60):
+                while [value for _, value in await running.instant("up")] != [1]:
+                    await asyncio.sleep(0.2)
+            yield query
 
     return start

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from debian_servers import free_port
 
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.app import running
@@ -25,9 +26,9 @@ WITHIN = 0.05
 
 
 @asynccontextmanager
-async def sidecar(vllm_url, free_port, tmp_path, source):
+async def sidecar(vllm_url, tmp_path, source, port=None):
     """A sidecar with a source; gives its page's address and where requests go."""
-    port = free_port()
+    port = port or free_port()
     environment = {
         "SPECDEC_VLLM_URL": vllm_url,
         "SPECDEC_LISTEN": "127.0.0.1:0",
@@ -63,11 +64,11 @@ async def engine_counters(samples, url):
 
 
 @pytest.mark.parametrize("source", ["proxy", "middleware"])
-async def test_exact_attribution_equals_vllms_counters_to_the_token(lab, samples, free_port, tmp_path, source):
+async def test_exact_attribution_equals_vllms_counters_to_the_token(lab, samples, tmp_path, source):
     options, environment = middleware(tmp_path) if source == "middleware" else ((), {})
     vllm = lab("draft_model", *options, **environment)
     await vllm.start()
-    async with sidecar(vllm.url, free_port, tmp_path, source) as (ours, target):
+    async with sidecar(vllm.url, tmp_path, source) as (ours, target):
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         before = await engine_counters(samples, vllm.url)
         summary = await send(target)
@@ -101,7 +102,7 @@ def acceptances(found):
 
 
 async def truth_of(lab, method, *options):
-    """Acceptance by temperature of the same traffic where vLLM tells it per request.
+    """Sums by temperature of the same traffic where vLLM tells them per request.
 
     The requests name their seeds. Without them a bucket of 50 requests differs by 0.05 and more from one run to the
     next, for what was sampled alone.
@@ -110,16 +111,22 @@ async def truth_of(lab, method, *options):
     await vllm.start()
     summary = await send(vllm.url, seeded=True)
     await vllm.kill()
-    buckets = TemperatureBuckets()
-    return {
-        buckets.label(temperature): sums.accepted_tokens / sums.draft_tokens
-        for temperature, sums in summary.acceptance.items()
-    }
+    return summary.acceptance
+
+
+def acceptances_of(sums_by_temperature, default_temperature):
+    """Their acceptance by the label of their bucket."""
+    buckets = TemperatureBuckets(default_temperature=default_temperature)
+    drafted, accepted = Counter(), Counter()
+    for temperature, sums in sums_by_temperature.items():
+        drafted[buckets.label(temperature)] += sums.draft_tokens
+        accepted[buckets.label(temperature)] += sums.accepted_tokens
+    return {label: accepted[label] / drafted[label] for label in drafted}
 
 
 @pytest.fixture(scope="session")
 def exact_runs():
-    """Acceptance by temperature of exact runs, by engine options: one run serves several tests."""
+    """Sums by temperature of exact runs, by engine options: one run serves several tests."""
     return {}
 
 
@@ -128,20 +135,17 @@ def exact_runs():
     [("proxy", ()), ("middleware", ()), ("traces", ()), ("proxy", ("--api-server-count", "2"))],
     ids=["proxy", "middleware", "traces", "two-api-servers"],
 )
-async def test_inferred_acceptance_is_within_the_bar(  # noqa: PLR0917 - fixtures
-    lab, samples, free_port, tmp_path, exact_runs, way
-):
+async def test_inferred_acceptance_is_within_the_bar(lab, samples, tmp_path, exact_runs, way):
     source, extra = way
     if extra not in exact_runs:
         exact_runs[extra] = await truth_of(lab, "draft_model", *extra)
-    truth = exact_runs[extra]
     port = free_port()
     options, environment = middleware(tmp_path) if source == "middleware" else ((), {})
     if source == "traces":
         options = ("--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces")
     vllm = lab("draft_model", *options, *extra, EXACT="0", **environment)
     await vllm.start()
-    async with sidecar(vllm.url, lambda: port, tmp_path, source) as (ours, target):
+    async with sidecar(vllm.url, tmp_path, source, port) as (ours, target):
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         await send(target, seeded=True)
 
@@ -152,10 +156,9 @@ async def test_inferred_acceptance_is_within_the_bar(  # noqa: PLR0917 - fixture
 
         found = await samples.until(ours, settled, seconds=120)
     assert found.sum("specdec_requests_total", attribution="exact") == 0
-    told = acceptances(found)
-    if source == "traces":  # a trace tells the temperature in force, which is 1.0 here
-        truth = {"1+" if label == "default" else label: acceptance for label, acceptance in truth.items()}
-    assert told == pytest.approx(truth, abs=WITHIN)
+    # A trace tells the temperature in force, which is the lab model's own 1.0 where a request names none.
+    truth = acceptances_of(exact_runs[extra], 1.0 if source == "traces" else None)
+    assert acceptances(found) == pytest.approx(truth, abs=WITHIN)
 
 
 ANSWER = {
@@ -174,10 +177,10 @@ async def text_of(url, body):
         return (await response.json())["choices"][0]["text"]
 
 
-async def test_clients_run_unchanged_through_the_proxy(lab, samples, free_port, tmp_path):
+async def test_clients_run_unchanged_through_the_proxy(lab, samples, tmp_path):
     vllm = lab()
     await vllm.start()
-    async with sidecar(vllm.url, free_port, tmp_path, "proxy") as (_, proxy):
+    async with sidecar(vllm.url, tmp_path, "proxy") as (_, proxy):
         assert await text_of(proxy, ANSWER) == await text_of(vllm.url, ANSWER)
         executable = vllm.executable()
         client = await run(str(executable.with_name("python")), "-c", OPENAI_CLIENT, f"{proxy}/v1")
@@ -217,10 +220,10 @@ print(json.dumps({"chat": chat.usage.completion_tokens, "stream": streamed.compl
 """
 
 
-async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, free_port, tmp_path):
+async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, tmp_path):
     vllm = lab()
     await vllm.start()
-    async with sidecar(vllm.url, free_port, tmp_path, "proxy") as (ours, proxy):
+    async with sidecar(vllm.url, tmp_path, "proxy") as (ours, proxy):
         body = {**ANSWER, "max_tokens": 1500, "stream": True}
         async with aiohttp.ClientSession() as session:
             response = await session.post(f"{proxy}/v1/completions", json=body)
@@ -235,18 +238,18 @@ async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, fre
         await samples.until(ours, lambda found: found.sum("specdec_proxy_exchanges_total", outcome="client_gone") == 1)
 
 
-async def test_a_sidecar_that_goes_away_harms_no_request(lab, samples, free_port, tmp_path):
+async def test_a_sidecar_that_goes_away_harms_no_request(lab, samples, tmp_path):
     options, environment = middleware(tmp_path)
     vllm = lab("draft_model", *options, **environment)
     await vllm.start()
     await send(vllm.url, 20)  # there has never been a sidecar
-    async with sidecar(vllm.url, free_port, tmp_path, "middleware") as (ours, _):
+    async with sidecar(vllm.url, tmp_path, "middleware") as (ours, _):
         await send(vllm.url, 20)
         await samples.until(ours, lambda found: found.sum("specdec_requests_total") >= 20)
         (tmp_path / "events.sock").unlink()
         await send(vllm.url, 20)
     await send(vllm.url, 20)  # it is gone
-    async with sidecar(vllm.url, free_port, tmp_path, "middleware") as (ours, _):
+    async with sidecar(vllm.url, tmp_path, "middleware") as (ours, _):
         await send(vllm.url, 20)
         await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="completed") >= 20)
 
@@ -254,11 +257,11 @@ async def test_a_sidecar_that_goes_away_harms_no_request(lab, samples, free_port
 MARKER = "xyzzy-plugh-4711"
 
 
-async def test_no_text_of_a_prompt_gets_out(lab, samples, free_port, tmp_path, caplog):
+async def test_no_text_of_a_prompt_gets_out(lab, samples, tmp_path, caplog):
     options, environment = middleware(tmp_path)
     vllm = lab("draft_model", *options, **environment)
     await vllm.start()
-    async with sidecar(vllm.url, free_port, tmp_path, "middleware") as (ours, _):
+    async with sidecar(vllm.url, tmp_path, "middleware") as (ours, _):
         for stream in (False, True):
             body = {**ANSWER, "prompt": MARKER, "echo": True, "stream": stream}
             async with (

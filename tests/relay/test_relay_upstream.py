@@ -7,16 +7,11 @@ import ssl
 import subprocess
 
 import pytest
+from debian_servers import free_port
 from relay_doubles import Clock, until
 from relay_tools import GET, HOST, OK, Proxy, answering, proxied, raw_server
 
 POST = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n{}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def test_unreachable_upstream_becomes_502_and_the_state_is_logged_once_each_way():

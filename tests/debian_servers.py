@@ -1,0 +1,84 @@
+"""Debian's servers, run for one test on free ports of this machine (``scripts/debian-tools`` installs them)."""
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+from contextlib import asynccontextmanager
+
+START_SECONDS = 60  # only a broken server needs them
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, for programs that can't take 0."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@asynccontextmanager
+async def ready_server(http, *command, port=None):
+    """Runs a server that takes ``--web.listen-address``; gives its URL once it says that it is ready."""
+    assert shutil.which(command[0]), f"{command[0]} is missing: scripts/debian-tools installs it"
+    address = f"127.0.0.1:{port or free_port()}"
+    process = await asyncio.create_subprocess_exec(
+        *command, f"--web.listen-address={address}", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while not await _ready(http, f"http://{address}"):
+                assert process.returncode is None, command[0]
+                await asyncio.sleep(0.05)
+        yield f"http://{address}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def _ready(http, url):
+    try:
+        async with http.get(f"{url}/-/ready") as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+class Prometheus:
+    """Asks a running Prometheus."""
+
+    def __init__(self, http, url):
+        self.url = url
+        self._http = http
+
+    async def instant(self, expression):
+        """The series of the moment: pairs of labels and value."""
+        data = await self.ask("query", query=expression)
+        return [(found["metric"], float(found["value"][1])) for found in data]
+
+    async def ask(self, what, **parameters):
+        """The result of one call of its API; ``what`` is query or query_range."""
+        parameters = {name: str(value) for name, value in parameters.items()}
+        async with self._http.get(f"{self.url}/api/v1/{what}", params=parameters) as response:
+            answer = json.loads(await response.read())
+        assert answer["status"] == "success", (parameters["query"], answer)
+        return answer["data"]["result"]
+
+
+@asynccontextmanager
+async def running_prometheus(http, directory, config, port=None):
+    """Prometheus with a configuration whose files are in ``directory``; it scrapes as often as ``config`` says."""
+    path = directory / "prometheus.yaml"
+    path.write_text(json.dumps(config))  # which is YAML
+    storage = directory / "prometheus"
+    command = ("prometheus", f"--config.file={path}", f"--storage.tsdb.path={storage}")
+    async with ready_server(http, *command, port=port) as url:
+        yield Prometheus(http, url)
+
+
+def scraping(*addresses, job="specdec", interval="1s"):
+    """A configuration that scrapes pages at those addresses (``host:port``)."""
+    return {
+        "global": {"scrape_interval": interval, "scrape_timeout": interval},
+        "scrape_configs": [{"job_name": job, "static_configs": [{"targets": list(addresses)}]}],
+    }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -158,7 +159,9 @@ async def test_inferred_acceptance_is_within_the_bar(lab, samples, tmp_path, exa
     assert found.sum("specdec_requests_total", attribution="exact") == 0
     # A trace tells the temperature in force, which is the lab model's own 1.0 where a request names none.
     truth = acceptances_of(exact_runs[extra], 1.0 if source == "traces" else None)
-    assert acceptances(found) == pytest.approx(truth, abs=WITHIN)
+    told = acceptances(found)
+    print({label: f"{told.get(label, math.nan):.4f} for {value:.4f}" for label, value in truth.items()})  # noqa: T201 - shown by -rP
+    assert told == pytest.approx(truth, abs=WITHIN)
 
 
 ANSWER = {

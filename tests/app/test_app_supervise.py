@@ -34,6 +34,27 @@ async def test_a_part_that_fails_is_started_again_and_counted():
     assert log.faults == ["part"]
 
 
+async def test_each_fault_of_a_part_is_logged_once():
+    log = Log()
+    runs = 0
+
+    async def fails_in_two_ways():
+        nonlocal runs
+        runs += 1
+        if runs <= 4:
+            raise RuntimeError(runs)
+        if runs <= 6:
+            raise ValueError(runs)
+
+    async with Supervisor(log, pause=0.0) as supervisor:
+        supervisor.start("part", fails_in_two_ways)
+        async with asyncio.timeout(20):
+            while runs < 7:
+                await asyncio.sleep(0)
+        assert supervisor.failures == {"part": 6}
+    assert log.faults == ["part", "part"]
+
+
 async def test_parts_end_with_the_block():
     cancelled = []
 

@@ -4,6 +4,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from sidecar.demo.engine import Engine
 from sidecar.demo.faults import Faults
@@ -15,6 +16,15 @@ from sidecar.demo.simulation import Simulation
 SHUTDOWN_SECONDS = 1.0  # requests still running at the end get no longer than this
 
 
+@web.middleware
+async def _client_may_leave(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Takes a write between a client's going and the handler's being cancelled for no error."""
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response()
+
+
 class SimulatedVllm:
     """Serves on 127.0.0.1 between ``async with``'s two ends; port 0 takes a free one, which ``url`` then names."""
 
@@ -22,7 +32,7 @@ class SimulatedVllm:
         self.options = options or SimulatorOptions()
         self._simulation = Simulation(self.options)
         self._port = port
-        app = web.Application(client_max_size=self.options.max_body_bytes)
+        app = web.Application(client_max_size=self.options.max_body_bytes, middlewares=[_client_may_leave])
         Routes(self._simulation).add_to(app)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
 

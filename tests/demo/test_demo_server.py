@@ -3,6 +3,7 @@
 import asyncio
 import json
 from io import BytesIO
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -198,3 +199,23 @@ async def test_service_endpoints_answer(client):
 def test_url_of_a_server_that_does_not_run_is_an_error():
     with pytest.raises(RuntimeError):
         _ = SimulatedVllm().url
+
+
+async def test_clients_that_leave_mid_stream_are_no_error(caplog):
+    """A write may come between a client's going and the server's hearing of it."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    body = json.dumps({"prompt": "x", "stream": True, "max_tokens": 500, "ignore_eos": True}).encode()
+    async with SimulatedVllm(FAST) as sim:
+
+        async def leave(number):
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(sim.url).port)
+            writer.write(head % len(body) + body)
+            for _ in range(number % 7 + 1):
+                await reader.readuntil(b"data: ")
+            writer.transport.abort()
+
+        await asyncio.gather(*(leave(number) for number in range(64)))
+        async with asyncio.timeout(20):
+            while sim.engine.load.running:
+                await asyncio.sleep(0.005)
+    assert [line for line in caplog.messages if "Error" in line] == []

@@ -25,6 +25,7 @@ from sidecar.analysis.attribution_estimate import (
     work_of,
 )
 from sidecar.analysis.attribution_knowledge import Knowledge
+from sidecar.analysis.attribution_ledger import Count
 from sidecar.analysis.attribution_method import Method
 from sidecar.analysis.attribution_options import AttributionOptions
 from sidecar.analysis.attribution_result import AttributedRequest, Attribution, attributed
@@ -40,6 +41,7 @@ from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import Outcome, RequestRecord, RequestStart
 
+_MANY_LOST: Final = 8
 _MOST_SETTLED: Final = 400  # requests a poll, or twice as many as came since the last one
 
 
@@ -58,6 +60,7 @@ class Attributor:
         self._known = Knowledge(self._windows, len(self._index), options)
         self._admission = Admission(options.most_requests)
         self._entered = 0  # requests since the last poll
+        self._lost = 0  # requests that got no numbers
         self._blind = False  # the source tells of ends alone
         self._over = [0.0] * len(self._index)  # steps that requests' bounds did not let through, by bucket
         self._recent: deque[Life] = deque()
@@ -72,7 +75,12 @@ class Attributor:
 
     @property
     def coverage(self) -> float | None:
-        """Draft tokens that are attributed, as a part of those counted, 0 to 1, lately; None while unknown."""
+        """Draft tokens that are attributed, as a part of those counted, 0 to 1, lately; None while unknown.
+
+        0 where vLLM drafts and too little was ever told of its requests to choose a method on.
+        """
+        if self._known.coverage is None and self._lost >= _MANY_LOST and self._known.ledger.counts[Count.DRAFTS] > 0:
+            return 0.0
         return self._known.coverage
 
     @property
@@ -97,6 +105,7 @@ class Attributor:
             self._ready.append(attributed(record, label, Attribution.EXACT, work))
         elif record.outcome is Outcome.ERROR or record.completion_tokens is None or not ordered:
             self._ready.append(attributed(record, label, Attribution.NONE))
+            self._lost += record.outcome is not Outcome.ERROR
         if record.outcome is Outcome.ERROR or not ordered:
             return  # vLLM generated nothing for it
         if len(self._recent) >= self._options.most_requests:
@@ -214,7 +223,7 @@ class Attributor:
         # A fit that begins to tell must not stop the event loop, and with it requests, for all that have waited.
         left = math.inf if at_last else max(_MOST_SETTLED, 2 * self._entered)
         for bucket, held in enumerate(self._held):
-            error = self._known.bucket_error(bucket) if held and self._known.decided else math.inf
+            error = self._known.bucket_error(bucket) if held and self._known.tells else math.inf
             while held and left > 0 and (at_last or error <= self._allowed(now - held[0].record.end)):
                 left -= 1
                 life = held.popleft()
@@ -253,6 +262,7 @@ class Attributor:
         if not self._exact(life.record) and life.record.completion_tokens is not None:
             label = self._buckets.labels[life.bucket]
             self._ready.append(attributed(life.record, label, Attribution.NONE))
+            self._lost += 1
 
     def _exact(self, record: RequestRecord) -> bool:
         return record.acceptance is not None and not self._options.infer_all

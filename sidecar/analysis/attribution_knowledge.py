@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from sidecar.analysis.attribution_drafting import Drafting
 from sidecar.analysis.attribution_estimate import Usual
@@ -12,6 +13,7 @@ from sidecar.analysis.attribution_method import (
     coverage,
     differs,
     enough,
+    holds,
     residual,
     seen_share,
     usual_wait,
@@ -20,6 +22,8 @@ from sidecar.analysis.attribution_options import AttributionOptions
 from sidecar.analysis.attribution_overhang import spread_of
 from sidecar.analysis.attribution_window import Clock, Window, Windows, accepted_by_position
 from sidecar.engine.timeline import Timeline
+
+_MOST_RESIDUAL: Final = 0.1  # of the counters' growth; in recordings that are whole it is below 0.02
 
 
 class Knowledge:
@@ -36,6 +40,7 @@ class Knowledge:
         self.method = replace(method, wait=usual_wait(method))
         self.usual = Usual()
         self.decided = False  # whether there was enough to choose the method on
+        self._checked = False  # whether there was enough since then to see what part of the traffic is seen
 
     @property
     def all_seen(self) -> bool:
@@ -51,9 +56,20 @@ class Knowledge:
         return max(tokens / drafts, 1.0) if drafts > 0 else 1.0
 
     @property
+    def tells(self) -> bool:
+        """Whether requests may be given inferred numbers: the method is chosen, holds, and its sums come out right."""
+        if not self._checked or not holds(self.method, seen_share(self.ledger.sums, self.ledger.counts)):
+            return False
+        residual = self.residual
+        return residual is None or residual < _MOST_RESIDUAL
+
+    @property
     def coverage(self) -> float | None:
         """Draft tokens that are attributed, as a part of those counted, 0 to 1; None while unknown."""
-        return coverage(self.ledger.counts, self._drafts()) if self.decided else None
+        if not self.decided:
+            return None
+        attributed = self._drafts() if self.tells else self.ledger.sums[Slot.KNOWN_DRAFTS]
+        return coverage(self.ledger.counts, attributed)
 
     @property
     def residual(self) -> float | None:
@@ -99,6 +115,7 @@ class Knowledge:
         elif not differs(chosen, before):
             self.method = chosen
         self.decided = self.decided or enough_now
+        self._checked = not changed and (self._checked or enough_now)
         if not self.method.every_step:
             self._drafting.solve()
         return changed and chosen.limit != before.limit

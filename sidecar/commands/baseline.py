@@ -40,6 +40,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except ValueError as error:
         print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
         return 2
+    if arguments.out is not None and not arguments.out.absolute().parent.is_dir():
+        print(f"--out={arguments.out}: there is no such folder", file=sys.stderr)
+        return 2
     print(f"watching for {duration:g} s", file=sys.stderr)
     models = asyncio.run(_watch(settings, duration))
     found = {model: phases for model, grown in models.items() if (phases := _phases(grown))}
@@ -65,7 +68,8 @@ def _write(text: str, out: Path | None) -> int:
     try:
         out.write_text(text)
     except OSError as error:
-        print(f"--out={out}: {error.strerror}", file=sys.stderr)
+        print(text, end="")  # what took so long to measure is not thrown away
+        print(f"--out={out}: {error.strerror}; so it is printed", file=sys.stderr)
         return 2
     print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
     return 0

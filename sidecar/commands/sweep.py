@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     print(json.dumps(as_json(result), indent=2, allow_nan=False) if arguments.json else "\n".join(text(result)))
     if interrupted:
         return _INTERRUPTED
-    return 0 if result.complete else 1
+    return 0 if result.complete and not any(level.baseline_drafts for level in result.levels) else 1
 
 
 async def _run(asked: SweepOptions, prompts: tuple[str, ...]) -> tuple[SweepResult, bool]:

@@ -61,7 +61,7 @@ class LevelSummary:
     ``speedup`` is the baseline's TPOT at the median divided by this one's, ``speedup_p99`` the same at P99,
     ``throughput_ratio`` this one's tokens a second divided by the baseline's: above 1 speculation is the faster.
     ``counted`` are vLLM's own draft tokens meanwhile; ``others``: they hold other people's requests too.
-    ``baseline_drafts``: the baseline speculates as well, so the comparison says nothing about speculation.
+    ``baseline_drafts``: the baseline speculates as well; the two say nothing about speculation and aren't compared.
     """
 
     level: Level
@@ -98,6 +98,8 @@ def level_summary(measured: Measured, baseline: Measured | None) -> LevelSummary
     """One level's numbers."""
     speed = _speed(measured)
     other = None if baseline is None else _speed(baseline)
+    drafts_too = baseline is not None and _speculation([baseline]).work.draft_tokens > 0
+    compared = None if drafts_too else other
     found = _speculation([measured])
     counted = None if measured.counted is None else measured.counted.draft_tokens
     drafted = found.work.draft_tokens
@@ -107,12 +109,12 @@ def level_summary(measured: Measured, baseline: Measured | None) -> LevelSummary
         found,
         speed,
         other,
-        _quotient(other.tpot.p50, speed.tpot.p50) if other else None,
-        _quotient(other.tpot.p99, speed.tpot.p99) if other else None,
-        _quotient(speed.tokens_per_second, other.tokens_per_second) if other else None,
+        _quotient(compared.tpot.p50, speed.tpot.p50) if compared else None,
+        _quotient(compared.tpot.p99, speed.tpot.p99) if compared else None,
+        _quotient(speed.tokens_per_second, compared.tokens_per_second) if compared else None,
         counted,
         measured.others or (mixed and measured.complete and not measured.failed),
-        baseline is not None and _speculation([baseline]).work.draft_tokens > 0,
+        drafts_too,
         all(one is None or (one.complete and one.requests) for one in (measured, baseline)),
     )
 

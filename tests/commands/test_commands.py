@@ -236,3 +236,21 @@ async def test_demo_shows_where_to_look_and_ends_by_itself(finished):
     completed, failed = [int(word) for word in out.splitlines()[-1].split() if word.isdigit()]
     assert completed > 0
     assert failed == 0
+
+
+async def test_a_baseline_that_can_not_be_written_is_told_at_once_or_printed(finished, tmp_path):
+    nowhere = tmp_path / "none" / "baseline.yaml"
+    code, out, err = await finished("baseline", "--duration", "10m", "--out", str(nowhere), SPECDEC_VLLM_URL=NOWHERE)
+    assert (code, out) == (2, "")
+    assert err == f"--out={nowhere}: there is no such folder\n"
+    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
+        traffic = Traffic(TrafficOptions(vllm.url, phases=(Phase(30, MIXED),)))
+        sending = asyncio.create_task(traffic.run())
+        code, out, err = await finished(
+            "baseline", "--duration", "3s", "--out", str(tmp_path), SPECDEC_VLLM_URL=vllm.url
+        )
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    assert code == 2
+    assert f"--out={tmp_path}: " in err
+    assert yaml.safe_load(out)["baseline"]["demo"]["tpot"]["p50"] > 0

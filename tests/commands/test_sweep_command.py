@@ -132,6 +132,9 @@ async def test_a_baseline_that_speculates_is_told():
     assert all(level.baseline_drafts for level in result.levels)
     assert any(line.startswith("--baseline-url: it speculates as well") for line in text(result))
     assert all(level["baseline_drafts"] for level in as_json(result)["levels"])
+    assert {level.speedup for level in result.levels} == {None}
+    assert {(one.pays_up_to, one.stops_at) for one in result.temperatures} == {(None, None)}
+    assert "  measured: nothing to compare" in text(result)
 
 
 async def test_stopping_keeps_what_has_ended():

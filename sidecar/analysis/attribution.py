@@ -36,6 +36,7 @@ from sidecar.analysis.attribution_window import (
     growth_between,
     occupancy,
     polls_between,
+    queue_at,
 )
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.timeline import Timeline
@@ -160,7 +161,9 @@ class Attributor:
         if not self._known.all_seen or (self._blind and not self._options.lateness):
             busy = None  # others keep the engine busy as well
         broken = any(timeline.restarted_within(start, end) for timeline in timelines)
-        self._windows.append(Window(start, end, growth, mean, busy, broken))
+        window = Window(start, end, growth, mean, busy, broken, queue_at(timelines, end))
+        self._windows.append(window)
+        self._known.ledger.opened(window)
 
     def _enter_requests(self, oldest: float, newest: float) -> None:
         """Reads the clocks off for the requests whose end the windows cover.
@@ -190,7 +193,7 @@ class Attributor:
             return  # already given out; its steps show as unseen traffic
         steps = steps_of(life, known.method)
         if steps is not None:
-            steps = Steps(bounded(steps.count, life), steps.error)
+            steps = replace(steps, count=bounded(steps.count, life))
             work = work_of(life, steps, known.share(life.bucket), known.usual)
             start = life.taken if record.first_token is None else record.first_token
             known.ledger.spread(amounts_of(life, steps, work, known.method), start, record.end)
@@ -241,7 +244,7 @@ class Attributor:
 
     def _give(self, life: Life) -> None:
         steps = steps_of(life, self._known.method)
-        if steps is None:
+        if steps is None or steps.doubtful:
             self._lose(life)
             return
         count = steps.count

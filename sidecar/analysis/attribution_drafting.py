@@ -20,6 +20,9 @@ from sidecar.analysis.least_squares import LeastSquares, Solution
 
 _UNSEEN: Final = 0.1  # of a window's steps: less than that is the noise of spreading requests over windows
 _ENOUGH_WINDOWS: Final = 20  # fewer, and the standard errors mean little themselves
+# Seconds. What is off in one window is off in the next as well, since requests' steps are spread evenly over their
+# lives: taken as observations of their own, short windows would make the errors look smaller than they are.
+_OBSERVATION: Final = 1.0
 _RESCALE: Final = (0.8, 1.25)
 
 
@@ -32,13 +35,14 @@ class Drafting:
         self._fit = LeastSquares(buckets + 1, most=1.0)  # the last unknown is the traffic that no one told of
         self._columns = [0.0] * (buckets + 1)
         self._target = 0.0
+        self._row: dict[int, float] = {}  # of the windows since the last observation, as are the next two
+        self._row_target = self._row_seconds = 0.0
         self._solution = Solution((0.0,) * (buckets + 1), (math.inf,) * (buckets + 1))
         self._scale = 1.0
 
     def observe(self, window: Window, brought: Sequence[float], tokens_per_draft: float) -> None:
         """Adds a closed window; ``tokens_per_draft`` is K."""
         keep = math.exp(-window.seconds / self._memory)
-        self._fit.fade(keep)
         growth = window.growth
         counted = growth.drafts - growth.accepted / tokens_per_draft
         target = counted - brought[Slot.KNOWN_DRAFTS] + brought[Slot.KNOWN_ACCEPTED] / tokens_per_draft
@@ -49,8 +53,17 @@ class Drafting:
         self._target = self._target * keep + target
         self._columns = [column * keep + row.get(index, 0.0) for index, column in enumerate(self._columns)]
         if row:
+            self._row = {index: self._row.get(index, 0.0) + row.get(index, 0.0) for index in self._row.keys() | row}
+            self._row_target += target
+        self._row_seconds += window.seconds
+        # Polls are not quite as far apart as they should be.
+        if self._row_seconds < 0.9 * _OBSERVATION:
+            return
+        self._fit.fade(math.exp(-self._row_seconds / self._memory))
+        if self._row:
             # Steps draft or not by chance, so the variance of a window grows with its steps.
-            self._fit.add(row, target, 1 / max(sum(row.values()), 1.0))
+            self._fit.add(self._row, self._row_target, 1 / max(sum(self._row.values()), 1.0))
+        self._row, self._row_target, self._row_seconds = {}, 0.0, 0.0
 
     def solve(self) -> None:
         """Works the shares out anew, so that they add up to what vLLM counted."""

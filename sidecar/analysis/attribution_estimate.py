@@ -1,5 +1,6 @@
 """One request's steps, drafts and accepted tokens, from its own life and vLLM's counters over it."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +12,9 @@ from sidecar.requests.record import Outcome, RequestRecord
 
 _ENOUGH_DRAFTS: Final = 20
 _ROUNDING: Final = 1 + 1e-9
-_TELLING: Final = 0.07  # standard error of a request's acceptance above which it has no ratio of its own
+_TELLING: Final = 0.055  # standard error of a request's acceptance above which it has no ratio of its own
 _MOST_DOUBT: Final = 0.1  # of a request's time
-_LAST_STEP_ERROR: Final = 0.6  # of the expected overhang
+_LAST_STEP_ERROR: Final = 1.0  # of the expected overhang
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Life:
         return None if tokens is None else float(max(tokens - self.record.choices, 0))
 
     @property
+    def doubtful(self) -> bool:
+        """Whether it may have been another one that was taken up then; of both together the time is right."""
+        return self.doubt > _MOST_DOUBT * (self.record.end - self.record.start)
+
+    @property
     def silent(self) -> bool:
         """Whether no one saw its first token."""
         return self.record.first_token is None
@@ -51,10 +57,11 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps after the first, and the standard error of that number."""
+    """Steps after the first, and the standard error of that number; ``doubtful``: good for sums alone."""
 
     count: float
     error: float
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +129,13 @@ def steps_of(life: Life, method: Method) -> Steps | None:
 
 
 def _by_clock(life: Life, method: Method, tokens: float) -> Steps | None:
-    error = max(0.7 + 1.3 * life.poll + (0.5 if method.limit is not None else 0.0), method.wait_error)
+    polls = 0.7 + 1.3 * life.poll + (0.5 if method.limit is not None else 0.0)
+    error = max(polls, method.clock_error, method.wait_error)
     if life.ticks is None or (error > tokens / 2 and tokens > 0):
         return None  # the polls are too far apart for a request this short
     if life.ticks_from_first is not None and method.clock is Clock.STEPS:
         return Steps(life.ticks_from_first[Clock.STEPS] + USUAL_LAG, error)
-    if life.doubt > _MOST_DOUBT * (life.record.end - life.record.start):
-        return None
-    return Steps(life.ticks[method.clock] - method.wait - 1, error)
+    return Steps(life.ticks[method.clock] - method.wait - 1, error, life.doubtful)
 
 
 def bounded(count: float, life: Life) -> float:
@@ -157,7 +163,7 @@ def work_of(life: Life, steps: Steps, share: float, usual: Usual) -> Work:
     error = steps.error * (1 - rate + rate * share * (most + 1))
     # The usual number of drafts, not the one found: that would pick the requests whose drafts were overestimated.
     expected = most * max(tokens * usual.drafts_per_token, 1.0)
-    telling = error + overhang * _LAST_STEP_ERROR <= _TELLING * expected
+    telling = math.hypot(error, overhang * _LAST_STEP_ERROR) <= _TELLING * expected
     return Work(drafts, accepted, accepted - base, error, telling)
 
 

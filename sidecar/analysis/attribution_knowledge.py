@@ -39,6 +39,7 @@ class Knowledge:
         method = Method(clock=Clock.SHARED if options.several_api_servers else Clock.STEPS)
         self.method = replace(method, wait=usual_wait(method))
         self.usual = Usual()
+        self._residual_before: float | None = None  # under the method before, until this one has sums of its own
         self.decided = False  # whether there was enough to choose the method on
         self._checked = False  # whether there was enough since then to see what part of the traffic is seen
 
@@ -74,7 +75,11 @@ class Knowledge:
     @property
     def residual(self) -> float | None:
         """How far requests' sums are off the counters, as a part of these; None while unknown."""
-        return residual(self.ledger.sums, self.ledger.counts, self._drafts()) if self.decided else None
+        if not self.decided:
+            return None
+        if self.ledger.counts[Count.DRAFTS] <= 0:
+            return self._residual_before
+        return residual(self.ledger.sums, self.ledger.counts, self._drafts())
 
     def share(self, bucket: int) -> float:
         """The share of a bucket's spare steps (``Drafting``) that draft."""
@@ -109,6 +114,7 @@ class Knowledge:
         changed = differs(chosen, before) and not (at_last and self.decided)
         # What was summed up under another method would be taken for this one's.
         if changed:
+            self._residual_before = self.residual
             self.method = replace(chosen, wait=usual_wait(chosen), wait_error=0.0)
             self.ledger.restart(at)
             self._drafting = Drafting(self._buckets, self._options.memory)

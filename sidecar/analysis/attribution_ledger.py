@@ -56,8 +56,10 @@ class Count(IntEnum):
     EMITTED = 4
     STEPS = 5
     WINDOWS = 6
-    FULL = 7  # windows of at least 5 steps that ran as many requests as the fullest ones
-    BUSY = 8  # windows of at least 5 steps
+    FULL = 7  # windows at whose end requests waited; where vLLM does not tell, those that ran as many as the fullest
+    BUSY = 8  # windows with steps, and with at least 5 of them where vLLM does not tell who waits
+    CHANGED = 9  # how many steps more or less windows had than at the rate of the one before
+    NEIGHBOURS = 10  # windows with steps that followed on such ones
 
 
 _LEAST_STEPS: Final = 5
@@ -76,7 +78,8 @@ class Ledger:
         self._from = 0.0  # windows that start earlier do not count
         self.sums = [0.0] * self._size
         self.counts = [0.0] * len(Count)
-        self.most_running = 0.0  # requests at once, over the steps of a window; faded
+        self._rate: float | None = None  # steps a second of the window before, in the time with requests
+        self.most_running = 0.0  # requests at once, while others waited; faded
         self.waiting = 0.0  # steps that requests waited in, over the last seconds
         self.stayed = 0.0  # steps that they were there for in all
         self.arrivals = 0.0  # requests in the same time
@@ -101,12 +104,24 @@ class Ledger:
             begin.rates[slot] = begin.rates.get(slot, 0.0) + rate
             last.rates[slot] = last.rates.get(slot, 0.0) - rate
 
+    def opened(self, window: Window) -> None:
+        """Takes in how many requests run and wait at the end of a new window, which is known before it is closed."""
+        running, waiting = window.queue or (0.0, 0.0)
+        if window.broken:
+            self.most_running = 0.0  # a vLLM that began anew may run another number
+        if waiting > 0:
+            self._ran(running, window.seconds)
+
+    def _ran(self, running: float, seconds: float) -> None:
+        # An exact maximum would hold on to what was before for ever.
+        fade = (1 - math.exp(-seconds / self._memory)) / 4
+        self.most_running = max(self.most_running * (1 - fade), running)
+
     def restart(self, at: float) -> None:
-        """Forgets all sums; the windows that start before ``at`` do not count any more."""
+        """Forgets all sums but ``most_running``; the windows that start before ``at`` do not count any more."""
         self._from = at
         self.sums = [0.0] * self._size
         self.counts = [0.0] * len(Count)
-        self.most_running = 0.0
         self.waiting = self.stayed = self.arrivals = 0.0
 
     def close(self, until: float, observe: Callable[[Window, list[float]], None]) -> None:
@@ -134,14 +149,13 @@ class Ledger:
         keep = math.exp(-window.seconds / self._memory)
         growth = window.growth
         steps = growth.steps or 0.0
-        busy = steps >= _LEAST_STEPS
-        running = growth.emitted / steps if busy else 0.0
-        # An exact maximum would hold on to one odd window for ever.
-        self.most_running = max(self.most_running * (1 - (1 - keep) / 4), running)
-        full = busy and running > self.most_running * 0.9
+        busy, full = self._occupied(window, steps)
+        # Where none wait, a request's time and its steps differ by how the steps were spread over the window alone.
+        waited = brought[Slot.STAY] - growth.emitted if full else 0.0
+        changed, neighbours = self._changed(window)
         lately = math.exp(-window.seconds / _LATELY)
-        self.waiting = self.waiting * lately + brought[Slot.STAY] - growth.emitted
-        self.stayed = self.stayed * lately + brought[Slot.STAY]
+        self.waiting = self.waiting * lately + waited
+        self.stayed = self.stayed * lately + growth.emitted + waited
         self.arrivals = self.arrivals * lately + brought[Slot.REQUESTS]
         counted = (
             growth.drafts,
@@ -153,9 +167,27 @@ class Ledger:
             1.0,
             float(full),
             float(busy),
+            changed,
+            neighbours,
         )
         self.sums = [total * keep + value for total, value in zip(self.sums, brought, strict=True)]
         self.counts = [total * keep + value for total, value in zip(self.counts, counted, strict=True)]
+
+    def _occupied(self, window: Window, steps: float) -> tuple[bool, bool]:
+        """Whether a window counts at all, and whether requests had to wait in it."""
+        if window.queue is not None:
+            return steps > 0, steps > 0 and window.queue[1] > 0
+        busy = steps >= _LEAST_STEPS
+        running = window.growth.emitted / steps if busy else 0.0
+        self._ran(running, window.seconds)
+        return busy, busy and running > self.most_running * 0.9
+
+    def _changed(self, window: Window) -> tuple[float, float]:
+        before, busy, steps = self._rate, window.busy_seconds, window.clock[Clock.STEPS]
+        self._rate = steps / busy if steps > 0 and busy > 0 else None
+        if before is None or self._rate is None:
+            return 0.0, 0.0
+        return abs(self._rate - before) * busy, 1.0
 
 
 def _enter(window: Window, amounts: Mapping[int, float], share: float) -> None:

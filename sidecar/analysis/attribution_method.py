@@ -26,6 +26,8 @@ _USUAL_WAIT_SHARED: Final = -0.9
 _TRUST_IN_USUAL: Final = 5  # requests that this is worth
 USUAL_LAG: Final = 0.7  # steps: the first event comes that much after its step was counted (recordings)
 _EVERY_STEP: Final = (0.96, 0.98)  # share of steps that draft, below and above which the answer changes
+# Steps are taken as even from poll to poll. Where they change from one poll interval to the next, they do within one.
+_UNEVEN: Final = 0.4  # of that change (recordings)
 _LONG_WAIT: Final = 4.0  # steps: more is a queue
 _SHORT_WAIT: Final = 2.5  # steps: less is none, even where few requests are seen
 _LONG_WAIT_SHARE: Final = 0.08  # of the time that requests are there for
@@ -38,13 +40,14 @@ _PARTLY_SEEN: Final = 0.7  # with less, what differs in the traffic that is not 
 class Method:
     """How steps and drafts are counted.
 
-    ``events``: a streamed event is a step. ``wait``: steps from being taken up
-    to the one that gives the first token, without that one; ``wait_error``: how far single requests are off it.
-    ``every_step``: each step after the first one drafts. ``limit``: how many requests run at once; None where none
-    has to wait.
+    ``clock_error``: how far a clock is off within a poll interval, in steps. ``events``: a streamed event is a step.
+    ``wait``: steps from being taken up to the one that gives the first token, without that one; ``wait_error``: how
+    far single requests are off it. ``every_step``: each step after the first one drafts. ``limit``: how many requests
+    run at once; None where none has to wait.
     """
 
     clock: Clock = Clock.STEPS
+    clock_error: float = 0.0
     events: bool = True
     wait: float = _USUAL_WAIT
     wait_error: float = 0.0
@@ -111,10 +114,7 @@ def holds(method: Method, share: float) -> bool:
 
 def differs(one: Method, other: Method) -> bool:
     """Whether sums collected under one method mean nothing under the other."""
-    if (one.limit is None) != (other.limit is None):
-        return True
-    limits = abs((one.limit or 0) - (other.limit or 0)) > 1
-    return limits or one.clock is not other.clock or one.events != other.events
+    return one.limit != other.limit or one.clock is not other.clock or one.events != other.events
 
 
 def choose(ledger: Ledger, now: Method, *, counted_once: bool = True) -> Method:
@@ -128,7 +128,8 @@ def choose(ledger: Ledger, now: Method, *, counted_once: bool = True) -> Method:
     steps = counts[Count.STEPS] > 0 and counted_once
     method = replace(_counting(sums, counts, now, steps=steps), every_step=_every_step(sums, counts, now))
     wait, error = _wait(sums, counts, usual_wait(method))
-    return replace(method, wait=wait, wait_error=error, limit=_limit(ledger, method))
+    method = replace(method, clock_error=_clock_error(counts), wait=wait, wait_error=error)
+    return replace(method, limit=_limit(ledger, method))
 
 
 def _counting(sums: Sequence[float], counts: Sequence[float], now: Method, *, steps: bool) -> Method:
@@ -188,6 +189,10 @@ def _wait(sums: Sequence[float], counts: Sequence[float], usual: float) -> tuple
         if seen_share(sums, counts) <= _MOSTLY_SEEN and waited < _SHORT_WAIT * requests:
             requests = waited = 0.0
     return (waited + _TRUST_IN_USUAL * usual) / (requests + _TRUST_IN_USUAL), error
+
+
+def _clock_error(counts: Sequence[float]) -> float:
+    return _UNEVEN * counts[Count.CHANGED] / counts[Count.NEIGHBOURS] if counts[Count.NEIGHBOURS] > 0 else 0.0
 
 
 def _limit(ledger: Ledger, method: Method) -> int | None:

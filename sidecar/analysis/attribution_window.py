@@ -49,6 +49,7 @@ class Window:
     """The time between two polls. Each ``Clock`` stands at ``before`` at its start and goes ``clock`` in it.
 
     ``busy`` are the parts with a request in flight; None: all of it. In a ``broken`` window vLLM restarted.
+    ``queue``: requests running and waiting at its end, as vLLM has it; None where it does not tell.
     ``values`` and ``rates`` are what requests brought into it (``attribution_ledger``).
     """
 
@@ -58,6 +59,7 @@ class Window:
     in_flight: float  # mean number of requests
     busy: tuple[Interval, ...] | None
     broken: bool
+    queue: tuple[float, float] | None = None
     before: tuple[float, float] = (0.0, 0.0)
     clock: tuple[float, float] = field(init=False)
     restarts_before: int = 0
@@ -73,8 +75,13 @@ class Window:
         """From poll to poll."""
         return self.end - self.start
 
+    @property
+    def busy_seconds(self) -> float:
+        """How long a request was in flight."""
+        return self.seconds if self.busy is None else sum(end - start for start, end in self.busy)
+
     def __post_init__(self) -> None:
-        busy = self.seconds if self.busy is None else sum(end - start for start, end in self.busy)
+        busy = self.busy_seconds
         shared = self.growth.emitted * busy / max(self.in_flight * self.seconds, busy)
         self.clock = (shared if self.growth.steps is None else self.growth.steps), shared
 
@@ -105,6 +112,12 @@ def growth_between(timelines: Sequence[Timeline], start: float, end: float) -> G
     known = any(timeline.value_at(Counter.STEPS, end) is not None for timeline in timelines)
     steps = stepped / running if running > 0 else 0.0
     return Growth(drafts, tokens, accepted, generated, steps if known else None)
+
+
+def queue_at(timelines: Sequence[Timeline], at: float) -> tuple[float, float] | None:
+    """Requests running and waiting, of all engines together; None where none of them tells."""
+    told = [queue for timeline in timelines if (queue := timeline.queue_at(at)) is not None]
+    return (sum(running for running, _ in told), sum(waiting for _, waiting in told)) if told else None
 
 
 _COUNTERS: Final = (

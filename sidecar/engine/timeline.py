@@ -6,10 +6,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from sidecar.engine.continuation import Totals
-from sidecar.engine.names import Counter
+from sidecar.engine.names import Counter, Gauge
 
 _COLUMNS = {counter: column for column, counter in enumerate(Counter)}
-_FIRST_POSITION = len(_COLUMNS)
+_RUNNING = len(_COLUMNS)
+_WAITING = _RUNNING + 1
+_FIRST_POSITION = _WAITING + 1
 _PRUNE = 64  # readings dropped at once: dropping from the front of a list moves the rest
 
 
@@ -57,6 +59,8 @@ class Timeline:
             self._restarts.append(at)
         counters = totals.engine.counters
         row = array("d", (counters.get(counter, math.nan) for counter in Counter))
+        gauges = totals.engine.gauges
+        row.extend(gauges.get(gauge, math.nan) for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
         row.extend(totals.engine.accepted_per_position)
         self._times.append(at)
         self._rows.append(row)
@@ -88,6 +92,14 @@ class Timeline:
                 return ()
             grown.append(after - before)
         return tuple(grown)
+
+    def queue_at(self, at: float) -> tuple[float, float] | None:
+        """Requests running and waiting at the last reading up to a moment; None where vLLM did not tell."""
+        index = bisect_right(self._times, at) - 1
+        if index < 0:
+            return None
+        running, waiting = self._cell(index, _RUNNING), self._cell(index, _WAITING)
+        return None if running is None or waiting is None else (running, waiting)
 
     def restarted_within(self, start: float, end: float) -> bool:
         """Whether vLLM restarted after ``start`` and not after ``end``."""

@@ -65,7 +65,7 @@ def eventually():
     """Waits until a condition holds; fails after a time that only a broken program needs."""
 
     async def wait(condition):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition():
                 await asyncio.sleep(0.005)
 

@@ -33,7 +33,7 @@ def sidecar(http, samples_of):
             return samples_of(answer.body.decode())
 
         async def until(self, condition):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not condition(samples := await self()):
                     await asyncio.sleep(0.01)
             return samples

@@ -125,8 +125,9 @@ async def test_up_is_0_within_two_intervals_of_a_hang(vllm, sidecar, is_up):
 )
 async def test_fault_is_counted_logged_once_and_passes(fault, measures, reason, *, vllm, sidecar, is_up):
     key = ("specdec_scrape_errors_total", frozenset({("reason", reason)}))
+    timeout = "500ms" if reason == "timeout" else "60s"
     with capture_logs() as logs:
-        async with sidecar(vllm.url, scrape_timeout="500ms", scrape_backoff_max="100ms") as page:
+        async with sidecar(vllm.url, scrape_timeout=timeout, scrape_backoff_max="100ms") as page:
             await page.until(is_up)
             vllm.faults.set(fault, **measures)
             down = await page.until(lambda samples: samples[key] >= 2)

@@ -46,7 +46,7 @@ class Page(dict):
 @pytest.fixture
 def read(http, samples_of):
     async def until(url, condition=lambda _: True):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 async with http.get(f"{url}/metrics", headers={"Accept-Encoding": "identity"}) as response:
                     page = Page(samples_of(await response.text()))

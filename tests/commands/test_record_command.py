@@ -35,7 +35,7 @@ async def recorded(folder, simulator=None, **options):
 
 async def live_status(settings, requests):
     """The status once that many requests are attributed."""
-    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+    async with aiohttp.ClientSession() as http, asyncio.timeout(120):
         while True:
             async with http.get(f"http://{settings.listen}/api/v1/status") as response:
                 models = (await response.json())["targets"][0]["requests"]["models"]
@@ -115,7 +115,7 @@ async def test_a_full_recording_ends_and_the_traffic_goes_on(tmp_path):
     log = Log()
     async with recorded(tmp_path, max_bytes=30_000, log=log) as settings:
         sent = await traffic(settings, 60)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not log.lines:
                 await asyncio.sleep(0.01)
         again = await traffic(settings, 10)
@@ -154,7 +154,7 @@ async def sent_through(program, folder, vllm, requests, **environment):
     given = sidecar_settings(vllm.url, **environment)
     settings = load_settings(None, given)
     async with program("record", "--out", str(folder), **given) as process:
-        async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+        async with aiohttp.ClientSession() as http, asyncio.timeout(120):
             ready = False
             while not ready:
                 await asyncio.sleep(0.02)
@@ -179,7 +179,7 @@ async def test_ctrl_c_leaves_a_recording_that_can_be_replayed(tmp_path, program)
 
 async def test_a_kill_leaves_what_was_written_until_then(tmp_path, program):
     async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm, sent_through(program, tmp_path, vllm, 40) as process:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (tmp_path / "requests.jsonl.gz").stat().st_size:
                 await asyncio.sleep(0.02)
         process.kill()

@@ -72,13 +72,13 @@ async def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with recorder(tmp_path, every=0.01, log=log) as one:
         one.request(record_of())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not one.written:
                 await asyncio.sleep(0.005)
         resource.setrlimit(resource.RLIMIT_FSIZE, (one.written + 10, before[1]))
         try:
             one.request(record_of())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not log.lines:
                     await asyncio.sleep(0.005)
             one.request(record_of())
@@ -98,7 +98,7 @@ async def test_the_event_loop_never_encodes_nor_writes(tmp_path):
 
     async with recorder(tmp_path, every=0.005) as one:
         one.page(1.0, 2.0, Page(b"during\n"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not one.written:
                 await asyncio.sleep(0.005)
         one.page(2.0, 3.0, Page(b"at the end\n"))

@@ -84,7 +84,7 @@ async def test_a_running_sidecar(capsys):
 
 async def _reported(capsys, settings, condition):
     """The JSON report once its rows are as wanted."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             assert await asyncio.to_thread(command, "report", "--format", "json", LISTEN=str(settings.listen)) == 0
             out = capsys.readouterr().out

@@ -95,7 +95,7 @@ class Pages:
             for sample in family.samples
         )
 
-    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 30) -> Samples:
+    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 120) -> Samples:
         found = Samples()
         try:
             async with asyncio.timeout(seconds):

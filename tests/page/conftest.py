@@ -26,7 +26,7 @@ class Tab:
     async def call(self, method, **parameters):
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 message = await self._socket.receive_json()
                 if message.get("id") == number:
@@ -50,7 +50,7 @@ class Tab:
         return result["result"].get("value")
 
     async def until(self, expression):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not await self.value(expression):
                 await asyncio.sleep(0.05)
 

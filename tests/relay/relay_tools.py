@@ -75,7 +75,7 @@ class Client:
 
     async def closed(self) -> bytes:
         """What still comes until the relay closes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             return await self.reader.read()
 
     def kill(self) -> None:

@@ -51,7 +51,7 @@ async def test_client_that_closes_is_an_abort_only_before_the_last_event(path, l
         client = await proxy.client()
         request = b"POST " + path.encode() + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 15\r\n\r\n"
         await client.send(request + b'{"stream":true}')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await client.reader.readuntil(events[-1])
         client.writer.close()
         await until(lambda: sink.records)

@@ -69,7 +69,7 @@ async def guarded(**options):
 async def ended(reader):
     """Everything that comes until the connection ends, however it ends."""
     data = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while True:
             try:
                 piece = await reader.read(65_536)
@@ -81,7 +81,7 @@ async def ended(reader):
 
 
 async def response(reader):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
         return head.split(b" ")[1] + b" " + await reader.readexactly(length)

@@ -81,6 +81,46 @@ def test_alertmanager_takes_the_configuration(tmp_path):
     assert amtool("check-config", str(tmp_path / CONFIG.name)).returncode != 0
 
 
+def rendered(directory, *alerts):
+    """The title and the text of one notification, as lines; each alert is its labels, and all have a namespace."""
+    labels = [{"alertname": "SpecDecodeVLLMDown", "namespace": "llm"} | alert for alert in alerts]
+    common = dict(set.intersection(*(set(one.items()) for one in labels)))
+    data = {
+        "status": "firing",
+        "groupLabels": {"alertname": "SpecDecodeVLLMDown", "namespace": "llm"},
+        "commonLabels": common,
+        "commonAnnotations": {"summary": "vLLM does not answer"},
+        "alerts": [
+            {"status": "firing", "labels": one, "annotations": {"description": "It is down."}} for one in labels
+        ],
+    }
+    path = directory / "data.json"
+    path.write_text(json.dumps(data))
+    text = '{{ template "specdec.title" . }}\n{{ template "specdec.text" . }}'
+    done = amtool(
+        "template", "render", f"--template.glob={CONFIG.parent}/templates/*.tmpl", f"--template.text={text}",
+        f"--template.data={path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    title, *lines = done.stdout.splitlines()
+    return title, [line.strip() for line in lines if line.strip()]
+
+
+@pytest.mark.servers
+def test_a_page_names_the_pod_and_the_vllm(tmp_path):
+    alert = {"pod": "vllm-7d9c4b-x2x9z", "target": "b", "severity": "critical"}
+    title, text = rendered(tmp_path, alert)
+    assert title == "[1] vLLM does not answer in llm, pod vllm-7d9c4b-x2x9z, target b"
+    assert text == ["It is down.", "pod=vllm-7d9c4b-x2x9z target=b namespace=llm severity=critical"]
+
+
+@pytest.mark.servers
+def test_each_alert_of_a_page_names_its_own_pod_and_nothing_that_it_has_not(tmp_path):
+    title, text = rendered(tmp_path, {"pod": "one", "severity": "critical"}, {"pod": "two"}, {})
+    assert title == "[3] vLLM does not answer in llm"
+    assert text[1::2] == ["pod=one namespace=llm severity=critical", "pod=two namespace=llm", "namespace=llm"]
+
+
 @pytest.mark.servers
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_each_severity_reaches_its_receiver(alert):

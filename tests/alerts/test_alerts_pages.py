@@ -11,6 +11,7 @@ import yaml
 from alert_tools import RULES
 
 from sidecar.alerting.catalogue import catalogue
+from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.tree import leaves
 
@@ -18,6 +19,7 @@ RUNBOOKS = RULES / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("*.md"))
 CONFIG = RULES / "alertmanager" / "alertmanager.yaml"
 DASHBOARDS = RULES.parent / "dashboards"
+RECORDED = RULES.parent / "tests" / "data" / "pages"
 ALERTS = catalogue()
 
 
@@ -51,6 +53,18 @@ def test_panels_are_on_a_dashboard(page):
     titles = {one["title"] for panel in panels for one in [panel, *panel.get("panels", [])]}
     for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", page.read_text()):
         assert " ".join(title.split()) in titles
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [EXPLANATIONS[Limitation.V0_COUNTERS], (RUNBOOKS / "SpecDecodeNotJudged.md").read_text()],
+    ids=["limitation", "runbook"],
+)
+def test_no_version_is_advised_that_still_has_the_v0_engine(advice):
+    recorded = (re.match(r"vllm-(\d+)\.(\d+).*-v0", path.name) for path in RECORDED.iterdir())
+    newest = max((int(found[1]), int(found[2])) for found in recorded if found)
+    advised = re.search(r"vLLM (\d+)\.(\d+) or\s+later, or `?VLLM_USE_V1=1", advice)
+    assert (int(advised[1]), int(advised[2])) == (newest[0], newest[1] + 1)
 
 
 @pytest.mark.servers

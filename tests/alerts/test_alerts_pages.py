@@ -36,15 +36,30 @@ def test_page_says_what_someone_at_night_needs(page):
     assert f"Severity: {severity}." in text
 
 
+def anchors(path):
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", [*PAGES, RULES / "README.md"], ids=lambda page: page.stem)
 def test_links_and_settings_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert (page.parent / target).is_file(), target
+        path, _, anchor = target.partition("#")
+        assert (page.parent / path).is_file(), target
+        assert not anchor or anchor in anchors(page.parent / path), target
     for name in re.findall(r"`thresholds\.(\w+)`", text):
         assert name in Thresholds.model_fields, name
     for name in re.findall(r"\bSPECDEC_[A-Z_]+[A-Z]", text):
         assert name in {leaf.variable for leaf in leaves()}, name
+
+
+def test_the_runbook_on_lost_events_leads_to_the_reasons():
+    text = (RUNBOOKS / "SpecDecodeEventsDropped.md").read_text()
+    assert "](../../docs/metrics.md#why-request-events-are-dropped)" in text
+    for named in ("request_too_large", "reply_too_large", "proxy.observe_bytes"):
+        assert f"`{named}`" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -37,8 +37,8 @@ def trust() -> Section:
     events = over_time(
         "Events: told and lost",
         "Finished requests that the source told of, and events that were lost or refused, by reason.",
-        "Any loss makes coverage fall. Look up the reason in docs; a full queue or socket means that the sidecar is "
-        "starved of CPU.",
+        "Any loss makes coverage fall. docs/metrics.md says of each reason what to do; a full queue means that the "
+        "sidecar is starved of CPU.",
         [
             Query(total("source", metrics.REQUEST_EVENTS), "told {{source}}"),
             Query(total("source, reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{source}} {{reason}}", Style.LIMIT),
@@ -73,7 +73,7 @@ def _limitations() -> table.Panel:
         "What vLLM's page does not tell",
         (
             "What can't be known of an engine from its page, so what is missing above and why. Empty is well.",
-            "Most go away with a newer vLLM or another of its flags; docs name each.",
+            "Most go away with a newer vLLM or another of its flags; docs/metrics.md says which.",
         ),
         [Label("instance"), Label("model_name"), Label("limitation")],
         [Value(f"{worst('instance, model_name, limitation', series(metrics.ENGINE_LIMITATION))} == 1", "Holds", COUNT)],

@@ -16,7 +16,7 @@ OF_POD: Final = ("job", "instance", "model_name")  # what the dashboard narrows 
 
 Condition = Callable[[Look], Iterable[Finding]]
 
-_PLACE = re.compile(r"\{(\w+)(?::([%sgd]))?\}", re.ASCII)
+_PLACE = re.compile(r"\{(\w+)(?::([%sgd])|\|([^{}]+))?\}", re.ASCII)
 _TEMPLATE_FORMS = {"%": "humanizePercentage", "s": "humanizeDuration", "g": 'printf "%.3g"', "d": 'printf "%.0f"'}
 
 
@@ -49,10 +49,10 @@ class Links:
 class Alert:
     """One alert. ``wait`` is how long its condition has to hold, ``keep`` how long it lasts after that: seconds.
 
-    ``linked`` are the labels that the dashboard's link selects by. ``description`` quotes labels as ``{model_name}``,
-    the value as ``{value:%}``, readings as ``{threshold:%}``; the forms are ``%`` (of a share), ``s`` (of seconds),
-    ``g`` and ``d``. ``condition`` is ``expr`` over the sidecar's own state, for the direct push; None where one
-    sidecar's present can't tell.
+    ``linked`` are the labels that the dashboard's link selects by, as far as they are there. ``description`` quotes
+    labels as ``{model_name}``, or ``{instance|any}`` with what to say where there is none, the value as ``{value:%}``,
+    readings as ``{threshold:%}``; the forms are ``%`` (of a share), ``s`` (of seconds), ``g`` and ``d``. ``condition``
+    is ``expr`` over the sidecar's own state, for the direct push; None where one sidecar's present can't tell.
     """
 
     name: str
@@ -74,10 +74,10 @@ def threshold_reading(name: str) -> Reading:
 
 def rule_annotations(alert: Alert, links: Links) -> dict[str, str]:
     """The annotations as Prometheus expands them."""
-    variables = "&".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}" for name in alert.linked)
+    variables = "".join(_variable(name, "&" if index else "") for index, name in enumerate(alert.linked))
     return {
         "summary": alert.summary,
-        "description": _PLACE.sub(lambda place: _templated(alert, place[1], place[2]), alert.description),
+        "description": _PLACE.sub(lambda place: _templated(alert, *place.groups()), alert.description),
         "runbook_url": f"{links.runbooks}/{alert.name}.md",
         "dashboard_url": f"{links.dashboards}{DASHBOARD}" + (f"?{variables}" if variables else ""),
     }
@@ -87,15 +87,22 @@ def finding_annotations(alert: Alert, finding: Finding, runbooks: str) -> dict[s
     """The same with a finding's labels and numbers in them; no dashboard, since there is no Prometheus behind it."""
     return {
         "summary": alert.summary,
-        "description": _PLACE.sub(lambda place: _filled(finding, place[1], place[2]), alert.description),
+        "description": _PLACE.sub(lambda place: _filled(finding, *place.groups()), alert.description),
         "runbook_url": f"{runbooks}/{alert.name}.md",
     }
 
 
-def _templated(alert: Alert, name: str, form: str | None) -> str:
+def _variable(name: str, separator: str) -> str:
+    """A dashboard's variable; an empty one would select nothing, so without the label it is left out."""
+    return f"{{{{ with $labels.{name} }}}}{separator}var-{name}={{{{ . | urlquery }}}}{{{{ end }}}}"
+
+
+def _templated(alert: Alert, name: str, form: str | None = None, absent: str | None = None) -> str:
     if name == "value":
         return f"{{{{ $value | {_TEMPLATE_FORMS[form]} }}}}" if form else "{{ $value }}"
     reading = alert.readings.get(name)
+    if reading is None and absent:
+        return f"{{{{ with $labels.{name} }}}}{{{{ . }}}}{{{{ else }}}}{absent}{{{{ end }}}}"
     if reading is None:
         return f"{{{{ $labels.{name} }}}}"
     shown = _TEMPLATE_FORMS[form or "g"]
@@ -110,12 +117,12 @@ def _query(reading: Reading) -> str:
     return f'printf "{reading.series}{{{matchers}}}" {values} | query'
 
 
-def _filled(finding: Finding, name: str, form: str | None) -> str:
+def _filled(finding: Finding, name: str, form: str | None = None, absent: str | None = None) -> str:
     if name == "value":
         return _shown(finding.value, form)
     if name in finding.readings:
         return _shown(finding.readings[name], form)
-    return finding.labels.get(name, "unknown" if form else "")
+    return finding.labels.get(name) or absent or ("unknown" if form else "")
 
 
 def _shown(value: float | None, form: str | None) -> str:

@@ -75,8 +75,8 @@ def _sidecar_absent(timing: Timing) -> Alert:
         "SpecDecodeSidecarAbsent",
         Severity.WARNING,
         "A sidecar can't be scraped, so its alerts can't fire",
-        "Prometheus gets no page from {instance}, or, where no instance is named, from any sidecar at all. In proxy "
-        "mode the traffic goes through the sidecar: look at once.",
+        "Prometheus gets no page from {instance|any sidecar at all}. In proxy mode the traffic goes through the "
+        "sidecar: look at once.",
         f"up == 0 and on ({POD}) pod:specdec_sidecar:seen{timing.long}\nor absent(specdec_build_info)",
         wait=5 * _MINUTE,
         linked=_INSTANCE,
@@ -96,14 +96,16 @@ def _sidecar_failing(timing: Timing) -> Alert:
 
 
 def _proxy_refusing(timing: Timing) -> Alert:
+    # Shorter than the wait, so that one refused connection has left the window before it could wake someone.
+    w = timing.brief_window
     return Alert(
         "SpecDecodeProxyRefusing",
         Severity.CRITICAL,
         "The proxy turns clients away",
         "The proxy of {instance} refused {value:g} connections per second: it holds as many as proxy.max_connections "
         "allows.",
-        f'rate(specdec_proxy_refused_total{{reason="too_many_connections"}}[{timing.window}]) > 0',
-        wait=2 * _MINUTE,
+        f'rate(specdec_proxy_refused_total{{reason="too_many_connections"}}[{w}]) > 0',
+        wait=5 * _MINUTE,
         keep=5 * _MINUTE,
         linked=_INSTANCE,
     )

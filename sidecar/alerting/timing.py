@@ -14,6 +14,7 @@ class Timing:
     """
 
     rate: float = 300
+    brief: float = 180  # a window that one event soon leaves; it holds scrapes a minute apart, one of them missed
     past: float = 86400
     past_offset: float = 3600
     past_samples: int = 60
@@ -25,6 +26,11 @@ class Timing:
     def window(self) -> str:
         """The rate window as PromQL and rule names have it."""
         return show_seconds(self.rate)
+
+    @property
+    def brief_window(self) -> str:
+        """The shortest window, as PromQL has it."""
+        return show_seconds(self.brief)
 
     @property
     def long(self) -> str:

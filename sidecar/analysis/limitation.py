@@ -22,7 +22,8 @@ class Limitation(StrEnum):
 EXPLANATIONS = {
     Limitation.V0_COUNTERS: (
         "vLLM's V0 engine adds its totals again every 5 s, so its speculation counters are not exported and no "
-        "acceptance over time is computed; its own lifetime average is shown as it is. Use the V1 engine (vLLM 0.9+)."
+        "acceptance over time is computed; its own lifetime average is shown as it is. Use the V1 engine: vLLM 0.11 or "
+        "later, or VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
         "No spec_decode counters: vLLM runs without --speculative-config, or with --disable-log-stats."

@@ -18,6 +18,11 @@ from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import Target
 
+_UNWILLING = {
+    "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
+    "failed": "is Alertmanager up there, and reachable from here?",
+}
+
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Prints what is found; returns 0 where every vLLM gave a usable page and every Alertmanager answered, else 1."""
@@ -56,7 +61,7 @@ async def _check_alertmanager(url: str, settings: Settings) -> int:
     if outcome == "accepted":
         print("  takes alerts")
         return 0
-    print(f"  {outcome} ({reason}): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093")
+    print(f"  {outcome} ({reason}): {_UNWILLING[outcome]}")
     return 1
 
 

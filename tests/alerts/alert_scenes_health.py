@@ -99,10 +99,12 @@ def sidecar_absent():
 
     def firing(instance=""):
         text = (
-            f"Prometheus gets no page from {instance}, or, where no instance is named, from any sidecar at all. In "
-            "proxy mode the traffic goes through the sidecar: look at once."
+            f"Prometheus gets no page from {instance or 'any sidecar at all'}. In proxy mode the traffic goes through "
+            "the sidecar: look at once."
         )
-        return Firing("warning", text, {"instance": instance} if instance else {}, OF_INSTANCE)
+        if not instance:
+            return Firing("warning", text, {}, linked=())  # an empty variable would show an empty dashboard
+        return Firing("warning", text, {"instance": instance}, OF_INSTANCE)
 
     def pod(instance, built, *scraped):
         made = Pod(instance, minutes=1)
@@ -163,8 +165,23 @@ def proxy_refusing():
             Pod("wrong").plain("specdec_proxy_refused_total", many, reason="bad_request"),
             Pod("fine").plain("specdec_proxy_refused_total", counter((90, 0)), reason="too_many_connections"),
         ],
-        [(2, []), (4, [full("0.08")]), (20, [full("0.1")]), (67, [full("0.03")]), (75, [])],
+        [(5, []), (7, [full("0.1")]), (20, [full("0.1")]), (65, [full("0.05")]), (75, [])],
     )
+    yield Scene(
+        "not for one connection, nor for one now and then",
+        name,
+        summary,
+        [
+            Pod("full").plain("specdec_proxy_refused_total", many, reason="too_many_connections"),
+            Pod("once").plain("specdec_proxy_refused_total", "0x20 1x80", reason="too_many_connections"),
+            Pod("stray").plain("specdec_proxy_refused_total", _staircase(100, 4), reason="too_many_connections"),
+        ],
+        [(minute, [full("0.1")]) for minute in range(20, 40)],
+    )
+
+
+def _staircase(minutes, every):
+    return " ".join(str(minute // every) for minute in range(minutes))
 
 
 def events_dropped():

@@ -15,7 +15,7 @@ from sidecar.alerting.timing import Timing
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 
-FAST = Timing(rate=8, past=60, past_offset=5, past_samples=5, interval=0.5, past_interval=2, pace=1 / 200)
+FAST = Timing(rate=8, brief=4, past=60, past_offset=5, past_samples=5, interval=0.5, past_interval=2, pace=1 / 200)
 SECRET = "from-a-file"
 PATIENCE = 120  # seconds; only a broken chain needs them
 

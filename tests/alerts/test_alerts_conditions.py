@@ -101,6 +101,7 @@ def test_a_server_without_a_request_source_has_no_temperatures(look):
         ("{value:g} and {value:d}", "0.487 and 0"),
         ("{past:%} {share:g}", "unknown unknown"),
         ("{threshold:s}", "0.5s"),
+        ("{instance|any} of {pod|any}", "pod-7 of any"),
     ],
 )
 def test_a_description_is_filled_in(description, expected):

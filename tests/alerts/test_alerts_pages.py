@@ -11,6 +11,7 @@ import yaml
 from alert_tools import RULES
 
 from sidecar.alerting.catalogue import catalogue
+from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.tree import leaves
 
@@ -18,6 +19,7 @@ RUNBOOKS = RULES / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("*.md"))
 CONFIG = RULES / "alertmanager" / "alertmanager.yaml"
 DASHBOARDS = RULES.parent / "dashboards"
+RECORDED = RULES.parent / "tests" / "data" / "pages"
 ALERTS = catalogue()
 
 
@@ -34,15 +36,30 @@ def test_page_says_what_someone_at_night_needs(page):
     assert f"Severity: {severity}." in text
 
 
+def anchors(path):
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", [*PAGES, RULES / "README.md"], ids=lambda page: page.stem)
 def test_links_and_settings_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert (page.parent / target).is_file(), target
+        path, _, anchor = target.partition("#")
+        assert (page.parent / path).is_file(), target
+        assert not anchor or anchor in anchors(page.parent / path), target
     for name in re.findall(r"`thresholds\.(\w+)`", text):
         assert name in Thresholds.model_fields, name
     for name in re.findall(r"\bSPECDEC_[A-Z_]+[A-Z]", text):
         assert name in {leaf.variable for leaf in leaves()}, name
+
+
+def test_the_runbook_on_lost_events_leads_to_the_reasons():
+    text = (RUNBOOKS / "SpecDecodeEventsDropped.md").read_text()
+    assert "](../../docs/metrics.md#why-request-events-are-dropped)" in text
+    for named in ("request_too_large", "reply_too_large", "proxy.observe_bytes"):
+        assert f"`{named}`" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -51,6 +68,18 @@ def test_panels_are_on_a_dashboard(page):
     titles = {one["title"] for panel in panels for one in [panel, *panel.get("panels", [])]}
     for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", page.read_text()):
         assert " ".join(title.split()) in titles
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [EXPLANATIONS[Limitation.V0_COUNTERS], (RUNBOOKS / "SpecDecodeNotJudged.md").read_text()],
+    ids=["limitation", "runbook"],
+)
+def test_no_version_is_advised_that_still_has_the_v0_engine(advice):
+    recorded = (re.match(r"vllm-(\d+)\.(\d+).*-v0", path.name) for path in RECORDED.iterdir())
+    newest = max((int(found[1]), int(found[2])) for found in recorded if found)
+    advised = re.search(r"vLLM (\d+)\.(\d+) or\s+later, or `?VLLM_USE_V1=1", advice)
+    assert (int(advised[1]), int(advised[2])) == (newest[0], newest[1] + 1)
 
 
 @pytest.mark.servers
@@ -79,6 +108,46 @@ def test_alertmanager_takes_the_configuration(tmp_path):
     template = tmp_path / "templates" / "specdec.tmpl"
     template.write_text(template.read_text().replace("{{ end }}", "", 1))
     assert amtool("check-config", str(tmp_path / CONFIG.name)).returncode != 0
+
+
+def rendered(directory, *alerts):
+    """The title and the text of one notification, as lines; each alert is its labels, and all have a namespace."""
+    labels = [{"alertname": "SpecDecodeVLLMDown", "namespace": "llm"} | alert for alert in alerts]
+    common = dict(set.intersection(*(set(one.items()) for one in labels)))
+    data = {
+        "status": "firing",
+        "groupLabels": {"alertname": "SpecDecodeVLLMDown", "namespace": "llm"},
+        "commonLabels": common,
+        "commonAnnotations": {"summary": "vLLM does not answer"},
+        "alerts": [
+            {"status": "firing", "labels": one, "annotations": {"description": "It is down."}} for one in labels
+        ],
+    }
+    path = directory / "data.json"
+    path.write_text(json.dumps(data))
+    text = '{{ template "specdec.title" . }}\n{{ template "specdec.text" . }}'
+    done = amtool(
+        "template", "render", f"--template.glob={CONFIG.parent}/templates/*.tmpl", f"--template.text={text}",
+        f"--template.data={path}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    title, *lines = done.stdout.splitlines()
+    return title, [line.strip() for line in lines if line.strip()]
+
+
+@pytest.mark.servers
+def test_a_page_names_the_pod_and_the_vllm(tmp_path):
+    alert = {"pod": "vllm-7d9c4b-x2x9z", "target": "b", "severity": "critical"}
+    title, text = rendered(tmp_path, alert)
+    assert title == "[1] vLLM does not answer in llm, pod vllm-7d9c4b-x2x9z, target b"
+    assert text == ["It is down.", "pod=vllm-7d9c4b-x2x9z target=b namespace=llm severity=critical"]
+
+
+@pytest.mark.servers
+def test_each_alert_of_a_page_names_its_own_pod_and_nothing_that_it_has_not(tmp_path):
+    title, text = rendered(tmp_path, {"pod": "one", "severity": "critical"}, {"pod": "two"}, {})
+    assert title == "[3] vLLM does not answer in llm"
+    assert text[1::2] == ["pod=one namespace=llm severity=critical", "pod=two namespace=llm", "namespace=llm"]
 
 
 @pytest.mark.servers

@@ -73,13 +73,27 @@ def test_the_committed_rules_are_what_the_catalogue_gives():
     assert found == {name: shown(content) for name, content in rule_files().items()}, "run scripts/rules"
 
 
+def test_what_happened_once_has_left_the_window_before_an_alert_fires():
+    """A rate is above 0 for as long as its window holds the one event, so that much alone must not fire."""
+    windows = {}
+    for rule in rule_files()["alerts.yaml"]["groups"][0]["rules"]:
+        found = re.findall(r"(?:rate|increase)(\d+m)\b|(?:rate|increase)\([^()]*\[(\d+m)\]", rule["expr"])
+        if "for" in rule and found:
+            windows[rule["alert"]] = max(int(one.rstrip("m")) for pair in found for one in pair if one)
+            held = re.fullmatch(r"(\d+)([mh])", rule["for"])
+            assert int(held[1]) * {"m": 1, "h": 60}[held[2]] > windows[rule["alert"]], rule["alert"]
+    assert windows["SpecDecodeProxyRefusing"] == 3
+    assert windows["SpecDecodeSidecarFailing"] == windows["SpecDecodeEventsDropped"] == 5
+
+
 def test_links_and_pace_are_parameters():
     fast = rule_files(Timing(rate=10, pace=0.01), Links("https://r.example", "https://g.example"))["alerts.yaml"]
     rule = fast["groups"][0]["rules"][0]
     assert rule["for"] == "6s"
     assert "rate10s" in rule["expr"]
     assert rule["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
-    assert rule["annotations"]["dashboard_url"].startswith("https://g.example/d/specdec-operator?var-job=")
+    link = rule["annotations"]["dashboard_url"]
+    assert link.startswith("https://g.example/d/specdec-operator?{{ with $labels.job }}var-job=")
 
 
 def test_the_rules_stay_inside_what_prometheus_2_42_takes():

@@ -5,6 +5,7 @@ import signal
 import pytest
 import yaml
 from aiohttp import web
+from debian_servers import free_port
 
 from sidecar import __version__
 from sidecar.demo.options import SimulatorOptions
@@ -175,6 +176,16 @@ async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, se
         (1, "  rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093")
         if path
         else (0, "  takes alerts")
+    )
+
+
+async def test_check_does_not_blame_the_url_where_alertmanager_is_not_there(finished):
+    async with SimulatedVllm() as vllm:
+        urls = json.dumps([f"http://127.0.0.1:{free_port()}"])
+        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)
+    assert code == 1
+    assert out.splitlines()[-1] == (
+        "  failed (ClientConnectorError): is Alertmanager up there, and reachable from here?"
     )
 
 

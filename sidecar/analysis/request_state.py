@@ -130,7 +130,7 @@ class RequestState:
         found = {
             temperature: text
             for temperature, work in recent.items()
-            if work.acceptance is not None and (text := advice(work.acceptance, work.positions, self._thresholds))
+            if (text := advice(self._verdicts[model][temperature], work, self._thresholds))
         }
         return ModelRequests(
             model,

@@ -102,6 +102,15 @@ def test_reading_changes_no_verdict():
     assert server.fail(seconds=10_000)["m"].verdicts["0"] is Verdict.INSUFFICIENT_DATA
 
 
+def test_advice_is_given_with_a_verdict_alone():
+    server = Polled()
+    server.poll(M)
+    server.serve(THRESHOLDS.min_requests - 1, accepted=18)
+    assert server.poll(M)["m"].advice == {}
+    server.serve(10, accepted=18)
+    assert list(server.poll(M)["m"].advice) == ["0"]
+
+
 def test_a_model_that_has_left_the_page_has_no_verdict_and_is_forgotten_in_time():
     server = Polled()
     server.poll(M)

@@ -19,6 +19,15 @@ def test_a_recording_as_text(capsys):
     assert rows["0"][:3] == ["0", "net_positive", "0.695"]
     assert rows["0.7-1"][:3] == ["0.7-1", "net_negative", "0.494"]
     assert rows["0.3-0.5"][6:9] == ["19%", "95", "exact"]
+    advised = [line.partition(":")[0].strip() for line in lines if "pods that don't speculate" in line]
+    assert advised == ["temperature 0.7-1"]  # the one that loses
+
+
+def test_a_recording_with_too_few_requests_gets_no_advice(capsys):
+    environment = {"THRESHOLDS__MIN_REQUESTS": "1000", "THRESHOLDS__ACCEPTANCE_FEWER_TOKENS": "0.6"}
+    assert command("report", "--recording", str(RECORDINGS / "draft_model-k3"), "--format", "json", **environment) == 0
+    rows = json.loads(capsys.readouterr().out)["models"][0]["rows"]
+    assert {(row["verdict"], row["advice"]) for row in rows} == {("insufficient_data", None)}
 
 
 def test_a_recording_as_markdown_is_one_table(capsys):

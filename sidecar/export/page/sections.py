@@ -49,8 +49,7 @@ def _legend(thresholds: Mapping[str, float]) -> str:
 def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, float]) -> str:
     low = thresholds["acceptance_net_negative"]
     limits = (low, thresholds["acceptance_break_even"])
-    said = work["advice"] or (_LOSING if work["verdict"] == "net_negative" else "")
-    advice = f'<div class="advice">{escape(said)}</div>' if said else ""
+    advice = f'<div class="advice">{escape(work["advice"])}</div>' if work["advice"] else ""
     return (
         f'<div class="bucket {TONES[work["verdict"]]}">'
         f'<div class="name">T {escape(label)}<small>{share:.0%} of drafts</small></div>'
@@ -60,10 +59,6 @@ def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, flo
         f'<div class="facts number">P10 {ratio(work["p10"])}<br>{work["requests"]} requests</div>'
         f"{advice}</div>"
     )
-
-
-# vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
 
 
 def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:

@@ -56,3 +56,14 @@ def test_a_model_without_a_verdict_is_not_named():
 def test_what_vllm_does_not_tell_is_no_zero():
     assert "running" not in target_section(target(engine()), THRESHOLDS)
     assert "2 running" in target_section(target(engine(gauges={"requests_running": 2.0})), THRESHOLDS)
+
+
+def latencies(p50, p99, growth):
+    told = {"quantiles": {"0.5": p50, "0.99": p99}, "resolution": 0.01, "gap_seconds": p99 - p50, "gap_growth": growth}
+    page = target_section(target(engine(latency={"tpot": told})), THRESHOLDS)
+    return [cell.partition("</td>")[0] for cell in page.split("<td class=number>")[1:]]
+
+
+def test_below_vllms_first_bucket_nothing_is_made_up():
+    assert latencies(0.005, 0.0099, 2.0) == ["&lt; 10 ms"] * 3
+    assert latencies(0.005, 0.035, 2.0) == ["&lt; 10 ms", "35 ms", "30 ms (2.0 times the baseline)"]

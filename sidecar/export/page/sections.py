@@ -95,7 +95,7 @@ def _latencies(latencies: Mapping[str, Status]) -> str:
     rows = "".join(
         f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(latency, '0.5')}</td>"
         f"<td class=number>{_quantile(latency, '0.99')}</td>"
-        f"<td class=number>{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}</td></tr>"
+        f"<td class=number>{_gap(latency)}</td></tr>"
         for phase, latency in latencies.items()
     )
     return f"<table><tr><th></th><td>P50</td><td>P99</td><td>gap</td></tr>{rows}</table>"
@@ -105,6 +105,13 @@ def _quantile(latency: Status, quantile: str) -> str:
     """Within vLLM's first bucket nothing is known but its edge."""
     value, resolution = latency["quantiles"][quantile], latency["resolution"]
     return escape(f"< {seconds(resolution)}") if value < resolution else seconds(value)
+
+
+def _gap(latency: Status) -> str:
+    """Within the first bucket the gap is as little known as the quantiles, and so is its growth."""
+    if latency["quantiles"]["0.99"] < latency["resolution"]:
+        return _quantile(latency, "0.99")
+    return f"{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}"
 
 
 def _growth(times: float | None) -> str:

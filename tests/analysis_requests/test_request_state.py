@@ -3,6 +3,7 @@
 import pytest
 
 from sidecar.analysis.attribution_options import AttributionOptions
+from sidecar.analysis.endings import Ending
 from sidecar.analysis.engine_state import Windows
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_state import TargetState
@@ -172,3 +173,11 @@ def test_engines_past_the_bound_count_for_coverage():
     assert growth == {EngineKey("m", "0"): 10, EngineKey("m", "other"): 20}
     server.poll(("m", "0"), drafts=30.0)
     assert list(seen[-1]) == [EngineKey("m", "0")]
+
+
+def test_streams_without_usage_are_told_from_requests_that_never_came():
+    server = Polled()
+    server.poll(M)
+    server.serve(924, stream=True, first_token=1000.0, completion_tokens=None, acceptance=None)
+    assert server.poll(M)["m"].endings == dict.fromkeys(Ending, 0) | {Ending.WITHOUT_USAGE: 924}
+    assert server.poll(M, seconds=400)["m"].endings[Ending.WITHOUT_USAGE] == 0

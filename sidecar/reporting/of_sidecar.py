@@ -12,6 +12,7 @@ from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.errors import NotAnExposition
+from sidecar.export.request_notes import unattributed
 from sidecar.log import redacted
 from sidecar.reporting.ticket import Engine, ModelTable, Row, Ticket, Times
 
@@ -141,6 +142,14 @@ def _phase(engine: Mapping[str, Any], phase: str) -> Times:
     return _from_first_edge(latency["resolution"], latency["quantiles"]["0.5"], latency["quantiles"]["0.99"])
 
 
+def _request_notes(name: str, requests: Mapping[str, Any], *, several: bool) -> Iterator[str]:
+    ended = requests["ended"]
+    if not requests["attributed"]:
+        why = unattributed(ended) if ended else "no request has ended lately, or none that is attributed yet"
+        yield f"{name}: {why}."
+    yield from (f"{name}: {note}" if several else note for note in requests["notes"])
+
+
 def _notes(targets: list[Mapping[str, Any]]) -> Iterator[str]:
     for target in targets:
         if not target["up"]:
@@ -149,7 +158,7 @@ def _notes(targets: list[Mapping[str, Any]]) -> Iterator[str]:
         requests = target["requests"]
         if requests is None:
             yield _NO_SOURCE
-        elif not any(bucket["requests"] for model in requests["models"] for bucket in model["temperatures"].values()):
-            yield f"{target['name']}: no request has been attributed lately."
+        else:
+            yield from _request_notes(target["name"], requests, several=len(targets) > 1)
         for engine in target["engines"]:
             yield from (f"{limitation['name']}: {limitation['explanation']}" for limitation in engine["limitations"])

@@ -8,7 +8,7 @@ from sidecar.reporting.table import aligned, count, markdown, milliseconds, rati
 from sidecar.reporting.ticket import Engine, ModelTable, Row, Ticket, Times
 
 _HEADER: Final = (
-    *("temperature", "verdict", "acceptance", "P10", "P50", "P90", "share of drafts", "requests", "attribution"),
+    *("temperature", "verdict", "acceptance", "P10", "P50", "P90", "of attributed drafts", "requests", "attribution"),
     *("TTFT P50", "P99", "TPOT P50", "P99"),
 )
 _ENGINES: Final = ("engine", "acceptance", "TTFT P50", "P99", "TPOT P50", "P99")

@@ -187,6 +187,18 @@ async def test_an_engines_times_below_vllms_first_bucket_are_not_made_up(capsys,
     assert "vllm: m, engine 0           -         -    -       <10  35.0" in text
 
 
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"ended": 924}, "vllm: 924 requests ended, none could be attributed."),
+        ({}, "vllm: no request has ended lately, or none that is attributed yet."),
+    ],
+)
+async def test_without_rows_it_says_what_became_of_the_requests(capsys, served, found, told):
+    lines = (await reported(capsys, served, status_of([], notes=["Do this."], **found))).splitlines()
+    assert [line.strip() for line in lines[-2:]] == [told, "Do this."]
+
+
 def status_of(models, engines=(), **changes):
     """A sidecar's status with what a report needs."""
     requests = {"models": models, "ended": 0, "attributed": 0, "notes": []} | changes

@@ -1,11 +1,13 @@
 """The parts of the page, each from a part of the status."""
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
 from sidecar.export.page.answer import TONES, answer
 from sidecar.export.page.charts import bar, distribution, over_time
+from sidecar.export.request_notes import unattributed
 
 Status = Mapping[str, Any]
 
@@ -30,11 +32,15 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
         if work["requests"]
     )
     coverage = f"coverage {ratio(model['coverage'])}, residual {ratio(model['residual'])}"
-    body = f"{rows}{_legend(thresholds)}" if rows else '<p class="facts">No request has ended yet.</p>'
+    body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{_no_rows(sum(model["ended"].values()))}</p>'
     return (
         f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
         f'<div class="buckets">{body}</div>'
     )
+
+
+def _no_rows(ended: int) -> str:
+    return f"{unattributed(ended)}." if ended else "No request has ended lately, or none that is attributed yet."
 
 
 def _legend(thresholds: Mapping[str, float]) -> str:
@@ -52,7 +58,7 @@ def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, flo
     advice = f'<div class="advice">{escape(work["advice"])}</div>' if work["advice"] else ""
     return (
         f'<div class="bucket {TONES[work["verdict"]]}">'
-        f'<div class="name">T {escape(label)}<small>{share:.0%} of drafts</small></div>'
+        f'<div class="name">T {escape(label)}<small>{share:.0%} of attributed drafts</small></div>'
         f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
         f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
         f'<div class="spread">{distribution(work["distribution"], low)}</div>'
@@ -119,28 +125,31 @@ def _growth(times: float | None) -> str:
 
 
 def _notes(target: Status) -> str:
-    notes = "".join(f"<li>{note}</li>" for note in _to_know_more(target))
+    notes = "".join(f"<li>{_marked(note)}</li>" for note in _to_know_more(target))
     return f'<h2>To know more</h2><ul class="notes">{notes}</ul>' if notes else ""
+
+
+def _marked(note: str) -> str:
+    """What stands between backticks is to be typed."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+
+
+_NO_SOURCE = (
+    "Acceptance is not split by temperature: set `SPECDEC_REQUESTS__SOURCE` to `middleware`, `proxy` or `traces`."
+)
 
 
 def _to_know_more(target: Status) -> Iterator[str]:
     requests = target["requests"]
     if requests is None:
-        yield (
-            "Acceptance is not split by temperature: set <code>SPECDEC_REQUESTS__SOURCE</code> to "
-            "<code>middleware</code>, <code>proxy</code> or <code>traces</code>."
-        )
-    elif requests["events"] and not requests["exact"]:
-        yield (
-            "vLLM tells nothing of single requests, so acceptance is inferred. From vLLM 0.29 on, "
-            "<code>--per-request-spec-decode-metrics summary --enable-force-include-usage</code> makes it exact."
-        )
-    for limitation in {
+        yield _NO_SOURCE
+    else:
+        yield from requests["notes"]
+    yield from {
         limitation["name"]: limitation["explanation"]
         for engine in target["engines"]
         for limitation in engine["limitations"]
-    }.values():
-        yield escape(limitation)
+    }.values()
 
 
 def ratio(value: float | None) -> str:

@@ -27,7 +27,8 @@ class AttributedRequest:
     its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens; exact ones only.
     Times are seconds, None where not known: ``ttft`` to the first token, ``tpot`` for each output token after it,
     ``duration`` in all. ``error`` is the standard error of ``accepted_tokens / draft_tokens``, times
-    ``draft_tokens``, apart from what all requests of a bucket have in common.
+    ``draft_tokens``, apart from what all requests of a bucket have in common. ``without_usage``: its tokens were
+    streamed, and nothing said how many they were.
     """
 
     id: str
@@ -46,6 +47,7 @@ class AttributedRequest:
     tpot: float | None
     duration: float
     error: float = 0.0
+    without_usage: bool = False
 
 
 _NOTHING: Final = (0.0, 0.0, 0.0)
@@ -82,6 +84,8 @@ def attributed(
         tpot=_tpot(record),
         duration=max(record.end - record.start, 0.0),
         error=error,
+        # Without a first token it is a stream that could not be read.
+        without_usage=record.stream and record.first_token is not None and record.completion_tokens is None,
     )
 
 

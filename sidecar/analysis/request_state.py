@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sidecar.analysis.attribution_options import AttributionOptions
 from sidecar.analysis.attributors import Attributors, Settled
+from sidecar.analysis.endings import Ending
 from sidecar.analysis.request_stats import RecentWork, RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice
@@ -26,6 +27,7 @@ class ModelRequests:
     advice: Mapping[str, str]  # by temperature, where there is any
     coverage: float | None
     residual: float | None
+    endings: Mapping[Ending, int]  # over the sliding window
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class RequestState:
         found = {
             temperature: text
             for temperature, work in recent.items()
-            if work.acceptance is not None and (text := advice(work.acceptance, work.positions, self._thresholds))
+            if (text := advice(self._verdicts[model][temperature], work, self._thresholds))
         }
         return ModelRequests(
             model,
@@ -140,4 +142,5 @@ class RequestState:
             found,
             attributor.coverage if attributor else None,
             attributor.residual if attributor else None,
+            stats.endings(now),
         )

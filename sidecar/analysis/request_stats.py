@@ -3,13 +3,14 @@
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from sidecar.analysis.attribution_result import AttributedRequest, Attribution
 from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.endings import Ending, SlidingEndings
 from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.025  # standard error of a bucket's acceptance rate above which it is not told
@@ -224,16 +225,22 @@ class RequestStats:
             self.work[request.temperature, request.attribution].add(request)
             self._recent[request.temperature].add(request, at)
         self.latencies[request.temperature].add(request)
+        self._endings.add(request, at)
 
     def forget_recent(self) -> None:
         """Begins the sliding windows anew."""
         self._recent: dict[str, SlidingWork] = {
             temperature: SlidingWork(self._window) for temperature in self.temperatures
         }
+        self._endings = SlidingEndings(self._window)
 
     def recent(self, now: float) -> dict[str, RecentWork]:
         """The sliding window of every temperature."""
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
+
+    def endings(self, now: float) -> Mapping[Ending, int]:
+        """How many requests ended in which way, over the sliding window."""
+        return self._endings.read(now)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -8,6 +8,8 @@ from typing import Final
 from sidecar.analysis.request_stats import RecentWork
 
 _MOST_TOKENS: Final = 16  # more are never advised
+# vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
+_LOSING: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
 
 
 class Verdict(StrEnum):
@@ -75,7 +77,15 @@ def _plain(acceptance: float, thresholds: VerdictThresholds) -> Verdict:
     return Verdict.BREAK_EVEN if acceptance < thresholds.break_even else Verdict.NET_POSITIVE
 
 
-def advice(acceptance: float, positions: Sequence[float], thresholds: VerdictThresholds) -> str | None:
+def advice(judged: Verdict, work: RecentWork, thresholds: VerdictThresholds) -> str | None:
+    """What to change where ``judged`` is the verdict on ``work``; None where all fits, or too little is known."""
+    if judged is Verdict.INSUFFICIENT_DATA:
+        return None
+    found = None if work.acceptance is None else tokens_advice(work.acceptance, work.positions, thresholds)
+    return _LOSING if found is None and judged is Verdict.NET_NEGATIVE else found
+
+
+def tokens_advice(acceptance: float, positions: Sequence[float], thresholds: VerdictThresholds) -> str | None:
     """What to change about the number of speculative tokens; None where it fits.
 
     ``positions[p]`` is the acceptance rate at draft position p, out of all drafts; empty where not known.

@@ -3,18 +3,28 @@
 from typing import Any
 
 from sidecar.analysis.attribution_result import Attribution
+from sidecar.analysis.endings import Ending
 from sidecar.analysis.request_state import ModelRequests, RequestReport
+from sidecar.export.request_notes import endings, request_notes
 
 
-def request_status(report: RequestReport | None) -> dict[str, Any] | None:
-    """Null where there is no request source; ratios 0 to 1, null where they can't be told."""
+def request_status(report: RequestReport | None, coverage: float) -> dict[str, Any] | None:
+    """Null where there is no request source; ratios 0 to 1, null where they can't be told.
+
+    ``events`` are since the start; ``ended`` and ``attributed`` count requests of the sliding window. Below
+    ``coverage`` the split by temperature is incomplete.
+    """
     if report is None:
         return None
+    found = endings(report)
     return {
         "source": report.source,
         "events": report.events,
         "exact": any(_is_exact(model) for model in report.models),
         "dropped": dict(report.dropped),
+        "ended": found.total(),
+        "attributed": found[Ending.EXACT] + found[Ending.INFERRED],
+        "notes": list(request_notes(report, coverage)),
         "models": [_model(model) for model in report.models],
     }
 
@@ -31,6 +41,7 @@ def _model(model: ModelRequests) -> dict[str, Any]:
         "model_name": model.model_name,
         "coverage": model.coverage,
         "residual": model.residual,
+        "ended": dict(model.endings),
         "temperatures": {temperature: _temperature(model, temperature) for temperature in model.recent},
     }
 

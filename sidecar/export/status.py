@@ -37,7 +37,7 @@ def _target(report: TargetReport, options: ExportOptions) -> dict[str, Any]:
         else {"reason": error.reason, "message": str(error), "remedy": error.remedy},
         "restarts": report.restarts,
         "engines": [_engine(report, engine, options) for engine in report.engines] if report.up else [],
-        "requests": request_status(report.requests),
+        "requests": request_status(report.requests, options.thresholds.get("coverage", 0.0)),
     }
 
 

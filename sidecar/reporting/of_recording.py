@@ -66,10 +66,11 @@ def _row(
 ) -> Row:
     kinds = sorted({one.attribution for one in requests} - {Attribution.NONE})
     completed = [one for one in requests if one.outcome is Outcome.COMPLETED]
+    judged = verdict(Verdict.INSUFFICIENT_DATA, work, total, thresholds)
     return Row(
         temperature=label,
-        verdict=verdict(Verdict.INSUFFICIENT_DATA, work, total, thresholds),
-        advice=None if work.acceptance is None else advice(work.acceptance, work.positions, thresholds),
+        verdict=judged,
+        advice=advice(judged, work, thresholds),
         requests=work.requests,
         draft_tokens=work.draft_tokens,
         share=work.draft_tokens / total if total else None,

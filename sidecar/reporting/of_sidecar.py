@@ -12,6 +12,7 @@ from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.errors import NotAnExposition
+from sidecar.export.request_notes import unattributed
 from sidecar.log import redacted
 from sidecar.reporting.ticket import Engine, ModelTable, Row, Ticket, Times
 
@@ -101,7 +102,7 @@ def _attribution(model: str, temperature: str, samples: _Samples) -> str | None:
 
 
 def _times(name: str, model: str, temperature: str, samples: _Samples) -> Times:
-    """Quantiles as Prometheus computes them; None in the first bucket or beyond the last edge: it would be a guess."""
+    """Quantiles as Prometheus computes them; None beyond the last edge, and its edge in the first bucket."""
     counts: defaultdict[float, float] = defaultdict(float)
     for labels, value in _of(name, model, temperature, samples):
         counts[float(labels["le"])] += value
@@ -109,12 +110,19 @@ def _times(name: str, model: str, temperature: str, samples: _Samples) -> Times:
         return Times()
     edges = sorted(counts)
     reading = HistogramReading(tuple(edges), tuple(counts[edge] for edge in edges))
-    return Times(*(_inside(share, reading) for share in (0.5, 0.99)))
+    return _from_first_edge(edges[0], *(_inside(share, reading) for share in (0.5, 0.99)))
 
 
 def _inside(share: float, reading: HistogramReading) -> float | None:
-    known = reading.counts[0] < share * reading.count <= reading.counts[-2]
-    return histogram_quantile(share, reading) if known else None
+    return histogram_quantile(share, reading) if share * reading.count <= reading.counts[-2] else None
+
+
+def _from_first_edge(edge: float, p50: float | None, p99: float | None) -> Times:
+    """Below the first bucket's edge a quantile is a point on a line: a guess."""
+    (p50, p50_below), (p99, p99_below) = (
+        (None, edge) if value is not None and value < edge else (value, None) for value in (p50, p99)
+    )
+    return Times(p50, p99, p50_below, p99_below)
 
 
 def _engine(target: Mapping[str, Any], engine: Mapping[str, Any]) -> Engine:
@@ -128,8 +136,18 @@ def _engine(target: Mapping[str, Any], engine: Mapping[str, Any]) -> Engine:
 
 
 def _phase(engine: Mapping[str, Any], phase: str) -> Times:
-    quantiles = engine["latency"].get(phase, {}).get("quantiles", {})
-    return Times(quantiles.get("0.5"), quantiles.get("0.99"))
+    latency = engine["latency"].get(phase)
+    if latency is None:
+        return Times()
+    return _from_first_edge(latency["resolution"], latency["quantiles"]["0.5"], latency["quantiles"]["0.99"])
+
+
+def _request_notes(name: str, requests: Mapping[str, Any], *, several: bool) -> Iterator[str]:
+    ended = requests["ended"]
+    if not requests["attributed"]:
+        why = unattributed(ended) if ended else "no request has ended lately, or none that is attributed yet"
+        yield f"{name}: {why}."
+    yield from (f"{name}: {note}" if several else note for note in requests["notes"])
 
 
 def _notes(targets: list[Mapping[str, Any]]) -> Iterator[str]:
@@ -140,7 +158,7 @@ def _notes(targets: list[Mapping[str, Any]]) -> Iterator[str]:
         requests = target["requests"]
         if requests is None:
             yield _NO_SOURCE
-        elif not any(bucket["requests"] for model in requests["models"] for bucket in model["temperatures"].values()):
-            yield f"{target['name']}: no request has been attributed lately."
+        else:
+            yield from _request_notes(target["name"], requests, several=len(targets) > 1)
         for engine in target["engines"]:
             yield from (f"{limitation['name']}: {limitation['explanation']}" for limitation in engine["limitations"])

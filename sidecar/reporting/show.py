@@ -5,10 +5,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from sidecar.reporting.table import aligned, count, markdown, milliseconds, ratio, share
-from sidecar.reporting.ticket import Engine, ModelTable, Row, Ticket
+from sidecar.reporting.ticket import Engine, ModelTable, Row, Ticket, Times
 
 _HEADER: Final = (
-    *("temperature", "verdict", "acceptance", "P10", "P50", "P90", "share of drafts", "requests", "attribution"),
+    *("temperature", "verdict", "acceptance", "P10", "P50", "P90", "of attributed drafts", "requests", "attribution"),
     *("TTFT P50", "P99", "TPOT P50", "P99"),
 )
 _ENGINES: Final = ("engine", "acceptance", "TTFT P50", "P99", "TPOT P50", "P99")
@@ -67,10 +67,14 @@ def _row(row: Row) -> tuple[str, ...]:
         share(row.share),
         count(row.requests),
         row.attribution or "-",
-        *(milliseconds(value) for value in (row.ttft.p50, row.ttft.p99, row.tpot.p50, row.tpot.p99)),
+        *_times(row.ttft),
+        *_times(row.tpot),
     )
 
 
 def _engine(engine: Engine) -> tuple[str, ...]:
-    times = (engine.ttft.p50, engine.ttft.p99, engine.tpot.p50, engine.tpot.p99)
-    return (engine.name, ratio(engine.acceptance), *map(milliseconds, times))
+    return (engine.name, ratio(engine.acceptance), *_times(engine.ttft), *_times(engine.tpot))
+
+
+def _times(times: Times) -> tuple[str, str]:
+    return milliseconds(times.p50, times.p50_below), milliseconds(times.p99, times.p99_below)

@@ -37,8 +37,10 @@ def share(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.0%}"
 
 
-def milliseconds(seconds: float | None) -> str:
-    """A time in milliseconds."""
+def milliseconds(seconds: float | None, below: float | None = None) -> str:
+    """A time in milliseconds, or where only that is known what it is ``below``."""
+    if seconds is None and below is not None:
+        return f"<{below * 1000:,.10g}"
     return _NOTHING if seconds is None else f"{seconds * 1000:,.1f}"
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds at the median and at P99."""
+    """Seconds at the median and at P99; where only what they lie below is known, that instead."""
 
     p50: float | None = None
     p99: float | None = None
+    p50_below: float | None = None
+    p99_below: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

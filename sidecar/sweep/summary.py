@@ -136,7 +136,7 @@ def temperature_summary(
         found,
         judged,
         ACTIONS[judged] if found.source != "none" else NOTHING_DRAFTED,
-        None if work.acceptance is None else advice(work.acceptance, work.positions, thresholds),
+        advice(judged, work, thresholds),
         max(pays, default=None),
         stops_at,
     )

@@ -3,6 +3,7 @@
 import pytest
 
 from sidecar.analysis.attribution_options import AttributionOptions
+from sidecar.analysis.endings import Ending
 from sidecar.analysis.engine_state import Windows
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_state import TargetState
@@ -102,6 +103,15 @@ def test_reading_changes_no_verdict():
     assert server.fail(seconds=10_000)["m"].verdicts["0"] is Verdict.INSUFFICIENT_DATA
 
 
+def test_advice_is_given_with_a_verdict_alone():
+    server = Polled()
+    server.poll(M)
+    server.serve(THRESHOLDS.min_requests - 1, accepted=18)
+    assert server.poll(M)["m"].advice == {}
+    server.serve(10, accepted=18)
+    assert list(server.poll(M)["m"].advice) == ["0"]
+
+
 def test_a_model_that_has_left_the_page_has_no_verdict_and_is_forgotten_in_time():
     server = Polled()
     server.poll(M)
@@ -163,3 +173,11 @@ def test_engines_past_the_bound_count_for_coverage():
     assert growth == {EngineKey("m", "0"): 10, EngineKey("m", "other"): 20}
     server.poll(("m", "0"), drafts=30.0)
     assert list(seen[-1]) == [EngineKey("m", "0")]
+
+
+def test_streams_without_usage_are_told_from_requests_that_never_came():
+    server = Polled()
+    server.poll(M)
+    server.serve(924, stream=True, first_token=1000.0, completion_tokens=None, acceptance=None)
+    assert server.poll(M)["m"].endings == dict.fromkeys(Ending, 0) | {Ending.WITHOUT_USAGE: 924}
+    assert server.poll(M, seconds=400)["m"].endings[Ending.WITHOUT_USAGE] == 0

@@ -1,7 +1,7 @@
 import pytest
 
 from sidecar.analysis.request_stats import RecentWork
-from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice
+from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice, tokens_advice
 
 THRESHOLDS = VerdictThresholds(min_requests=20, min_drafts_per_second=1.0, window=100.0, min_share=0.1, margin=0.01)
 
@@ -82,31 +82,44 @@ def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():
 
 
 def test_fewer_tokens_are_advised_as_far_as_positions_are_worth_it():
-    text = advice(0.33, (0.7, 0.45, 0.3, 0.15, 0.05), THRESHOLDS)
+    text = tokens_advice(0.33, (0.7, 0.45, 0.3, 0.15, 0.05), THRESHOLDS)
     assert "2 instead of 5" in text
     assert "30%" in text
 
 
 def test_none_at_all_are_advised_where_not_even_the_first_is_worth_it():
-    assert "or none" in advice(0.1, (0.25, 0.05), THRESHOLDS)
+    assert "or none" in tokens_advice(0.1, (0.25, 0.05), THRESHOLDS)
 
 
 def test_more_tokens_are_advised_as_far_as_acceptance_reaches():
     # It falls by 10 % a position: 0.9, 0.81, 0.73, then 0.66, 0.59, 0.53.
-    assert "up to 6 instead of 3" in advice(0.81, (0.9, 0.81, 0.729), THRESHOLDS)
+    assert "up to 6 instead of 3" in tokens_advice(0.81, (0.9, 0.81, 0.729), THRESHOLDS)
     # It falls by a third a position, and is 0.42 at the third already.
-    assert advice(0.81, (0.75, 0.56, 0.42), THRESHOLDS) is None
+    assert tokens_advice(0.81, (0.75, 0.56, 0.42), THRESHOLDS) is None
 
 
 def test_more_tokens_have_an_end():
-    assert "up to 16 instead of 12" in advice(0.99, (0.99,) * 12, THRESHOLDS)
+    assert "up to 16 instead of 12" in tokens_advice(0.99, (0.99,) * 12, THRESHOLDS)
 
 
 def test_between_the_thresholds_there_is_no_advice():
-    assert advice(0.4, (0.5,), THRESHOLDS) is None
-    assert advice(0.8, (0.8,), THRESHOLDS) is None
+    assert tokens_advice(0.4, (0.5,), THRESHOLDS) is None
+    assert tokens_advice(0.8, (0.8,), THRESHOLDS) is None
 
 
 @pytest.mark.parametrize(("rate", "word"), [(0.2, "fewer"), (0.9, "more")])
 def test_without_positions_the_advice_names_no_number(rate, word):
-    assert advice(rate, (), THRESHOLDS) == f"Acceptance {rate:.2f}: speculate {word} tokens."
+    assert tokens_advice(rate, (), THRESHOLDS) == f"Acceptance {rate:.2f}: speculate {word} tokens."
+
+
+def test_without_a_verdict_there_is_no_advice():
+    for rate in (0.2, 0.9):
+        assert advice(Verdict.INSUFFICIENT_DATA, work(rate, requests=2), THRESHOLDS) is None
+
+
+def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
+    assert tokens_advice(0.45, (), THRESHOLDS) is None
+    assert "pods that don't speculate" in advice(Verdict.NET_NEGATIVE, work(0.45), THRESHOLDS)
+    assert advice(Verdict.BREAK_EVEN, work(0.55), THRESHOLDS) is None
+    # The number of tokens says more.
+    assert advice(Verdict.NET_NEGATIVE, work(0.2), THRESHOLDS) == "Acceptance 0.20: speculate fewer tokens."

@@ -19,6 +19,15 @@ def test_a_recording_as_text(capsys):
     assert rows["0"][:3] == ["0", "net_positive", "0.695"]
     assert rows["0.7-1"][:3] == ["0.7-1", "net_negative", "0.494"]
     assert rows["0.3-0.5"][6:9] == ["19%", "95", "exact"]
+    advised = [line.partition(":")[0].strip() for line in lines if "pods that don't speculate" in line]
+    assert advised == ["temperature 0.7-1"]  # the one that loses
+
+
+def test_a_recording_with_too_few_requests_gets_no_advice(capsys):
+    environment = {"THRESHOLDS__MIN_REQUESTS": "1000", "THRESHOLDS__ACCEPTANCE_FEWER_TOKENS": "0.6"}
+    assert command("report", "--recording", str(RECORDINGS / "draft_model-k3"), "--format", "json", **environment) == 0
+    rows = json.loads(capsys.readouterr().out)["models"][0]["rows"]
+    assert {(row["verdict"], row["advice"]) for row in rows} == {("insufficient_data", None)}
 
 
 def test_a_recording_as_markdown_is_one_table(capsys):
@@ -144,7 +153,8 @@ def histogram(name, counts):
     ("counts", "p50", "p99"),
     [
         ((0, 100, 100, 100), pytest.approx(0.075), 0.0995),
-        ((60, 100, 100, 100), None, pytest.approx(0.05 + 0.05 * 39 / 40)),  # somewhere below 0.05: not known
+        ((60, 100, 100, 100), "below", pytest.approx(0.05 + 0.05 * 39 / 40)),  # somewhere below 0.05: not known
+        ((100, 100, 100, 100), "below", "below"),
         ((0, 50, 90, 100), 0.1, None),  # somewhere above 0.25: not known
         ((0, 0, 0, 0), None, None),
     ],
@@ -153,19 +163,56 @@ async def test_a_quantile_that_the_buckets_do_not_tell_is_absent(capsys, served,
     bucket = {"verdict": "net_positive", "advice": None, "requests": 9, "draft_tokens": 5.0, "acceptance": 0.8}
     bucket |= dict.fromkeys(("p10", "p50", "p90"))
     model = {"model_name": "m", "coverage": None, "residual": None, "temperatures": {"0": bucket}}
-    target = {"name": "vllm", "up": True, "engines": [], "last_error": None, "requests": {"models": [model]}}
-    marks = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65}
-    status = {"version": "1", "thresholds": marks, "targets": [target]}
+    status = status_of([model], attributed=9)
     page = histogram("specdec_request_time_to_first_token_seconds", counts)
     page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="exact"} 0\n'
     page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="inferred"} 5\n'
+
+    (row,) = json.loads(await reported(capsys, served, status, page, "--format", "json"))["models"][0]["rows"]
+    told = {"p50": p50, "p99": p99}
+    assert row["ttft"] == {
+        **{name: None if value == "below" else value for name, value in told.items()},
+        **{f"{name}_below": 0.05 if value == "below" else None for name, value in told.items()},
+    }
+    assert set(row["tpot"].values()) == {None}
+    assert row["attribution"] == "inferred"
+    line = next(line for line in (await reported(capsys, served, status, page)).splitlines() if line.startswith("0 "))
+    assert [cell == "<50" for cell in line.split()[-4:-2]] == [p50 == "below", p99 == "below"]
+
+
+async def test_an_engines_times_below_vllms_first_bucket_are_not_made_up(capsys, served):
+    latency = {"resolution": 0.01, "quantiles": {"0.5": 0.005, "0.99": 0.035}}
+    engine = {"model_name": "m", "engine": "0", "acceptance": None, "latency": {"tpot": latency}, "limitations": []}
+    text = await reported(capsys, served, status_of([], engines=[engine]))
+    assert "vllm: m, engine 0           -         -    -       <10  35.0" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"ended": 924}, "vllm: 924 requests ended, none could be attributed."),
+        ({}, "vllm: no request has ended lately, or none that is attributed yet."),
+    ],
+)
+async def test_without_rows_it_says_what_became_of_the_requests(capsys, served, found, told):
+    lines = (await reported(capsys, served, status_of([], notes=["Do this."], **found))).splitlines()
+    assert [line.strip() for line in lines[-2:]] == [told, "Do this."]
+
+
+def status_of(models, engines=(), **changes):
+    """A sidecar's status with what a report needs."""
+    requests = {"models": models, "ended": 0, "attributed": 0, "notes": []} | changes
+    target = {"name": "vllm", "up": True, "engines": list(engines), "last_error": None, "requests": requests}
+    marks = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65}
+    return {"version": "1", "thresholds": marks, "targets": [target]}
+
+
+async def reported(capsys, served, status, page="x 1\n", *options):
+    """What the report on a sidecar with this status and metrics prints."""
 
     async def handler(request):
         return web.Response(text=page if request.path == "/metrics" else json.dumps(status))
 
     async with served(handler) as url:
-        assert await asyncio.to_thread(command, "report", "--url", url, "--format", "json") == 0
-    (row,) = json.loads(capsys.readouterr().out)["models"][0]["rows"]
-    assert row["ttft"] == {"p50": p50, "p99": p99}
-    assert row["tpot"] == {"p50": None, "p99": None}
-    assert row["attribution"] == "inferred"
+        assert await asyncio.to_thread(command, "report", "--url", url, *options) == 0
+    return capsys.readouterr().out

@@ -99,8 +99,10 @@ async def test_too_few_requests_are_not_judged():
         result = await swept(vllm.url, temperatures=(0.0,), requests=19)
         told = await swept(vllm.url, temperatures=(0.0,), requests=19, thresholds=VerdictThresholds(min_requests=19))
     assert result.temperatures[0].verdict == "insufficient_data"
+    assert result.temperatures[0].advice is None
     assert result.temperatures[0].speculation.work.acceptance > 0.85
     assert told.temperatures[0].verdict == "net_positive"
+    assert "speculate more tokens" in told.temperatures[0].advice
 
 
 async def test_other_peoples_requests_are_noticed():

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
 from sidecar.app import running
@@ -18,28 +19,40 @@ HOT = {0.0: 3, 0.2: 1, 0.6: 2, 1.0: 4}
 QUICK = {
     "SPECDEC_LISTEN": "127.0.0.1:0",
     "SPECDEC_SCRAPE_INTERVAL": "0.2s",
+    "SPECDEC_SCRAPE_CPU_SHARE": "1",  # else one slow poll stretches the interval beyond what a test waits
     "SPECDEC_LATENCY_WINDOW": "10s",
     "SPECDEC_THRESHOLDS__MIN_REQUESTS": "3",
 }
 
 
 @asynccontextmanager
-async def watched(port, mix, **environment):
-    """A simulated vLLM, traffic for it through the proxy, and the sidecar's page."""
-    async with SimulatedVllm(SimulatorOptions(speed=3)) as vllm:
+async def watched(port, mix, *, force_include_usage=True, **environment):
+    """A simulated vLLM, traffic for it through the proxy where ``mix`` has any, and the sidecar's page."""
+    async with SimulatedVllm(SimulatorOptions(speed=3, force_include_usage=force_include_usage)) as vllm:
         environment = QUICK | {"SPECDEC_VLLM_URL": vllm.url} | environment
         target = vllm.url
         if environment.get("SPECDEC_REQUESTS__SOURCE") == "proxy":
             environment["SPECDEC_PROXY__LISTEN"] = f"127.0.0.1:{port}"
             target = f"http://127.0.0.1:{port}"
-        async with running(load_settings(None, environment)) as address:
-            traffic = Traffic(TrafficOptions(target, phases=(Phase(120, mix),)))
-            sending = asyncio.create_task(traffic.run())
-            try:
-                yield vllm, f"http://{address}/"
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+        async with (
+            running(load_settings(None, environment)) as address,
+            under_way(traffic(target, mix) if mix else asyncio.sleep(0)),
+        ):
+            yield vllm, f"http://{address}/"
+
+
+@asynccontextmanager
+async def under_way(sending):
+    task = asyncio.create_task(sending)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def traffic(url, mix, **options):
+    await Traffic(TrafficOptions(url, phases=(Phase(120, mix),), **options)).run()
 
 
 PROXY = {"SPECDEC_REQUESTS__SOURCE": "proxy"}
@@ -104,3 +117,42 @@ async def test_a_sidecar_that_stops_dims_what_is_shown(browser, unused_tcp_port)
             await tab.open(url)
             await tab.until(f"{TEXT}.includes('KV cache')")
         await tab.until("document.getElementById('content').classList.contains('stale')")
+
+
+async def test_most_of_the_traffic_goes_past_the_proxy(browser, pictures, unused_tcp_port):
+    async with (
+        watched(unused_tcp_port, None, **PROXY) as (vllm, url),
+        under_way(traffic(f"http://127.0.0.1:{unused_tcp_port}", {0.0: 1}, concurrency=1)),
+        under_way(traffic(vllm.url, {1.0: 1}, concurrency=8)),
+        browser() as tab,
+    ):
+        await tab.open(url)
+        await tab.until(f"/In the [0-9]+% of the traffic that is seen, speculation pays/.test({TEXT})")
+        await tab.until("document.querySelector('.answer.mute') !== null")
+        assert "100% of attributed drafts" in await tab.value(TEXT)
+        assert "Do clients use vLLM's own port, past the proxy?" in await tab.value(TEXT)
+        await tab.screenshot(pictures / "part.png")
+
+
+async def test_streams_without_usage_are_told_of(browser, pictures, unused_tcp_port):
+    async with (
+        watched(unused_tcp_port, None, force_include_usage=False, **PROXY) as (_, url),
+        under_way(streams_without_usage(f"http://127.0.0.1:{unused_tcp_port}/v1/chat/completions")),
+        browser() as tab,
+    ):
+        await tab.open(url)
+        await tab.until(f"/over all requests; [0-9,]+ requests ended, none could be attributed/.test({TEXT})")
+        shown = await tab.value(TEXT)
+        assert "requests that ended lately were streams without usage" in shown
+        assert "needs a request source" not in shown
+        assert "tells nothing of single requests" not in shown
+        await tab.screenshot(pictures / "without-usage.png")
+
+
+async def streams_without_usage(url):
+    """Chats one after the other, as clients stream them that ask for nothing more."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "temperature": 0.0, "stream": True}
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.post(url, json=body | {"max_tokens": 16}) as response:
+                await response.read()

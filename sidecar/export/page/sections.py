@@ -1,11 +1,13 @@
 """The parts of the page, each from a part of the status."""
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
 from sidecar.export.page.answer import TONES, answer
 from sidecar.export.page.charts import bar, distribution, over_time
+from sidecar.export.request_notes import unattributed
 
 Status = Mapping[str, Any]
 
@@ -30,11 +32,15 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
         if work["requests"]
     )
     coverage = f"coverage {ratio(model['coverage'])}, residual {ratio(model['residual'])}"
-    body = f"{rows}{_legend(thresholds)}" if rows else '<p class="facts">No request has ended yet.</p>'
+    body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{_no_rows(sum(model["ended"].values()))}</p>'
     return (
         f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
         f'<div class="buckets">{body}</div>'
     )
+
+
+def _no_rows(ended: int) -> str:
+    return f"{unattributed(ended)}." if ended else "No request has ended lately, or none that is attributed yet."
 
 
 def _legend(thresholds: Mapping[str, float]) -> str:
@@ -49,21 +55,16 @@ def _legend(thresholds: Mapping[str, float]) -> str:
 def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, float]) -> str:
     low = thresholds["acceptance_net_negative"]
     limits = (low, thresholds["acceptance_break_even"])
-    said = work["advice"] or (_LOSING if work["verdict"] == "net_negative" else "")
-    advice = f'<div class="advice">{escape(said)}</div>' if said else ""
+    advice = f'<div class="advice">{escape(work["advice"])}</div>' if work["advice"] else ""
     return (
         f'<div class="bucket {TONES[work["verdict"]]}">'
-        f'<div class="name">T {escape(label)}<small>{share:.0%} of drafts</small></div>'
+        f'<div class="name">T {escape(label)}<small>{share:.0%} of attributed drafts</small></div>'
         f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
         f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
         f'<div class="spread">{distribution(work["distribution"], low)}</div>'
         f'<div class="facts number">P10 {ratio(work["p10"])}<br>{work["requests"]} requests</div>'
         f"{advice}</div>"
     )
-
-
-# vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
 
 
 def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
@@ -100,7 +101,7 @@ def _latencies(latencies: Mapping[str, Status]) -> str:
     rows = "".join(
         f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(latency, '0.5')}</td>"
         f"<td class=number>{_quantile(latency, '0.99')}</td>"
-        f"<td class=number>{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}</td></tr>"
+        f"<td class=number>{_gap(latency)}</td></tr>"
         for phase, latency in latencies.items()
     )
     return f"<table><tr><th></th><td>P50</td><td>P99</td><td>gap</td></tr>{rows}</table>"
@@ -112,33 +113,43 @@ def _quantile(latency: Status, quantile: str) -> str:
     return escape(f"< {seconds(resolution)}") if value < resolution else seconds(value)
 
 
+def _gap(latency: Status) -> str:
+    """Within the first bucket the gap is as little known as the quantiles, and so is its growth."""
+    if latency["quantiles"]["0.99"] < latency["resolution"]:
+        return _quantile(latency, "0.99")
+    return f"{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}"
+
+
 def _growth(times: float | None) -> str:
     return "" if times is None else f" ({times:.1f} times the baseline)"
 
 
 def _notes(target: Status) -> str:
-    notes = "".join(f"<li>{note}</li>" for note in _to_know_more(target))
+    notes = "".join(f"<li>{_marked(note)}</li>" for note in _to_know_more(target))
     return f'<h2>To know more</h2><ul class="notes">{notes}</ul>' if notes else ""
+
+
+def _marked(note: str) -> str:
+    """What stands between backticks is to be typed."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+
+
+_NO_SOURCE = (
+    "Acceptance is not split by temperature: set `SPECDEC_REQUESTS__SOURCE` to `middleware`, `proxy` or `traces`."
+)
 
 
 def _to_know_more(target: Status) -> Iterator[str]:
     requests = target["requests"]
     if requests is None:
-        yield (
-            "Acceptance is not split by temperature: set <code>SPECDEC_REQUESTS__SOURCE</code> to "
-            "<code>middleware</code>, <code>proxy</code> or <code>traces</code>."
-        )
-    elif requests["events"] and not requests["exact"]:
-        yield (
-            "vLLM tells nothing of single requests, so acceptance is inferred. From vLLM 0.29 on, "
-            "<code>--per-request-spec-decode-metrics summary --enable-force-include-usage</code> makes it exact."
-        )
-    for limitation in {
+        yield _NO_SOURCE
+    else:
+        yield from requests["notes"]
+    yield from {
         limitation["name"]: limitation["explanation"]
         for engine in target["engines"]
         for limitation in engine["limitations"]
-    }.values():
-        yield escape(limitation)
+    }.values()
 
 
 def ratio(value: float | None) -> str:

@@ -1,0 +1,63 @@
+"""What a reader should know about the split by temperature: how much of the traffic it speaks for, and what helps."""
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from sidecar.analysis.endings import Ending
+from sidecar.analysis.request_state import RequestReport
+
+_PAST: Final[Mapping[str, str]] = {
+    "proxy": "Do clients use vLLM's own port, past the proxy?",
+    "middleware": "Does every API server of vLLM load the middleware?",
+    "traces": "Is every request traced, or a sample?",
+}
+
+_TRACES: Final = (
+    "Traces tell no request's acceptance, so it is inferred. It can be exact where `SPECDEC_REQUESTS__SOURCE` is "
+    "`middleware` or `proxy`."
+)
+_UNTOLD: Final = (
+    "vLLM tells nothing of single requests, so acceptance is inferred. From vLLM 0.29 on, "
+    "`--per-request-spec-decode-metrics summary --enable-force-include-usage` makes it exact."
+)
+
+
+def endings(report: RequestReport) -> Tally[Ending]:
+    """How the requests of all models ended lately."""
+    found: Tally[Ending] = Tally()
+    for model in report.models:
+        found.update(model.endings)
+    return found
+
+
+def unattributed(ended: int) -> str:
+    """That ``ended`` requests have ended and none of them has numbers of its own; without a full stop."""
+    return f"{ended:,} request{'' if ended == 1 else 's'} ended, none could be attributed"
+
+
+def request_notes(report: RequestReport, coverage: float) -> Iterator[str]:
+    """Plain sentences, with what is to be typed between backticks; below ``coverage`` the split is incomplete."""
+    found = endings(report)
+    if found[Ending.WITHOUT_USAGE]:
+        yield _without_usage(found[Ending.WITHOUT_USAGE], found.total())
+    for model in report.models:
+        if model.coverage is not None and model.coverage < coverage:
+            past = "" if found[Ending.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
+            yield (
+                f"Only {model.coverage:.0%} of {model.model_name}'s draft tokens are attributed to requests, "
+                f"so the split by temperature speaks for that part alone.{past}"
+            )
+    if report.source == "traces":
+        yield _TRACES
+    elif not found[Ending.EXACT] and found[Ending.INFERRED] + found[Ending.UNKNOWN]:
+        yield _UNTOLD
+
+
+def _without_usage(count: int, ended: int) -> str:
+    which = f"All {count:,}" if count == ended > 1 else f"{count:,} of the {ended:,}"
+    return (
+        f"{which} requests that ended lately were streams without usage, which can't be attributed. "
+        "Start vLLM with `--enable-force-include-usage`: it then sends every streaming client a last chunk with usage "
+        'and no choices. Or let clients ask for it: `"stream_options": {"include_usage": true}`.'
+    )

@@ -73,6 +73,7 @@ async def test_a_failing_bucket(browser, pictures, unused_tcp_port):
     async with watched(unused_tcp_port, HOT, **PROXY) as (_, url), browser() as tab:
         await tab.open(url, dark=True)
         await tab.until(f"{TEXT}.includes('Speculation loses at temperature 0.7-1')")
+        await tab.until(f"!{TEXT}.includes('coverage no data')")
         losing = await tab.value("document.querySelector('.bucket.bad').innerText")
         assert "net negative" in losing
         assert "speculate fewer tokens" in losing

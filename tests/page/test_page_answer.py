@@ -59,7 +59,7 @@ def test_an_engine_weighs_as_much_as_it_drafts():
 
 def test_one_models_verdict_does_not_hide_anothers():
     said = answer(target(models=[model("a", "net_negative", 0.3), model("b", "net_positive", 0.8)]), THRESHOLDS)
-    assert said.text == "Speculation loses at temperature 0 (a): 50% of the attributed draft tokens."
+    assert said.text == "Speculation loses at temperature 0 (a): 50% of attributed drafts."
     assert said.why == "Acceptance by temperature: 0 (a): 30%, 0 (b): 80%."
 
 
@@ -105,7 +105,7 @@ def test_a_share_is_of_all_that_is_attributed():
     one = model("m", "net_negative", 0.3)
     one["temperatures"] |= {"1": bucket("net_positive", 0.8), "0.5": bucket("insufficient_data", None, 200)}
     said = answer(target(models=[one]), THRESHOLDS)
-    assert said.text == "Speculation loses at temperature 0: 25% of the attributed draft tokens."
+    assert said.text == "Speculation loses at temperature 0: 25% of attributed drafts."
     assert "25% of attributed drafts" in target_section(target(models=[one]), THRESHOLDS)
 
 

@@ -85,7 +85,7 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> An
         return Answer(f"Speculation about breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged))
     if len(losing) == len(judged):
         return Answer("Speculation does not pay.", "bad", _listed(judged))
-    text = f"Speculation loses at {_named(losing)}: {share:.0%} of the attributed draft tokens."
+    text = f"Speculation loses at {_named(losing)}: {share:.0%} of attributed drafts."
     return Answer(text, "bad", _listed(judged))
 
 

@@ -188,8 +188,7 @@ def _check(head: bytes, *, is_request: bool) -> bytes:
     """
     completion = _Completion()
     parser = httptools.HttpRequestParser(completion) if is_request else httptools.HttpResponseParser(completion)
-    lines = head.split(b"\r\n")
-    ends = len(lines) - 1
+    ends = head.count(b"\r\n")
     if head.count(b"\n") != ends or head.count(b"\r") != ends:
         raise MalformedMessage("line end other than CRLF")
     if head.find(END) != len(head) - len(END):
@@ -202,7 +201,7 @@ def _check(head: bytes, *, is_request: bool) -> bytes:
         raise MalformedMessage("malformed message head") from None
     if not completion.complete:
         raise MalformedMessage("malformed message head")
-    return lines[0]
+    return head[: head.find(b"\r\n")]
 
 
 def _read_request_line(line: bytes) -> tuple[bytes, bytes, bytes]:

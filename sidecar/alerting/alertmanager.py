@@ -97,6 +97,11 @@ class Alertmanager:
         return outcome == "accepted"
 
 
+def alert_session(seconds: float) -> aiohttp.ClientSession:
+    """A session for ``post_alerts``; each request may take ``seconds``."""
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar())
+
+
 async def post_alerts(session: aiohttp.ClientSession, url: str, body: bytes = b"[]") -> tuple[str, str]:
     """Sends alerts to the Alertmanager at the base ``url``; gives the outcome (see ``OUTCOMES``) and what was wrong.
 

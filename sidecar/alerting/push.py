@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import aiohttp
 
 from sidecar.alerting.alert import Alert
-from sidecar.alerting.alertmanager import Alertmanager, Message
+from sidecar.alerting.alertmanager import Alertmanager, Message, alert_session
 from sidecar.alerting.catalogue import catalogue
 from sidecar.alerting.look import Finding, Look
 from sidecar.alerting.push_options import PushOptions
@@ -41,8 +41,7 @@ class Push:
 
     async def run(self) -> None:
         """Goes on until it is cancelled. What fires then ends by itself, since nobody sends it again."""
-        timeout = aiohttp.ClientTimeout(total=self._options.timeout)
-        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        async with alert_session(self._options.timeout) as session:
             while True:
                 await self.look(session)
                 await asyncio.sleep(self._options.interval)

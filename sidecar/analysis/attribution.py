@@ -80,9 +80,10 @@ class Attributor:
 
         0 where vLLM drafts and too little was ever told of its requests to choose a method on.
         """
-        if self._known.coverage is None and self._lost >= _MANY_LOST and self._known.ledger.counts[Count.DRAFTS] > 0:
+        coverage = self._known.coverage
+        if coverage is None and self._lost >= _MANY_LOST and self._known.ledger.counts[Count.DRAFTS] > 0:
             return 0.0
-        return self._known.coverage
+        return coverage
 
     @property
     def residual(self) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import aiohttp
 
 from sidecar import options
-from sidecar.alerting.alertmanager import post_alerts
+from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.names import Counter
@@ -55,8 +55,7 @@ async def _check(target: Target, settings: Settings) -> int:
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:
     print(f"\nAlertmanager: {redacted(url)}")
-    timeout = aiohttp.ClientTimeout(total=settings.alerting.timeout)
-    async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with alert_session(settings.alerting.timeout) as session:
         outcome, reason = await post_alerts(session, url)
     if outcome == "accepted":
         print("  takes alerts")

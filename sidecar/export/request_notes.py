@@ -58,6 +58,7 @@ def _without_usage(count: int, ended: int) -> str:
     which = f"All {count:,}" if count == ended > 1 else f"{count:,} of the {ended:,}"
     return (
         f"{which} requests that ended lately were streams without usage, which can't be attributed. "
-        "Start vLLM with `--enable-force-include-usage`: it then sends every streaming client a last chunk with usage "
-        'and no choices. Or let clients ask for it: `"stream_options": {"include_usage": true}`.'
+        "Start vLLM with `--enable-force-include-usage`: it then sends every streaming client usage in each chunk, "
+        "and a last chunk with usage and no choices. Or let clients ask for it: "
+        '`"stream_options": {"include_usage": true}`.'
     )

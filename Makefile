@@ -67,7 +67,7 @@ accuracy: ## how far the inference is off on the recordings
 screenshots: ## the page's pictures, taken by its tests
 	@scripts/setup dev
 	@scripts/debian-tools chromium
-	$(BIN)/pytest -q tests/page --screenshots docs/screenshots
+	$(BIN)/pytest -q tests/export/page --screenshots docs/screenshots
 
 lock: ## resolve the lock files anew
 	@scripts/setup dev

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from sidecar.analysis.attribution_result import AttributedRequest
-from sidecar.analysis.recording import read_requests
-from sidecar.analysis.replay import replay
+from sidecar.analysis.attribution.result import AttributedRequest
+from sidecar.recording.recording import read_requests
+from sidecar.recording.replay import replay
 from sidecar.requests.record import RequestAcceptance
 
 RECORDINGS = Path(__file__).parents[1] / "tests" / "data" / "recordings"

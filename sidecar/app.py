@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sidecar import options
-from sidecar.analysis.attributors import DROP_REASONS
+from sidecar import wiring
+from sidecar.analysis.attribution.attributors import DROP_REASONS
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_log import LoggedTarget
 from sidecar.analysis.target_state import TargetReport, TargetState
@@ -21,9 +21,9 @@ from sidecar.errors import listening
 from sidecar.export.collector import export_families
 from sidecar.export.exporter import Exporter
 from sidecar.export.reexport import own_series
-from sidecar.export.server import serving
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
+from sidecar.http.server import serving
 from sidecar.log import StateLog
 from sidecar.requests.source import drop_reasons, request_source
 from sidecar.settings import Settings
@@ -33,7 +33,7 @@ from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # not every sidecar needs them
     from sidecar.alerting.push import Push
-    from sidecar.requests.recorder import Recorder
+    from sidecar.recording.recorder import Recorder
 
 
 @asynccontextmanager
@@ -50,15 +50,15 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
         sources: dict[str, PageSource] = {}
         pollers: dict[str, Poller] = {}
         for target in settings.vllms:
-            fetcher = Fetcher(target.vllm_url, options.fetch(settings))
+            fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
             stack.push_async_callback(fetcher.close)
-            source = PageSource(fetcher, options.page_limits(settings), filtered=options.filtered(settings))
+            source = PageSource(fetcher, wiring.page_limits(settings), filtered=wiring.filtered(settings))
             sources[target.name] = source
             states.append(target_state(target, settings, requests))
             sink: ScrapeSink = LoggedTarget(states[-1], log, StateLog(log))
             if recorder is not None:
                 sink = recorder.tee_scrapes(sink, source)
-            pacing = Pacing(options.pacing(settings), random.random)
+            pacing = Pacing(wiring.pacing(settings), random.random)
             pollers[target.name] = Poller(source, pacing, sink, time.time, time.monotonic)
         # Entered after the connections, so polling ends before they are closed.
         supervisor = await stack.enter_async_context(Supervisor(log))
@@ -73,7 +73,7 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
         push = alert_push(settings, reports, StateLog(log))
         if push is not None:
             supervisor.start("alerts", push.run)
-        export = options.export(settings)
+        export = wiring.export(settings)
         exporter = Exporter(
             lambda: export_families(
                 reports(), supervisor.failures, export, relay=relay(), alerts_sent=push.sent if push else {}
@@ -82,7 +82,7 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
         pages = Pages(
             exporter,
             own_series=lambda: own_series(
-                {name: source.whole_page for name, source in sources.items()}, options.reexported(settings)
+                {name: source.whole_page for name, source in sources.items()}, wiring.reexported(settings)
             ),
             status=lambda: status(reports(history=True), export),
             ready=lambda: all(state.polled for state in states),
@@ -106,7 +106,7 @@ def target_state(target: Target, settings: Settings, requests: RequestState) -> 
     """The empty state of one server; only one server's requests can be told apart."""
     return TargetState(
         target.name,
-        options.windows(settings),
+        wiring.windows(settings),
         interval=settings.scrape_interval,
         max_engines=settings.limits.engines,
         max_positions=settings.limits.positions,
@@ -118,8 +118,8 @@ def request_state(settings: Settings) -> RequestState:
     """The empty state of the requests."""
     return RequestState(
         settings.requests.source,
-        options.buckets(settings),
-        options.attribution(settings),
-        options.verdicts(settings),
+        wiring.buckets(settings),
+        wiring.attribution(settings),
+        wiring.verdicts(settings),
         drop_reasons(settings) | DROP_REASONS,
     )

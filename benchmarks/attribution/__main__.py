@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.table import Row, report
-from sidecar.analysis.attribution import Attributor
+from sidecar.analysis.attribution.attributor import Attributor
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.continuation import Totals

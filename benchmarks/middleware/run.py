@@ -16,8 +16,8 @@ import tempfile
 import time
 from typing import Any
 
-from sidecar.requests.middleware import App, Message, ObserveRequests
-from sidecar.requests.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.asgi import App, Message, ObserveRequests
+from sidecar.requests.middleware.receiver import MiddlewareReceiver
 from sidecar.requests.record import RequestRecord, RequestStart
 
 ROUNDS = 11

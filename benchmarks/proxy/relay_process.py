@@ -8,7 +8,7 @@ from collections import deque
 import structlog
 import uvloop
 
-from sidecar.requests.relay import ExchangeOutcome, Headers, Relay, RelayOptions, Upstream
+from sidecar.requests.proxy import ExchangeOutcome, Headers, Relay, RelayOptions, Upstream
 
 
 class Sniff:

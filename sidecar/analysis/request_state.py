@@ -5,9 +5,9 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sidecar.analysis.attribution_options import AttributionOptions
-from sidecar.analysis.attributors import Attributors, Settled
-from sidecar.analysis.endings import Ending
+from sidecar.analysis.attribution.attributors import Attributors, Settled
+from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.request_stats import RecentWork, RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from sidecar.analysis.attribution_result import AttributedRequest, Attribution
+from sidecar.analysis.attribution.endings import Ending, SlidingEndings
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
-from sidecar.analysis.endings import Ending, SlidingEndings
 from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.025  # standard error of a bucket's acceptance rate above which it is not told

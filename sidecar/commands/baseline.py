@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from sidecar import options
+from sidecar import wiring
 from sidecar.analysis.latency import latency
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.fetch import Fetcher
@@ -129,9 +129,9 @@ async def _watch(settings: Settings, duration: float) -> dict[str, EngineSnapsho
 
 
 async def _poll(target: Target, settings: Settings, sink: _Engines, duration: float) -> None:
-    fetcher = Fetcher(target.vllm_url, options.fetch(settings))
-    source = PageSource(fetcher, options.page_limits(settings), filtered=settings.scrape_filtered)
-    poller = Poller(source, Pacing(options.pacing(settings), random.random), sink, time.time, time.monotonic)
+    fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
+    source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
+    poller = Poller(source, Pacing(wiring.pacing(settings), random.random), sink, time.time, time.monotonic)
     try:
         async with asyncio.timeout(duration):
             await poller.run()

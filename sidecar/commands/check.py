@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import aiohttp
 
-from sidecar import options
+from sidecar import wiring
 from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.engine.fetch import Fetcher
@@ -39,9 +39,9 @@ async def _check_all(settings: Settings) -> list[int]:
 
 async def _check(target: Target, settings: Settings) -> int:
     print(f"\n{target.name}: {redacted(target.vllm_url)}")
-    fetcher = Fetcher(target.vllm_url, options.fetch(settings))
+    fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
     try:
-        page = await PageSource(fetcher, options.page_limits(settings), filtered=False).next()
+        page = await PageSource(fetcher, wiring.page_limits(settings), filtered=False).next()
     except ScrapeError as error:
         print(f"  no usable page ({error.reason}): {error}")
         print(f"  {_remedy(error, target.vllm_url)}")

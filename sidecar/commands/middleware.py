@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sidecar.requests.bundle import standalone_source
+from sidecar.requests.middleware.bundle import standalone_source
 from sidecar.settings import Settings
 
 _READABLE = 0o644  # vLLM's container may run as another user

@@ -11,12 +11,12 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from sidecar import options
+from sidecar import wiring
 from sidecar.app import running
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import PageSource
 from sidecar.errors import ListenError, ScrapeError
-from sidecar.requests.recorder import Recorder
+from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 from sidecar.settings.kinds import Duration
 
@@ -89,8 +89,8 @@ async def _run(settings: Settings, recorder: Recorder, seconds: float | None) ->
 
 async def _last_page(settings: Settings, recorder: Recorder) -> None:
     """One more page once no request comes through any more, so that the counters hold all that was recorded."""
-    fetcher = Fetcher(settings.vllms[0].vllm_url, options.fetch(settings))
-    source = PageSource(fetcher, options.page_limits(settings), filtered=False)
+    fetcher = Fetcher(settings.vllms[0].vllm_url, wiring.fetch(settings))
+    source = PageSource(fetcher, wiring.page_limits(settings), filtered=False)
     started = time.time()
     with contextlib.suppress(ScrapeError):
         await source.next()

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sidecar import options
-from sidecar.analysis.recording import RecordingError
-from sidecar.analysis.replay import BucketSummary, ReplayResult, replay
+from sidecar import wiring
+from sidecar.recording.recording import RecordingError
+from sidecar.recording.replay import BucketSummary, ReplayResult, replay
 from sidecar.reporting.table import aligned, count, ratio
 from sidecar.settings import Settings
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0, or 1 where the recording can't be read."""
     try:
-        result = replay(arguments.directory, infer=arguments.infer, buckets=options.buckets(settings))
+        result = replay(arguments.directory, infer=arguments.infer, buckets=wiring.buckets(settings))
     except RecordingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from sidecar import options
-from sidecar.analysis.recording import RecordingError
+from sidecar import wiring
 from sidecar.engine.fetch import FetchOptions
 from sidecar.errors import ScrapeError
 from sidecar.log import redacted
+from sidecar.recording.recording import RecordingError
 from sidecar.reporting.of_recording import recording_ticket
 from sidecar.reporting.of_sidecar import sidecar_ticket
 from sidecar.reporting.show import as_json, as_markdown, text
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 2
     try:
         if arguments.recording is not None:
-            ticket = recording_ticket(arguments.recording, options.buckets(settings), options.verdicts(settings))
+            ticket = recording_ticket(arguments.recording, wiring.buckets(settings), wiring.verdicts(settings))
         else:
             ticket = asyncio.run(sidecar_ticket(url, FetchOptions()))
     except RecordingError as error:

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import uvloop
 
-from sidecar import options
+from sidecar import wiring
 from sidecar.errors import SettingsError
-from sidecar.requests.payload import CHAT, COMPLETIONS, Endpoint
+from sidecar.requests.observe.payload import CHAT, COMPLETIONS, Endpoint
 from sidecar.settings import Settings
 from sidecar.settings.kinds import Duration
 from sidecar.settings.places import BaseUrl
@@ -107,9 +107,9 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         request_seconds=arguments.request_timeout,
         seconds=arguments.duration,
         api_key=key,
-        tls=options.fetch(settings).tls,
-        page_limits=options.page_limits(settings),
-        thresholds=options.verdicts(settings),
+        tls=wiring.fetch(settings).tls,
+        page_limits=wiring.page_limits(settings),
+        thresholds=wiring.verdicts(settings),
     )
 
 

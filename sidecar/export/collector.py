@@ -17,7 +17,7 @@ from sidecar.export.relay_families import add_relay
 from sidecar.export.request_families import add_requests
 
 if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
-    from sidecar.requests.relay.stats import RelayStats
+    from sidecar.requests.proxy.stats import RelayStats
 
 Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.analysis.attribution_options import AttributionOptions
+from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.limitation import Limitation
 from sidecar.requests.traces.options import TracesOptions
 

@@ -6,7 +6,7 @@ from sidecar.export import metrics
 from sidecar.export.families import Families
 
 if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
-    from sidecar.requests.relay.stats import RelayStats
+    from sidecar.requests.proxy.stats import RelayStats
 
 
 def add_relay(families: Families, stats: "RelayStats") -> None:

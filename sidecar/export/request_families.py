@@ -1,6 +1,6 @@
 """One server's requests as samples."""
 
-from sidecar.analysis.attribution_result import Attribution
+from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.verdict import Verdict
 from sidecar.export import metrics

@@ -4,7 +4,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from sidecar.analysis.endings import Ending
+from sidecar.analysis.attribution.endings import Ending
 from sidecar.analysis.request_state import RequestReport
 
 _PAST: Final[Mapping[str, str]] = {

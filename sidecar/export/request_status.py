@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sidecar.analysis.attribution_result import Attribution
-from sidecar.analysis.endings import Ending
+from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.export.request_notes import endings, request_notes
 

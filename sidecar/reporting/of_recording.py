@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sidecar.analysis.attribution_result import AttributedRequest, Attribution
-from sidecar.analysis.replay import ReplayResult, replay
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import Verdict, VerdictThresholds, advice, verdict
+from sidecar.recording.replay import ReplayResult, replay
 from sidecar.reporting.ticket import ModelTable, Row, Ticket, Times
 from sidecar.requests.record import Outcome
 

@@ -10,7 +10,7 @@ from sidecar.requests.record import RequestSink
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:  # what it imports would cost memory in every other mode
-    from sidecar.requests.relay.stats import RelayStats
+    from sidecar.requests.proxy.stats import RelayStats
 
 Stats = Callable[[], "RelayStats | None"]
 
@@ -52,4 +52,4 @@ async def request_source(
 
 def _module(settings: Settings) -> ModuleType | None:
     source = settings.requests.source
-    return None if source == "none" else import_module(f"sidecar.requests.sources.{source}")
+    return None if source == "none" else import_module(f"sidecar.requests.{source}.source")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.analysis.attribution_result import AttributedRequest, Attribution, attributed
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution, attributed
 from sidecar.requests.record import Outcome, RequestRecord
 from sidecar.sweep.client import Client
 from sidecar.sweep.counters import Counted, CounterReader

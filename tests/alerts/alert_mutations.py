@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from alert_scenes import SCENES, dependents, needed, recorded
-from alert_tools import assert_valid, promtool, shipped
+from tests.alerts.alert_scenes import SCENES, dependents, needed, recorded
+from tests.alerts.alert_tools import assert_valid, promtool, shipped
 
 _FLIPPED = {"<": ">", ">": "<", ">=": "<", "==": "!="}
 _SET = {"and": "unless", "unless": "and", "or": "and"}

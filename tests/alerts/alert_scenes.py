@@ -2,10 +2,7 @@
 
 import re
 
-import alert_scenes_acceptance
-import alert_scenes_fleet
-import alert_scenes_health
-import alert_scenes_latency
+from tests.alerts import alert_scenes_acceptance, alert_scenes_fleet, alert_scenes_health, alert_scenes_latency
 
 SCENES = [
     *alert_scenes_fleet.SCENES,

@@ -1,7 +1,7 @@
 """What each acceptance alert is held to. Values lie within 5 % of each threshold, on both sides of it."""
 
-from alert_series import Pod, counter
-from alert_tools import Firing, Scene
+from tests.alerts.alert_series import Pod, counter
+from tests.alerts.alert_tools import Firing, Scene
 
 LINKED_TEMPERATURE = ("job", "instance", "model_name", "temperature")
 

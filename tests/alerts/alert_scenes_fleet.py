@@ -1,7 +1,7 @@
 """A fleet's recorded numbers, each worked out by hand; a healthy fleet; and an empty Prometheus."""
 
-from alert_series import Pod, counter, gauge
-from alert_tools import Scene
+from tests.alerts.alert_series import Pod, counter, gauge
+from tests.alerts.alert_tools import Scene
 
 
 def key(name, instance=None, model="m", namespace="prod", **labels):

@@ -1,7 +1,7 @@
 """What each alert on vLLM, on the sidecar and on the coverage is held to."""
 
-from alert_series import Pod, counter, gauge
-from alert_tools import Firing, Scene
+from tests.alerts.alert_series import Pod, counter, gauge
+from tests.alerts.alert_tools import Firing, Scene
 
 OF_INSTANCE = ("job", "instance")
 SEEN = 1_700_000_000

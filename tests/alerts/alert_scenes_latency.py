@@ -1,7 +1,7 @@
 """What each alert on latency and the KV cache is held to."""
 
-from alert_series import Pod, counter
-from alert_tools import Firing, Scene
+from tests.alerts.alert_series import Pod, counter
+from tests.alerts.alert_tools import Firing, Scene
 
 
 def net_negative():

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import yaml
 from aiohttp import web
-from alert_tools import RULES
-from debian_servers import ready_server, running_prometheus, scraping
 
 from sidecar.alerting.rules import rule_files, shown
 from sidecar.alerting.timing import Timing
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.alerts.alert_tools import RULES
+from tests.debian_servers import ready_server, running_prometheus, scraping
 
 FAST = Timing(rate=8, brief=4, past=60, past_offset=5, past_samples=5, interval=0.5, past_interval=2, pace=1 / 200)
 SECRET = "from-a-file"

@@ -1,5 +1,6 @@
 import pytest
-from alert_state import make_look
+
+from tests.alerts.alert_state import make_look
 
 
 @pytest.fixture

@@ -4,13 +4,22 @@ import asyncio
 import re
 
 import pytest
-from chain_tools import FAST, PATIENCE, Receivers, alertmanager, prometheus, pushing_to, settings_of, traffic
-from debian_servers import free_port
 
 from sidecar.alerting.rules import rule_files
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
+from tests.alerts.chain_tools import (
+    FAST,
+    PATIENCE,
+    Receivers,
+    alertmanager,
+    prometheus,
+    pushing_to,
+    settings_of,
+    traffic,
+)
+from tests.debian_servers import free_port
 
 COLD = {0.0: 1}
 MIXED = {0.0: 7, 1.2: 3}

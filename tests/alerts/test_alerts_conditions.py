@@ -1,14 +1,14 @@
 """The catalogue's conditions over the sidecar's own state, and the text that is made of what they find."""
 
 import pytest
-from alert_series import Pod
-from alert_state import bucket, engine
-from alert_tools import promtool, shipped
 
 from sidecar.alerting.alert import Alert, Severity, finding_annotations
 from sidecar.alerting.catalogue import catalogue
 from sidecar.alerting.look import Finding
 from sidecar.analysis.verdict import Verdict
+from tests.alerts.alert_series import Pod
+from tests.alerts.alert_state import bucket, engine
+from tests.alerts.alert_tools import promtool, shipped
 
 BASELINE = {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
 CONDITIONS = {alert.name.removeprefix("SpecDecode"): alert.condition for alert in catalogue() if alert.condition}

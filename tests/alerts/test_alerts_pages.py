@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alert_tools import RULES
 
 from sidecar.alerting.catalogue import catalogue
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.tree import leaves
+from tests.alerts.alert_tools import RULES
 
 RUNBOOKS = RULES / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("*.md"))

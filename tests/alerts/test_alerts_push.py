@@ -8,7 +8,6 @@ from datetime import datetime
 import aiohttp
 import pytest
 from aiohttp import web
-from alert_state import engine, make_look
 
 from sidecar.alerting.push import Push
 from sidecar.alerting.push_options import PushOptions, push_options
@@ -17,6 +16,7 @@ from sidecar.export.push_families import add_push
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Thresholds
+from tests.alerts.alert_state import engine, make_look
 
 WALL = 1_700_000_000.0
 

@@ -2,13 +2,8 @@
 
 import re
 
-import alert_mutations
 import pytest
 import yaml
-from alert_scenes import SCENES, concerned
-from alert_scenes_fleet import healthy
-from alert_series import Pod, gauge
-from alert_tools import RULES, Scene, promtool, shipped
 
 from sidecar.alerting.alert import Links
 from sidecar.alerting.catalogue import catalogue
@@ -16,6 +11,11 @@ from sidecar.alerting.rules import rule_files, shown
 from sidecar.alerting.timing import Timing
 from sidecar.export.reference import all_metrics
 from sidecar.settings.groups import Thresholds
+from tests.alerts import alert_mutations
+from tests.alerts.alert_scenes import SCENES, concerned
+from tests.alerts.alert_scenes_fleet import healthy
+from tests.alerts.alert_series import Pod, gauge
+from tests.alerts.alert_tools import RULES, Scene, promtool, shipped
 
 ALERTS = [alert.name for alert in catalogue()]
 KINDS = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}

@@ -1,7 +1,6 @@
 """What is said of an engine: its limitations, and log lines."""
 
 import pytest
-from analysis_tools import Server, page, snap
 
 from sidecar.analysis.engine_state import Windows
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
@@ -11,6 +10,7 @@ from sidecar.engine.names import Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.errors import TimedOut, Unreachable
 from sidecar.log import StateLog
+from tests.analysis.analysis_tools import Server, page, snap
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from debian_servers import running_prometheus, scraping
 
 from sidecar.analysis.latency import QUANTILES
 from sidecar.analysis.quantile import histogram_quantile
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
+from tests.debian_servers import running_prometheus, scraping
 
 EDGE_CASES = [
     # Edges, counts at first and at last.

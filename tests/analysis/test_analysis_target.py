@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from analysis_tools import Server, page, snap
 
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import TimedOut, Unreachable
+from tests.analysis.analysis_tools import Server, page, snap
 
 
 def test_before_the_first_poll():

@@ -5,13 +5,13 @@ import signal
 import pytest
 import yaml
 from aiohttp import web
-from debian_servers import free_port
 
 from sidecar import __version__
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.debian_servers import free_port
 
 NOWHERE = "http://127.0.0.1:1"
 

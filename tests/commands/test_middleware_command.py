@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from commands_tools import command
+
+from tests.commands.commands_tools import command
 
 
 def test_the_file_loads_by_what_is_printed_and_needs_nothing_of_ours(tmp_path, capsys):

@@ -3,10 +3,10 @@ import subprocess
 import sys
 
 import pytest
-from commands_tools import command
 
 from sidecar.planning.advice import Fit, plan
 from sidecar.planning.memory import Deployment, KvShape, Model
+from tests.commands.commands_tools import command
 
 
 def deployment(target, draft, *, utilization=0.9, kv=None, draft_kv=None):

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from commands_tools import command, sidecar_settings
-from recorder_tools import Log, lines_of, recorder
 
-from sidecar.analysis.replay import replay
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.recording.replay import replay
 from sidecar.settings import load_settings
+from tests.commands.commands_tools import command, sidecar_settings
+from tests.recording.recorder_tools import Log, lines_of, recorder
 
 MARKER = "zebrafish"
 

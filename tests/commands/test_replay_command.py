@@ -2,7 +2,8 @@ import gzip
 import json
 
 import pytest
-from commands_tools import RECORDINGS, command
+
+from tests.commands.commands_tools import RECORDINGS, command
 
 KEYS = ["attribution", "requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90"]
 

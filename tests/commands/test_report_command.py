@@ -3,13 +3,13 @@ import json
 
 import pytest
 from aiohttp import web
-from commands_tools import RECORDINGS, command, sidecar_settings
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.commands.commands_tools import RECORDINGS, command, sidecar_settings
 
 
 def test_a_recording_as_text(capsys):

@@ -4,7 +4,6 @@ import io
 from dataclasses import replace
 
 import pytest
-from commands_tools import command
 
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.errors import SettingsError
@@ -13,6 +12,7 @@ from sidecar.sweep.options import Level, SweepOptions
 from sidecar.sweep.prompts import PromptsError, read_prompts
 from sidecar.sweep.show import Progress
 from sidecar.sweep.summary import level_summary, temperature_summary
+from tests.commands.commands_tools import command
 
 MARKER = "zebrafish"
 

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from sweep_tools import swept
 
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.demo.options import SimulatorOptions
@@ -15,6 +14,7 @@ from sidecar.sweep.options import SweepOptions
 from sidecar.sweep.prompts import BUILT_IN
 from sidecar.sweep.show import as_json, text
 from sidecar.sweep.sweep import sweep
+from tests.commands.sweep_tools import swept
 
 MARKER = "zebrafish"
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 from aiohttp import web
-from sweep_tools import swept
 
 from sidecar.sweep.show import text
 from sidecar.sweep.sweep import SweepError
+from tests.commands.sweep_tools import swept
 
 
 def server(in_flight, seen):

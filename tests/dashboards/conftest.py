@@ -7,8 +7,9 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
-from dashboard_tools import ROOT
-from debian_servers import free_port, running_prometheus, scraping
+
+from tests.dashboards.dashboard_tools import ROOT
+from tests.debian_servers import free_port, running_prometheus, scraping
 
 sys.path.insert(0, str(ROOT))  # the builders are not part of the installed package
 

@@ -3,7 +3,7 @@
 Ours go further: every kind of panel counts, and every variable that a metric has a label for is in its selectors.
 """
 
-from dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, panels, queries, selectors
+from tests.dashboards.dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, panels, queries, selectors
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Prometheus' own and its client library's; alerts are special, see ``_matchers``.

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import yaml
-from dashboard_tools import ROOT, panels
+
+from tests.dashboards.dashboard_tools import ROOT, panels
 
 
 @pytest.fixture

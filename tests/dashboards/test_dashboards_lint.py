@@ -3,8 +3,9 @@
 import copy
 
 import pytest
-from dashboard_lint import ALERTS, OTHERS, findings
-from dashboard_tools import CONTRACT, annotations, panels, queries, selectors
+
+from tests.dashboards.dashboard_lint import ALERTS, OTHERS, findings
+from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, queries, selectors
 
 # Metrics that no panel shows, each with its reason.
 NOT_SHOWN = {

@@ -6,13 +6,13 @@ import re
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from dashboard_tools import annotations, filled_in, queries
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.dashboards.dashboard_tools import annotations, filled_in, queries
 
 # Queries without data in healthy traffic, by their panel and legend; each with its reason.
 EMPTY = {

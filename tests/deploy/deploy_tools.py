@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kustomize_tools import build, merge, read
+from tests.deploy.kustomize_tools import build, merge, read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

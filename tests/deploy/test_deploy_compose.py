@@ -4,12 +4,12 @@ import shutil
 import subprocess
 
 import pytest
-from deploy_tools import DEPLOY, ROOT, option
-from kustomize_tools import read
 
 from sidecar import __version__
 from sidecar.cli import parser
 from sidecar.settings import load_settings
+from tests.deploy.deploy_tools import DEPLOY, ROOT, option
+from tests.deploy.kustomize_tools import read
 
 FOLDER = DEPLOY / "compose"
 # What a service may have, of the compose specification; a misspelt key is one that is not here.

@@ -6,10 +6,10 @@ import subprocess
 from importlib.metadata import requires
 
 import pytest
-from deploy_tools import ROOT
 from packaging.requirements import Requirement
 
 from sidecar.cli import parser
+from tests.deploy.deploy_tools import ROOT
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from crd_schemas import SCHEMAS
-from deploy_tools import INTEGRATIONS, KUBERNETES, OVERLAYS, RENDERED, overlay_pod, pods
-from kustomize_tools import build, read, read_all
+
+from tests.deploy.crd_schemas import SCHEMAS
+from tests.deploy.deploy_tools import INTEGRATIONS, KUBERNETES, OVERLAYS, RENDERED, overlay_pod, pods
+from tests.deploy.kustomize_tools import build, read, read_all
 
 FOLDERS = (*OVERLAYS, "monitoring")
 # The first with native sidecars switched on, and a late one.

@@ -4,8 +4,9 @@ import json
 
 import pytest
 import yaml
-from deploy_tools import KUBERNETES, ROOT, generated
-from kustomize_tools import read, read_all
+
+from tests.deploy.deploy_tools import KUBERNETES, ROOT, generated
+from tests.deploy.kustomize_tools import read, read_all
 
 MADE = ("rules.yaml", "dashboards.yaml")
 

@@ -5,7 +5,11 @@ import json
 import subprocess
 
 import pytest
-from deploy_tools import (
+
+from sidecar import __version__
+from sidecar.cli import main
+from sidecar.settings import load_settings
+from tests.deploy.deploy_tools import (
     INTEGRATIONS,
     KUBERNETES,
     MIDDLEWARE,
@@ -19,11 +23,7 @@ from deploy_tools import (
     overlay_pod,
     pods,
 )
-from kustomize_tools import build, read
-
-from sidecar import __version__
-from sidecar.cli import main
-from sidecar.settings import load_settings
+from tests.deploy.kustomize_tools import build, read
 
 ALL = sorted(pods())
 NATIVE = sorted(set(ALL) - {"vllm-chart"})

@@ -1,13 +1,13 @@
 """The probes of the manifests, asked of a running sidecar."""
 
 import pytest
-from debian_servers import free_port
-from deploy_tools import SIDECAR, container, environment, overlay_pod
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.settings import load_settings
+from tests.debian_servers import free_port
+from tests.deploy.deploy_tools import SIDECAR, container, environment, overlay_pod
 
 
 @pytest.mark.parametrize("vllm_runs", [False, True])

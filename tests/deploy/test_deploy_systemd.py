@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from deploy_tools import DEPLOY
 
 from sidecar.cli import parser
 from sidecar.settings import load_settings
+from tests.deploy.deploy_tools import DEPLOY
 
 UNIT = DEPLOY / "systemd" / "specdec-sidecar.service"
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

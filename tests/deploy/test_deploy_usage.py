@@ -3,7 +3,7 @@
 import json
 import re
 
-from deploy_tools import DEPLOY, ROOT
+from tests.deploy.deploy_tools import DEPLOY, ROOT
 
 EXCHANGES = ROOT / "tests" / "data" / "exchanges"
 

@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from engine_tools import judged, page_reader, snapshot, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.engine.lines import LineReader
 from sidecar.errors import PageError
+from tests.engine.engine_tools import judged, page_reader, snapshot, values
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"

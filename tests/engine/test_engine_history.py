@@ -4,7 +4,6 @@ import math
 from itertools import pairwise
 
 import pytest
-from engine_tools import engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from sidecar.engine.continuation import Continuation, Totals
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.engine.timeline import Span, Timeline
+from tests.engine.engine_tools import engine
 
 DRAFTS, TOKENS = Counter.DRAFTS, Counter.GENERATION_TOKENS
 

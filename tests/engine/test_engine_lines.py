@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from engine_tools import judged, page_reader, values
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidecar.errors import PageTooLarge
+from tests.engine.engine_tools import judged, page_reader, values
 
 NAME = "vllm:num_requests_running"
 ENGINE = 'model_name="m",engine="0"'

@@ -3,13 +3,13 @@
 import gzip
 
 import pytest
-from engine_tools import judged, page_reader, snapshot, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.engine.lines import LineReader, PageLimits, Wanted
 from sidecar.errors import NotAnExposition, NoVllmMetrics, PageError, TruncatedPage
+from tests.engine.engine_tools import judged, page_reader, snapshot, values
 
 NAME = "vllm:num_requests_running"
 ENGINE = 'model_name="m",engine="0"'

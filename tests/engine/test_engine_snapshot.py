@@ -1,7 +1,6 @@
 """From layouts to engines: keys, processes, joins, and what contradicts itself."""
 
 import pytest
-from engine_tools import page_reader, snapshot, with_prefix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import NoVllmMetrics, PageError
+from tests.engine.engine_tools import page_reader, snapshot, with_prefix
 
 
 def page(*lines):

@@ -6,12 +6,12 @@ from urllib.parse import parse_qs
 
 import pytest
 from aiohttp import web
-from engine_tools import snapshot
 
 from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
 from sidecar.errors import AnotherServer, BadStatus, ScrapeError
+from tests.engine.engine_tools import snapshot
 
 
 class FakePage:

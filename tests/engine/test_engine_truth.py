@@ -1,7 +1,12 @@
 """Every recorded page against what it was made from, at the level of snapshots."""
 
 import pytest
-from engine_tools import (
+
+from sidecar.engine.names import Phase, Trait
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import SnapshotReader
+from sidecar.engine.version import VersionFamily
+from tests.engine.engine_tools import (
     PREFIXES,
     expected_counters,
     expected_gauges,
@@ -10,11 +15,6 @@ from engine_tools import (
     snapshot,
     with_prefix,
 )
-
-from sidecar.engine.names import Phase, Trait
-from sidecar.engine.plan import EngineKey
-from sidecar.engine.snapshot import SnapshotReader
-from sidecar.engine.version import VersionFamily
 
 V = VersionFamily
 FAMILIES = {

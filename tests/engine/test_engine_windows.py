@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from engine_tools import EDGES, engine
 
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import HistogramReading
+from tests.engine.engine_tools import EDGES, engine
 
 DRAFTS, TOKENS = Counter.DRAFTS, Counter.GENERATION_TOKENS
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.analysis import attribution, attributors
+from sidecar.analysis.attribution import attributor as attribution
+from sidecar.analysis.attribution import attributors
 from sidecar.analysis.limitation import Limitation
 from sidecar.export.explained import DROPS, LIMITATION_CURES
 from sidecar.export.reference import metrics_reference
-from sidecar.requests import middleware
+from sidecar.requests.middleware import asgi as middleware
 from sidecar.requests.source import drop_reasons
 from sidecar.requests.traces import options as traces_options
 from sidecar.requests.traces.refusal import ExportRefused

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.endings import Ending
+from sidecar.analysis.attribution.endings import Ending
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.export.request_notes import request_notes

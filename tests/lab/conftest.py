@@ -10,8 +10,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from debian_servers import free_port, running_prometheus, scraping
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.debian_servers import free_port, running_prometheus, scraping
 
 START_SECONDS = 180
 

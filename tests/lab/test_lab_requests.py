@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from debian_servers import free_port
 
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.app import running
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
-from sidecar.requests.bundle import standalone_source
+from sidecar.requests.middleware.bundle import standalone_source
 from sidecar.settings import load_settings
+from tests.debian_servers import free_port
 
 pytestmark = pytest.mark.lab
 

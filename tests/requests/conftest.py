@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.requests.exchange import ExchangeObserver
-from sidecar.requests.middleware import ObserveRequests
-from sidecar.requests.payload import endpoint_of
-from sidecar.requests.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.asgi import ObserveRequests
+from sidecar.requests.middleware.receiver import MiddlewareReceiver
+from sidecar.requests.observe.exchange import ExchangeObserver
+from sidecar.requests.observe.payload import endpoint_of
 
 FOLDERS = (Path(__file__).parents[1] / "data" / "exchanges", Path(__file__).parent / "data")
 EXCHANGES = {path.stem: path for folder in FOLDERS for path in sorted(folder.glob("*.json"))}

@@ -4,9 +4,9 @@ import json
 
 import msgspec
 
-from sidecar.requests.exchange import ExchangeObserver
-from sidecar.requests.middleware_wire import Finished, Packet
-from sidecar.requests.payload import CHAT, COMPLETIONS
+from sidecar.requests.middleware.wire import Finished, Packet
+from sidecar.requests.observe.exchange import ExchangeObserver
+from sidecar.requests.observe.payload import CHAT, COMPLETIONS
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from sidecar.requests.bundle import standalone_source
+from sidecar.requests.middleware.bundle import standalone_source
 
 DRIVER = """
 import asyncio, importlib, json, sys
@@ -84,7 +84,7 @@ def test_one_file_serves_traffic_with_nothing_but_msgspec(tmp_path, recorded_exc
 RECEIVER = """
 import asyncio, json, sys
 from collections import Counter
-from sidecar.requests.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.receiver import MiddlewareReceiver
 
 class Sink:
     starts = ends = tokens = 0

@@ -5,11 +5,11 @@ import math
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from requests_tools import DONE, ROLE, SSE, Time, chunk, event, stream
 
-from sidecar.requests.exchange import ExchangeObserver
-from sidecar.requests.payload import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from sidecar.requests.observe.exchange import ExchangeObserver
+from sidecar.requests.observe.payload import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from sidecar.requests.record import Outcome, RequestAcceptance
+from tests.requests.requests_tools import DONE, ROLE, SSE, Time, chunk, event, stream
 
 UNHURRIED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from requests_tools import Nothing, finished, packet
 
-from sidecar.requests.middleware_wire import MAX_PACKET_BYTES, begun
-from sidecar.requests.payload import CHAT
-from sidecar.requests.receiver_senders import SenderBook
+from sidecar.requests.middleware.senders import SenderBook
+from sidecar.requests.middleware.wire import MAX_PACKET_BYTES, begun
+from sidecar.requests.observe.payload import CHAT
+from tests.requests.requests_tools import Nothing, finished, packet
 
 BAD_FIELDS = [
     {"temperature": -0.1},

@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
-from requests_tools import JSON, ROLE, SSE, USAGE, chunk
 
-from sidecar.requests.exchange import ExchangeObserver, Fault
-from sidecar.requests.payload import CHAT
+from sidecar.requests.observe.exchange import ExchangeObserver, Fault
+from sidecar.requests.observe.payload import CHAT
+from tests.requests.requests_tools import JSON, ROLE, SSE, USAGE, chunk
 
 
 def test_a_large_request_is_not_decoded_and_its_temperature_unknown():

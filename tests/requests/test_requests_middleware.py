@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from sidecar.requests import middleware as module
-from sidecar.requests.middleware import ObserveRequests
+from sidecar.requests.middleware import asgi as module
+from sidecar.requests.middleware.asgi import ObserveRequests
 from sidecar.requests.record import Outcome
 
 PREFIX = "/v1/chat/completions"

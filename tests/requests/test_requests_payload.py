@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.requests.payload import (
+from sidecar.requests.observe.payload import (
     CHAT,
     COMPLETIONS,
     ENDPOINTS,

@@ -8,13 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from requests_tools import Nothing, finished, packet
 
-from sidecar.requests.middleware_wire import begun
-from sidecar.requests.payload import CHAT
-from sidecar.requests.receiver import MiddlewareReceiver
-from sidecar.requests.receiver_senders import REASONS, SenderBook
+from sidecar.requests.middleware.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.senders import REASONS, SenderBook
+from sidecar.requests.middleware.wire import begun
+from sidecar.requests.observe.payload import CHAT
 from sidecar.requests.record import RequestAcceptance
+from tests.requests.requests_tools import Nothing, finished, packet
 
 
 async def test_a_packets_events_are_delivered_in_full(receiver, sink, connect, eventually):

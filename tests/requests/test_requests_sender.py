@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sidecar.requests.middleware_sender import EventSender
-from sidecar.requests.middleware_wire import MAX_PACKET_BYTES, Finished, Packet, begun
-from sidecar.requests.payload import CHAT
-from sidecar.requests.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.sender import EventSender
+from sidecar.requests.middleware.wire import MAX_PACKET_BYTES, Finished, Packet, begun
+from sidecar.requests.observe.payload import CHAT
 
 
 def finished(number, model="lab", histogram=(1, 2)):
@@ -88,7 +88,7 @@ async def test_many_events_share_a_packet_and_none_is_over_its_size(sender, list
 async def test_no_system_call_for_an_event(sender, listening, monkeypatch):
     """White box: with the socket module out of reach, events can still be taken."""
     one = sender(interval=60)
-    monkeypatch.setattr("sidecar.requests.middleware_sender.socket", None)
+    monkeypatch.setattr("sidecar.requests.middleware.sender.socket", None)
     tell(one, 1_000)
     monkeypatch.undo()
 

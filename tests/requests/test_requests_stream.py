@@ -1,10 +1,10 @@
 """Counting a stream's events and keeping its last ones, in bounded memory."""
 
 import pytest
-from requests_tools import DONE, ROLE, USAGE, chunk, event, stream
 
-from sidecar.requests.exchange import Fault
-from sidecar.requests.payload import MESSAGES, RESPONSES
+from sidecar.requests.observe.exchange import Fault
+from sidecar.requests.observe.payload import MESSAGES, RESPONSES
+from tests.requests.requests_tools import DONE, ROLE, USAGE, chunk, event, stream
 
 
 def test_comments_roles_usage_and_done_are_no_events_with_tokens():

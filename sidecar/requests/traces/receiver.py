@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from sidecar.export.guard import GuardedServer, GuardOptions, GuardStats
+from sidecar.http.guard import GuardedServer, GuardOptions, GuardStats
 from sidecar.requests.record import RequestSink
 from sidecar.requests.traces import otlp_json, protobuf
 from sidecar.requests.traces.body import check_encoding, decompressed, read_body

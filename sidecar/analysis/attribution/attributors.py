@@ -1,0 +1,121 @@
+"""One attributor a model: which model a request is for, and whose timelines tell of it."""
+
+import math
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from sidecar.analysis.attribution.attributor import Attributor
+from sidecar.analysis.attribution.options import AttributionOptions
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution, attributed
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.timeline import Timeline
+from sidecar.requests.record import RequestRecord, RequestStart
+
+DROP_REASONS = frozenset({"no_page_yet", "in_flight", "pending"})  # what attribution itself may forget, to stay bounded
+UNKNOWN_MODEL = "unknown"  # the label of requests for a model that vLLM's page does not show
+
+
+class Settled(NamedTuple):
+    """A request with the model's name as vLLM's page has it."""
+
+    model_name: str
+    request: AttributedRequest
+
+
+class Attributors:
+    """Takes requests in and gives them out settled, whatever models the page shows.
+
+    A page with one model has all requests, whatever they call it: aliases and adapters are served by it too. With
+    several models the name decides, and a request for none of them is not attributed. Until a first page is read,
+    requests wait.
+    """
+
+    def __init__(self, buckets: TemperatureBuckets, options: AttributionOptions) -> None:
+        self._buckets = buckets
+        self._options = options
+        self._waiting: deque[RequestStart | RequestRecord] = deque()
+        self._lost: list[Settled] = []
+        self._timelines: Mapping[EngineKey, Timeline] = {}  # of the last poll
+        self._several_processes = False
+        self._polled_at = -math.inf
+        self.by_model: dict[str, Attributor] = {}
+        self.dropped: Tally[str] = Tally()  # requests forgotten here, by reason
+
+    def started(self, request: RequestStart) -> None:
+        """A request has begun. Its model is not known yet, so with several models its end must tell of it."""
+        if not self.by_model:
+            self._wait(request)
+        elif len(self.by_model) == 1:
+            next(iter(self.by_model.values())).started(request)
+
+    def finished(self, record: RequestRecord) -> None:
+        """A request has ended."""
+        if not self.by_model:
+            self._wait(record)
+        elif (owner := self._owner(record.model)) is not None:
+            owner.finished(record)
+        else:
+            self._lose(record)
+
+    def poll(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
+        """What a scrape at ``at`` settles; ``timelines`` are those of the engines on the page, and of no others."""
+        models = {key.model_name for key in timelines}
+        # A vLLM that restarted with another number of API servers counts steps in another way, and where the clock was
+        # set back, what was counted before is in the way: all begins anew.
+        kept = models if several_processes == self._several_processes and at >= self._polled_at else set()
+        self._timelines, self._several_processes, self._polled_at = timelines, several_processes, at
+        for gone in self.by_model.keys() - kept:
+            attributor = self.by_model.pop(gone)
+            self.dropped += attributor.dropped
+            self._lost += (Settled(gone, one) for one in attributor.flush(()))
+        for model in sorted(models - self.by_model.keys()):
+            options = replace(self._options, several_api_servers=several_processes)
+            self.by_model[model] = Attributor(self._buckets, options)
+        waiting, self._waiting = self._waiting, deque()
+        for event in waiting:
+            self.started(event) if isinstance(event, RequestStart) else self.finished(event)
+        return self._settled(at)
+
+    def unpolled(self, at: float) -> list[Settled]:
+        """What is settled though a scrape at ``at`` failed, so that nothing piles up while they do."""
+        return self._settled(at)
+
+    def flush(self, timelines: Mapping[EngineKey, Timeline]) -> list[Settled]:
+        """Settles all that is left, whatever is missing."""
+        for event in self._waiting:
+            if isinstance(event, RequestRecord):
+                self._lose(event)
+        self._waiting.clear()
+        settled, self._lost = self._lost, []
+        for model, attributor in self.by_model.items():
+            settled += (Settled(model, one) for one in attributor.flush(_of(model, timelines)))
+        return settled
+
+    def _settled(self, at: float) -> list[Settled]:
+        settled, self._lost = self._lost, []
+        for model, attributor in self.by_model.items():
+            settled += (Settled(model, one) for one in attributor.poll(at, _of(model, self._timelines)))
+        return settled
+
+    def _owner(self, model: str | None) -> Attributor | None:
+        if len(self.by_model) == 1:
+            return next(iter(self.by_model.values()))
+        return self.by_model.get(model) if model is not None else None
+
+    def _lose(self, record: RequestRecord) -> None:
+        label = self._buckets.label(record.temperature)
+        self._lost.append(Settled(UNKNOWN_MODEL, attributed(record, label, Attribution.NONE)))
+
+    def _wait(self, event: RequestStart | RequestRecord) -> None:
+        if len(self._waiting) >= self._options.most_requests:
+            self._waiting.popleft()
+            self.dropped["no_page_yet"] += 1
+        self._waiting.append(event)
+
+
+def _of(model: str, timelines: Mapping[EngineKey, Timeline]) -> list[Timeline]:
+    return [timeline for key, timeline in timelines.items() if key.model_name == model]

@@ -1,0 +1,173 @@
+"""What the live attribution makes of a recording: the same code, event by event in the order of time."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.analysis.attribution.attributors import Attributors, Settled
+from sidecar.analysis.attribution.options import AttributionOptions
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution, acceptance_error
+from sidecar.analysis.request_stats import WORST_ERROR, quantile
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.engine.continuation import Continuation
+from sidecar.engine.names import Counter
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.engine.timeline import Timeline
+from sidecar.recording.recording import Scrape, read_requests, read_scrapes
+from sidecar.requests.record import RequestRecord, RequestStart
+
+_HISTORY: Final = 3600.0  # seconds
+
+_Event = Scrape | RequestStart | RequestRecord
+_Timed = tuple[float, int, _Event]  # when, and what comes first of what happens at once
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSummary:
+    """One temperature bucket; ``attribution`` is exact where all its requests are, and none where no request is.
+
+    The ratios are from 0 to 1, the quantiles those of single requests' acceptance; None where there is nothing to tell.
+    """
+
+    attribution: Attribution
+    requests: int
+    draft_tokens: float
+    accepted_tokens: float
+    acceptance: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """``coverage``: attributed / counted draft tokens, from the first poll to the last; ``residual``: the live one."""
+
+    temperatures: Mapping[str, BucketSummary]
+    coverage: float | None
+    residual: float | None
+    requests: Sequence[AttributedRequest]
+
+    def as_json(self) -> dict[str, Any]:
+        """The result without the single requests, as plain JSON values."""
+        temperatures = {
+            label: {
+                "attribution": str(bucket.attribution),
+                "requests": bucket.requests,
+                "draft_tokens": round(bucket.draft_tokens),
+                "accepted_tokens": round(bucket.accepted_tokens),
+                "acceptance": bucket.acceptance,
+                "p10": bucket.p10,
+                "p50": bucket.p50,
+                "p90": bucket.p90,
+            }
+            for label, bucket in self.temperatures.items()
+        }
+        return {"temperatures": temperatures, "coverage": self.coverage, "residual": self.residual}
+
+
+def replay(directory: Path, *, infer: bool, buckets: TemperatureBuckets | None = None) -> ReplayResult:
+    """Plays a recording; ``infer``: without vLLM's own numbers for each request.
+
+    Raises:
+        RecordingError: the recording can't be read.
+    """
+    records = list(read_requests(directory))
+    return replay_events(read_scrapes(directory), records, infer=infer, buckets=buckets or TemperatureBuckets())
+
+
+def replay_events(
+    scrapes: Iterable[Scrape], records: Sequence[RequestRecord], *, infer: bool, buckets: TemperatureBuckets
+) -> ReplayResult:
+    """The same for polls and requests from anywhere; the polls come in the order of time."""
+    player = _Player(buckets, infer=infer)
+    for event in _in_order(scrapes, records):
+        player.play(event)
+    return player.result()
+
+
+def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> Iterator[_Event]:
+    """All events in the order of time; a request ends before the next one starts, as a client would have it."""
+    told: list[_Timed] = [(record.end, 0, record) for record in records]
+    told += [(record.start, 1, RequestStart(record.id, record.start)) for record in records]
+    told.sort(key=_when)
+    polls: Iterator[_Timed] = ((scrape.at, 2, scrape) for scrape in scrapes)
+    for _, _, event in merge(told, polls, key=_when):
+        yield event
+
+
+def _when(timed: _Timed) -> tuple[float, int]:
+    return timed[:2]
+
+
+class _Player:
+    """Holds what the live program holds: a timeline an engine, and the attributors."""
+
+    def __init__(self, buckets: TemperatureBuckets, *, infer: bool) -> None:
+        self._buckets = buckets
+        self._attributors = Attributors(buckets, AttributionOptions(infer_all=infer))
+        self._engines: dict[EngineKey, tuple[Continuation, Timeline]] = {}
+        self._ends: dict[EngineKey, list[EngineSnapshot]] = {}
+        self._requests: list[AttributedRequest] = []
+
+    def play(self, event: _Event) -> None:
+        if isinstance(event, Scrape):
+            self._scraped(event)
+        elif isinstance(event, RequestStart):
+            self._attributors.started(event)
+        else:
+            self._attributors.finished(event)
+
+    def _scraped(self, scrape: Scrape) -> None:
+        if scrape.snapshot is None:
+            return
+        for engine in scrape.snapshot.engines:
+            continuation, timeline = self._engines.setdefault(engine.key, (Continuation(), Timeline(_HISTORY)))
+            totals = continuation.advance(engine)
+            timeline.append(scrape.at, totals)
+            self._ends.setdefault(engine.key, [totals.engine])[1:] = [totals.engine]
+        shown = {engine.key: self._engines[engine.key][1] for engine in scrape.snapshot.engines}
+        several = scrape.snapshot.process_start is None
+        self._take(self._attributors.poll(scrape.at, shown, several_processes=several))
+
+    def _take(self, settled: Iterable[Settled]) -> None:
+        self._requests += (one.request for one in settled)
+
+    def result(self) -> ReplayResult:
+        self._take(self._attributors.flush({key: timeline for key, (_, timeline) in self._engines.items()}))
+        residuals = [a.residual for a in self._attributors.by_model.values() if a.residual is not None]
+        by_label: dict[str, list[AttributedRequest]] = defaultdict(list)
+        for request in self._requests:
+            by_label[request.temperature].append(request)
+        temperatures = {label: summary(by_label[label]) for label in self._buckets.labels if label in by_label}
+        counted = sum(
+            ends[-1].counters.get(Counter.DRAFT_TOKENS, 0) - ends[0].counters.get(Counter.DRAFT_TOKENS, 0)
+            for ends in self._ends.values()
+        )
+        found = sum(request.draft_tokens for request in self._requests)
+        coverage = min(found / counted, 1.0) if counted > 0 else None
+        return ReplayResult(temperatures, coverage, max(residuals, default=None), self._requests)
+
+
+def summary(requests: Sequence[AttributedRequest]) -> BucketSummary:
+    """One bucket's requests in sum; those without numbers are not among them."""
+    told = [request for request in requests if request.attribution is not Attribution.NONE]
+    kinds = {request.attribution for request in told}
+    drafted = sum(request.draft_tokens for request in told)
+    accepted = sum(request.accepted_tokens for request in told)
+    error = acceptance_error(told)
+    ratios = sorted(request.acceptance for request in told if request.acceptance is not None)
+    return BucketSummary(
+        attribution=Attribution.NONE if not kinds else Attribution.INFERRED if len(kinds) > 1 else kinds.pop(),
+        requests=len(told),
+        draft_tokens=drafted,
+        accepted_tokens=accepted,
+        acceptance=accepted / drafted if error <= WORST_ERROR else None,
+        p10=quantile(ratios, 0.1),
+        p50=quantile(ratios, 0.5),
+        p90=quantile(ratios, 0.9),
+    )

@@ -1,0 +1,81 @@
+"""The middleware as one file that needs msgspec and the standard library, for the container that vLLM runs in.
+
+PYTHONPATH=/specdec vllm serve … --middleware specdec_middleware.ObserveRequests
+"""
+
+import ast
+from importlib.resources import files
+from typing import Final
+
+_MODULES: Final = (  # each after those that it imports from
+    "record",
+    "observe/values",
+    "observe/pieces",
+    "observe/payload",
+    "observe/stream",
+    "middleware/wire",
+    "observe/exchange",
+    "middleware/sender",
+    "middleware/asgi",
+)
+
+_HEADER: Final = '''"""specdec-sidecar's middleware for vLLM, generated from its sources: don't edit.
+
+    vllm serve … --middleware <this file's module name>.ObserveRequests
+
+It tells the sidecar about each request over SPECDEC_MIDDLEWARE__SOCKET (/run/specdec/events.sock).
+"""
+'''
+
+
+def standalone_source() -> str:
+    """The source of one module, by whatever name it is saved, that has ``ObserveRequests``.
+
+    Raises:
+        ValueError: two of the modules define the same name, so that one would overwrite the other's.
+    """
+    imports: set[str] = set()
+    bodies: list[str] = []
+    owners: dict[str, str] = {}
+    for module in _MODULES:
+        source = files("sidecar.requests").joinpath(f"{module}.py").read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        for name in _defined(tree):
+            if owners.setdefault(name, module) != module:
+                raise ValueError(f"{owners[name]}.py and {module}.py both define {name}")
+        imports |= _outside_imports(tree)
+        bodies.append(_without_imports(source, tree))
+    return "\n\n".join([_HEADER + "\n" + "\n".join(sorted(imports)), *bodies]) + "\n"
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.append(node.target.id)
+    return names
+
+
+def _outside_imports(tree: ast.Module) -> set[str]:
+    """The imports of everything but the project, one name a line."""
+    lines: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            lines |= {f"import {alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("sidecar"):
+            lines |= {f"from {node.module} import {alias.name}" for alias in node.names}
+    return lines
+
+
+def _without_imports(source: str, tree: ast.Module) -> str:
+    """The module's text less its docstring and its imports."""
+    lines = source.splitlines()
+    for position, node in enumerate(tree.body):
+        is_docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring or isinstance(node, ast.Import | ast.ImportFrom):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return "\n".join(lines).strip()

@@ -1,0 +1,27 @@
+"""A recorder for tests, and what it wrote, read by other code than ours."""
+
+import gzip
+import json
+
+import structlog
+
+from sidecar.recording.recorder import Recorder
+
+
+def lines_of(folder, name):
+    with gzip.open(folder / f"{name}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def info(self, event, **values):
+        self.lines.append(event)
+
+    warning = info
+
+
+def recorder(folder, max_bytes=10**9, every=0.05, log=None):
+    return Recorder(folder, max_bytes=max_bytes, log=log or structlog.get_logger(), every=every)

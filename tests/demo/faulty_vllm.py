@@ -1,13 +1,16 @@
-"""Faults to order on ``/metrics``, and ``restart``."""
+"""The simulated vLLM with faults to order on ``/metrics``, restarts, and its counters at hand."""
 
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
+
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
 
 CHUNK_BYTES = 65_536
 HTML = b"<!DOCTYPE html>\n<html><body><h1>Bad gateway</h1></body></html>\n"
@@ -16,7 +19,7 @@ FOREIGN = b"# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"
 
 
 class FaultKind(StrEnum):
-    """What can be ordered; all but ``restart`` last until another is ordered."""
+    """Each lasts until another is ordered."""
 
     NONE = "none"
     SLOW = "slow"  # the page comes after `seconds`
@@ -33,7 +36,6 @@ class FaultKind(StrEnum):
     ENDLESS_LINE = "endless_line"  # the page, then a line of up to `bytes`
     REFUSE = "refuse"  # the connection closes without an answer
     HANG = "hang"  # no answer until the client goes away
-    RESTART = "restart"  # at once, and once: see `Simulation.restart`
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,14 +63,6 @@ class Faults:
 
 
 Rendered = tuple[bytes, dict[str, str]]  # a page's body and headers
-
-
-async def answer(request: web.Request, fault: Fault, page: Rendered) -> web.StreamResponse:
-    """Serve the page, or what the fault makes of it."""
-    make = _FAULTS.get(fault.kind)
-    if make is None:
-        return web.Response(body=page[0], headers=page[1])
-    return await make(request, fault, page)
 
 
 async def _slow(_request: web.Request, fault: Fault, page: Rendered) -> web.StreamResponse:
@@ -167,7 +161,7 @@ async def _hang(_request: web.Request, _fault: Fault, _page: Rendered) -> web.St
 
 
 def hang_up(request: web.Request) -> None:
-    """Close the connection; what was written before is still sent, the answer of the handler is not."""
+    """Close the connection; what was written before is still sent, the handler's response is not."""
     if request.transport is not None:
         request.transport.close()
 
@@ -190,11 +184,35 @@ _FAULTS: dict[FaultKind, Callable[[web.Request, Fault, Rendered], Awaitable[web.
 }
 
 
-def parse_fault(raw: bytes) -> Fault:
-    """The body of ``POST /demo/fault``. Raises msgspec.DecodeError."""
-    return msgspec.json.decode(raw, type=Fault)
+class FaultyVllm(SimulatedVllm):
+    """A simulated vLLM whose page can be made to fail: ``faults`` says how."""
 
+    def __init__(self, options: SimulatorOptions | None = None, *, port: int = 0) -> None:
+        self.faults = Faults()
+        super().__init__(options, port=port, middlewares=[self._middleware()])
 
-def fault_body(fault: Fault) -> dict[str, Any]:
-    """The body of ``GET /demo/fault``."""
-    return {"kind": fault.kind, "seconds": fault.seconds, "bytes": fault.bytes, "series": fault.series}
+    def _middleware(self):
+        @web.middleware
+        async def order(request, handler):
+            fault = self.faults.current
+            make = _FAULTS.get(fault.kind)
+            if make is None or request.path.rstrip("/") != "/metrics":
+                return await handler(request)
+            if request.path == "/metrics":
+                return await make(request, fault, self.page.render())
+            # A fault's body is as described, not gzip of it.
+            accept = ",".join(request.headers.getall("Accept", []))
+            return await make(request, fault, self.page.render_mounted(request.rel_url.raw_query_string, accept, ""))
+
+        return order
+
+    def counter(self, name: str) -> float:
+        """The value of ``vllm:<name>_total`` without labels of its own."""
+        labels = {"model_name": self.options.model_name, "engine": self.options.engine}
+        return self.page.registry.get_sample_value(f"vllm:{name}_total", labels)
+
+    async def restart(self) -> None:
+        """As a process that died and came back: counters at 0, requests broken off, a new start time."""
+        await self.driver.stop()
+        self._begin()
+        self.driver.start()

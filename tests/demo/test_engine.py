@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sidecar.demo.acceptance import acceptance_rate, position_probability
 from sidecar.demo.blocks import BlockPool, block_hashes
 from sidecar.demo.engine import Engine
-from sidecar.demo.generation import FinishReason, Fork, Prompt, Sampling
+from sidecar.demo.generation import FinishReason, Prompt, Sampling
 from sidecar.demo.options import SimulatorOptions
 
 
@@ -21,7 +21,6 @@ def submit(engine, *, prompt=8, temperature=0.0, max_tokens=20, now=0.0, hashes=
     return engine.submit(
         Prompt(prompt, hashes),
         Sampling(temperature, max_tokens, ignore_eos),
-        Fork(1, 1),
         index=0,
         sink=Outputs(),
         now=now,
@@ -99,13 +98,11 @@ def test_latencies_are_those_of_the_steps():
     reports = run(engine)
     (finished,) = [finished for report in reports for finished in report.finished]
     assert finished.queue == 2.0
-    assert finished.prefill == 3.0  # a step and four prompt tokens
-    assert reports[0].first_token_seconds == [5.0]
+    assert reports[0].first_token_seconds == [5.0]  # two in the queue, a step and four prompt tokens
     gaps = [gap for report in reports for gap in report.inter_token_seconds]
     assert gaps == [1.0] * (len(reports) - 1)  # one an output event, not one a token
     assert finished.decode == sum(gaps)
-    assert finished.inference == finished.prefill + finished.decode
-    assert finished.e2e == finished.queue + finished.inference
+    assert finished.e2e == 5.0 + finished.decode
     assert finished.time_per_output_token == finished.decode / 29
 
 

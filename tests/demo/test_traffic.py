@@ -126,15 +126,6 @@ async def test_server_that_is_down_or_too_slow_is_a_failure(serve):
     assert (await Traffic(options).run()).failed == 2
 
 
-async def test_greedy_requests_never_ask_for_several_choices():
-    """VLLM refuses them."""
-    async with SimulatedVllm() as sim:
-        options = TrafficOptions(sim.url, phases=(Phase(600.0, {0.0: 1, 1.0: 1}),), max_requests=10, several=1.0)
-        summary = await Traffic(options).run()
-    assert (summary.completed, summary.failed) == (10, 0)
-    assert summary.acceptance.keys() == {0.0}
-
-
 async def test_seeded_requests_can_be_sent_again(serve):
     seen = []
 

@@ -22,7 +22,7 @@ async def page_text(client, sim, path="/metrics"):
 
 
 def shape(samples):
-    """Everything but values, the model's name and the cache's configured values."""
+    """Everything but values and the name of the model."""
     return [
         (sample, [pair if pair[0] != "model_name" else pair[0] for pair in labels]) for sample, labels, _ in samples
     ]

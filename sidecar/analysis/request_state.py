@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sidecar.analysis.attribution.attributors import Attributors, Settled
-from sidecar.analysis.attribution.endings import Ending
 from sidecar.analysis.attribution.options import AttributionOptions
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_stats import RecentWork, RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice
@@ -27,7 +27,7 @@ class ModelRequests:
     advice: Mapping[str, str]  # by temperature, where there is any
     coverage: float | None
     residual: float | None
-    endings: Mapping[Ending, int]  # over the sliding window
+    attribution_outcomes: Mapping[AttributionOutcome, int]  # over the sliding window
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +142,5 @@ class RequestState:
             found,
             attributor.coverage if attributor else None,
             attributor.residual if attributor else None,
-            stats.endings(now),
+            stats.attribution_outcomes(now),
         )

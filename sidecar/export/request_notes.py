@@ -4,7 +4,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_state import RequestReport
 
 _PAST: Final[Mapping[str, str]] = {
@@ -23,11 +23,11 @@ _UNTOLD: Final = (
 )
 
 
-def endings(report: RequestReport) -> Tally[Ending]:
+def attribution_outcomes(report: RequestReport) -> Tally[AttributionOutcome]:
     """How the requests of all models ended lately."""
-    found: Tally[Ending] = Tally()
+    found: Tally[AttributionOutcome] = Tally()
     for model in report.models:
-        found.update(model.endings)
+        found.update(model.attribution_outcomes)
     return found
 
 
@@ -38,19 +38,19 @@ def unattributed(ended: int) -> str:
 
 def request_notes(report: RequestReport, coverage: float) -> Iterator[str]:
     """Plain sentences, with what is to be typed between backticks; below ``coverage`` the split is incomplete."""
-    found = endings(report)
-    if found[Ending.WITHOUT_USAGE]:
-        yield _without_usage(found[Ending.WITHOUT_USAGE], found.total())
+    found = attribution_outcomes(report)
+    if found[AttributionOutcome.WITHOUT_USAGE]:
+        yield _without_usage(found[AttributionOutcome.WITHOUT_USAGE], found.total())
     for model in report.models:
         if model.coverage is not None and model.coverage < coverage:
-            past = "" if found[Ending.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
+            past = "" if found[AttributionOutcome.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
             yield (
                 f"Only {model.coverage:.0%} of {model.model_name}'s draft tokens are attributed to requests, "
                 f"so the split by temperature speaks for that part alone.{past}"
             )
     if report.source == "traces":
         yield _TRACES
-    elif not found[Ending.EXACT] and found[Ending.INFERRED] + found[Ending.UNKNOWN]:
+    elif not found[AttributionOutcome.EXACT] and found[AttributionOutcome.INFERRED] + found[AttributionOutcome.UNKNOWN]:
         yield _UNTOLD
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.export.request_notes import endings, request_notes
+from sidecar.export.request_notes import attribution_outcomes, request_notes
 
 
 def request_status(report: RequestReport | None, coverage: float) -> dict[str, Any] | None:
@@ -16,14 +16,14 @@ def request_status(report: RequestReport | None, coverage: float) -> dict[str, A
     """
     if report is None:
         return None
-    found = endings(report)
+    found = attribution_outcomes(report)
     return {
         "source": report.source,
         "events": report.events,
         "exact": any(_is_exact(model) for model in report.models),
         "dropped": dict(report.dropped),
         "ended": found.total(),
-        "attributed": found[Ending.EXACT] + found[Ending.INFERRED],
+        "attributed": found[AttributionOutcome.EXACT] + found[AttributionOutcome.INFERRED],
         "notes": list(request_notes(report, coverage)),
         "models": [_model(model) for model in report.models],
     }
@@ -41,7 +41,7 @@ def _model(model: ModelRequests) -> dict[str, Any]:
         "model_name": model.model_name,
         "coverage": model.coverage,
         "residual": model.residual,
-        "ended": dict(model.endings),
+        "ended": dict(model.attribution_outcomes),
         "temperatures": {temperature: _temperature(model, temperature) for temperature in model.recent},
     }
 

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 SPECDEC_LAB ?= $(abspath ../shared/lab)
-DEBIAN := prometheus prometheus-alertmanager chromium nginx-light
+DEBIAN := prometheus prometheus-alertmanager chromium nginx-light golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev
 
 .PHONY: help demo run test test-lab check lint types format docs docs-check bench accuracy screenshots lock build clean
 .DEFAULT_GOAL := help

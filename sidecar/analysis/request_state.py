@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sidecar.analysis.attribution.attributors import Attributors, Settled
-from sidecar.analysis.attribution.endings import Ending
 from sidecar.analysis.attribution.options import AttributionOptions
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_stats import RecentWork, RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.plan import EngineKey
@@ -24,7 +24,7 @@ class ModelRequests:
     recent: Mapping[str, RecentWork]  # by temperature, over the sliding window that ended at the last poll
     coverage: float | None
     residual: float | None
-    endings: Mapping[Ending, int]  # over the sliding window
+    attribution_outcomes: Mapping[AttributionOutcome, int]  # over the sliding window
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +134,5 @@ class RequestState:
             recent=stats.recent(at),
             coverage=attributor.coverage if attributor else None,
             residual=attributor.residual if attributor else None,
-            endings=stats.endings(at),
+            attribution_outcomes=stats.attribution_outcomes(at),
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from sidecar.analysis.attribution.endings import Ending, SlidingEndings
+from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
 from sidecar.analysis.verdict import Evidence
@@ -238,22 +238,22 @@ class RequestStats:
             self.work[request.temperature, request.attribution].add(request)
             self._recent[request.temperature].add(request, at)
         self.latencies[request.temperature].add(request)
-        self._endings.add(request, at)
+        self._outcomes.add(request, at)
 
     def forget_recent(self) -> None:
         """Begins the sliding windows anew."""
         self._recent: dict[str, SlidingWork] = {
             temperature: SlidingWork(self._window) for temperature in self.temperatures
         }
-        self._endings = SlidingEndings(self._window)
+        self._outcomes = SlidingOutcomes(self._window)
 
     def recent(self, now: float) -> dict[str, RecentWork]:
         """The sliding window of every temperature."""
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
 
-    def endings(self, now: float) -> Mapping[Ending, int]:
+    def attribution_outcomes(self, now: float) -> Mapping[AttributionOutcome, int]:
         """How many requests ended in which way, over the sliding window."""
-        return self._endings.read(now)
+        return self._outcomes.read(now)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

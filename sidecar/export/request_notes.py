@@ -4,7 +4,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_state import RequestReport
 from sidecar.analysis.verdict import ModelJudgement
 
@@ -24,11 +24,11 @@ _UNTOLD: Final = (
 )
 
 
-def endings(report: RequestReport) -> Tally[Ending]:
+def attribution_outcomes(report: RequestReport) -> Tally[AttributionOutcome]:
     """How the requests of all models ended lately."""
-    found: Tally[Ending] = Tally()
+    found: Tally[AttributionOutcome] = Tally()
     for model in report.models:
-        found.update(model.endings)
+        found.update(model.attribution_outcomes)
     return found
 
 
@@ -39,20 +39,20 @@ def unattributed(ended: int) -> str:
 
 def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -> Iterator[str]:
     """Plain sentences, with what is to be typed between backticks."""
-    found = endings(report)
+    found = attribution_outcomes(report)
     incomplete = {model.model_name for model in judgements if not model.is_covered}
-    if found[Ending.WITHOUT_USAGE]:
-        yield _without_usage(found[Ending.WITHOUT_USAGE], found.total())
+    if found[AttributionOutcome.WITHOUT_USAGE]:
+        yield _without_usage(found[AttributionOutcome.WITHOUT_USAGE], found.total())
     for model in report.models:
         if model.coverage is not None and model.model_name in incomplete:
-            past = "" if found[Ending.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
+            past = "" if found[AttributionOutcome.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
             yield (
                 f"Only {model.coverage:.0%} of {model.model_name}'s draft tokens are attributed to requests, "
                 f"so the split by temperature speaks for that part alone.{past}"
             )
     if report.source == "traces":
         yield _TRACES
-    elif not found[Ending.EXACT] and found[Ending.INFERRED] + found[Ending.UNKNOWN]:
+    elif not found[AttributionOutcome.EXACT] and found[AttributionOutcome.INFERRED] + found[AttributionOutcome.UNKNOWN]:
         yield _UNTOLD
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from sidecar import __version__
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, gap_growth
@@ -15,7 +15,7 @@ from sidecar.analysis.request_stats import RecentWork
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.export.collector import ExportOptions
-from sidecar.export.request_notes import endings, request_notes
+from sidecar.export.request_notes import attribution_outcomes, request_notes
 
 
 def status(reports: Iterable[TargetReport], options: ExportOptions) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def request_status(report: RequestReport | None, judgements: Sequence[ModelJudge
     """
     if report is None:
         return None
-    found = endings(report)
+    found = attribution_outcomes(report)
     judged = {model.model_name: model for model in judgements}
     return {
         "source": report.source,
@@ -126,7 +126,7 @@ def request_status(report: RequestReport | None, judgements: Sequence[ModelJudge
         "exact": any(_is_exact(model) for model in report.models),
         "dropped": dict(report.dropped),
         "ended": found.total(),
-        "attributed": found[Ending.EXACT] + found[Ending.INFERRED],
+        "attributed": found[AttributionOutcome.EXACT] + found[AttributionOutcome.INFERRED],
         "notes": list(request_notes(report, judgements)),
         "models": [_model_requests(model, judged.get(model.model_name)) for model in report.models],
     }
@@ -145,7 +145,7 @@ def _model_requests(model: ModelRequests, judged: ModelJudgement | None) -> dict
         "model_name": model.model_name,
         "coverage": model.coverage,
         "residual": model.residual,
-        "ended": dict(model.endings),
+        "ended": dict(model.attribution_outcomes),
         "temperatures": {
             temperature: _temperature(work, judgements.get(temperature) or Judgement(evidence=work.evidence(0.0)))
             for temperature, work in model.recent.items()

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.attribution.endings import Ending
 from sidecar.analysis.attribution.options import AttributionOptions
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.engine_state import Windows
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_state import TargetState
@@ -226,5 +226,7 @@ def test_streams_without_usage_are_told_from_requests_that_never_came():
     server = Polled()
     server.poll(M)
     server.serve(924, stream=True, first_token=1000.0, completion_tokens=None, acceptance=None)
-    assert server.poll(M)["m"].endings == dict.fromkeys(Ending, 0) | {Ending.WITHOUT_USAGE: 924}
-    assert server.poll(M, seconds=400)["m"].endings[Ending.WITHOUT_USAGE] == 0
+    assert server.poll(M)["m"].attribution_outcomes == dict.fromkeys(AttributionOutcome, 0) | {
+        AttributionOutcome.WITHOUT_USAGE: 924
+    }
+    assert server.poll(M, seconds=400)["m"].attribution_outcomes[AttributionOutcome.WITHOUT_USAGE] == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.attribution.endings import Ending
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds
@@ -13,14 +13,14 @@ FLAGS = "--per-request-spec-decode-metrics"
 
 
 def report(source="proxy", coverage=None, **ended):
-    found = dict.fromkeys(Ending, 0) | {Ending(kind): count for kind, count in ended.items()}
+    found = dict.fromkeys(AttributionOutcome, 0) | {AttributionOutcome(kind): count for kind, count in ended.items()}
     model = ModelRequests(
         model_name="m",
         stats=RequestStats((), 60.0),
         recent={},
         coverage=coverage,
         residual=None,
-        endings=found,
+        attribution_outcomes=found,
     )
     return RequestReport(source, 1, {}, (model,))
 

@@ -1,4 +1,4 @@
-"""Every recorded page against what it was made from, at the level of snapshots."""
+"""Every recorded page against what it was made from: each version's names and their meaning."""
 
 import pytest
 

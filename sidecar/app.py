@@ -97,9 +97,8 @@ def alert_push(settings: Settings, reports: Callable[[], list[TargetReport]], lo
     if not settings.alerting.alertmanagers:
         return None
     from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default, and then not paid for in memory
-    from sidecar.alerting.push_options import push_options  # noqa: PLC0415
 
-    return Push(reports, push_options(settings), log)
+    return Push(reports, wiring.push(settings), log)
 
 
 def target_state(target: Target, settings: Settings, requests: RequestState) -> TargetState:

@@ -8,10 +8,15 @@ import pytest
 from aiohttp import web
 
 from sidecar.http.guard import GuardedServer, GuardOptions
-from tests.requests.traces.traces_tools import until
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ODDITY = "an oddity"
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class Site:

@@ -1,11 +1,11 @@
-"""A distribution of observations in fixed buckets: what a Prometheus histogram shows."""
+"""Observations counted in fixed buckets, as a Prometheus histogram shows them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
 
-class Distribution:
+class Histogram:
     """Counts by bucket, each bucket's upper edge inclusive; the last bucket takes the rest."""
 
     __slots__ = ("_counts", "edges", "sum")

@@ -69,14 +69,14 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             return [state.report(time.time(), history=history) for state in states]
 
         told = requests if recorder is None else recorder.tee_requests(requests)
-        relay = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
+        proxy_stats = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
         push = alert_push(settings, reports, StateLog(log))
         if push is not None:
             supervisor.start("alerts", push.run)
         export = wiring.export(settings)
         exporter = Exporter(
             lambda: export_families(
-                reports(), supervisor.failures, export, relay=relay(), alerts_sent=push.sent if push else {}
+                reports(), supervisor.failures, export, proxy=proxy_stats(), alerts_sent=push.sent if push else {}
             )
         )
         pages = Pages(

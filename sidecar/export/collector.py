@@ -12,12 +12,12 @@ from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.engine_families import add_engine
 from sidecar.export.families import Families, Family
+from sidecar.export.proxy_families import add_proxy
 from sidecar.export.push_families import add_push
-from sidecar.export.relay_families import add_relay
 from sidecar.export.request_families import add_requests
 
 if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
-    from sidecar.requests.proxy.stats import RelayStats
+    from sidecar.requests.proxy.outcomes import ProxyStats
 
 Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
@@ -37,12 +37,12 @@ def export_families(
     failures: Mapping[str, int],
     options: ExportOptions,
     *,
-    relay: "RelayStats | None" = None,
+    proxy: "ProxyStats | None" = None,
     alerts_sent: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> list[Family]:
     """Every sample of the page, but for those of the process.
 
-    ``failures`` are counts by part of the program, ``relay`` the proxy's own counts where there is a proxy,
+    ``failures`` are counts by part of the program, ``proxy`` the proxy's if there is one,
     ``alerts_sent`` those of the direct push by replica and outcome.
     """
     general = Families()
@@ -55,8 +55,8 @@ def export_families(
         for phase, quantiles in phases.items():
             for quantile, seconds in quantiles.items():
                 general.add(metrics.LATENCY_BASELINE, seconds, model, phase, str(quantile))
-    if relay is not None:
-        add_relay(general, relay)
+    if proxy is not None:
+        add_proxy(general, proxy)
     add_push(general, alerts_sent)
     families = Families(("target",) if options.per_target else ())
     for report in reports:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from sidecar.requests.proxy import ExchangeOutcome
-from tests.requests.proxy.relay_doubles import until
-from tests.requests.proxy.relay_tools import GET, HOST, OK, Proxy, answer, answering, proxied, raw_server
+from sidecar.requests.proxy.outcomes import ExchangeOutcome
+from tests.requests.proxy.proxy_doubles import until
+from tests.requests.proxy.proxy_tools import GET, HOST, OK, Proxy, answer, answering, proxied, raw_server
 
 
 async def test_request_reaches_the_upstream_as_it_was_sent():
@@ -41,7 +41,7 @@ async def test_options_asterisk_passes():
         assert server.received.startswith(b"OPTIONS * HTTP/1.1\r\n")
 
 
-async def test_connection_level_headers_end_at_the_relay_both_ways():
+async def test_connection_level_headers_end_at_the_proxy_both_ways():
     response = (
         b"HTTP/1.1 200 Fine\r\nServer: u\r\nConnection: X-Private, keep-alive\r\nX-Private: 1\r\n"
         b"Keep-Alive: timeout=5\r\nTrailer: T\r\nContent-Length: 2\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n\r\nok"

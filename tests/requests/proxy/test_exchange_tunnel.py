@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.requests.proxy.relay_doubles import Clock, until
-from tests.requests.proxy.relay_tools import GET, HOST, Proxy, answer, answering, proxied
+from tests.requests.proxy.proxy_doubles import Clock, until
+from tests.requests.proxy.proxy_tools import GET, HOST, Proxy, answer, answering, proxied
 
 UPGRADE = (
     b"GET /v1/realtime HTTP/1.1\r\n" + HOST + b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
@@ -65,7 +65,7 @@ async def test_tunnel_outlives_every_deadline_and_ends_in_a_drain():
         await clock.advance(100_000)
         await client.send(b"!")
         assert await client.reader.readexactly(6) == b"hello!"
-        assert await proxy.relay.drain(0) == 1
+        assert await proxy.server.drain(0) == 1
         assert await client.closed() == b""
 
 

@@ -1,32 +1,33 @@
-"""The relay itself: listens, forwards everything to one upstream, and says how that goes."""
+"""The proxy itself: listens, forwards everything to one upstream, and counts."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from sidecar.log import Log
 from sidecar.requests.proxy.client import ClientConnection
-from sidecar.requests.proxy.context import Context
-from sidecar.requests.proxy.observe import ObserverFactory
-from sidecar.requests.proxy.options import RelayOptions, Upstream
-from sidecar.requests.proxy.pool import Log, Pool
+from sidecar.requests.proxy.exchange import Context
+from sidecar.requests.proxy.observer import ObserverFactory
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
+from sidecar.requests.proxy.outcomes import Counters, ProxyStats
 from sidecar.requests.proxy.sockets import allow_descriptors, notice_vanished_clients
-from sidecar.requests.proxy.stats import Counters, RelayStats
+from sidecar.requests.proxy.upstream import Pool
 
 _BACKLOG = 1024
 
 
-class Relay:
+class ProxyServer:
     """A streaming reverse proxy on the running event loop, uvloop's or asyncio's own.
 
-    What passes is unchanged save for connection-level headers, which are dropped, and chunk framing, which is made
-    anew; trailers and chunk extensions end here. No header is added: the upstream sees the client's Host, and
-    X-Forwarded-For only where the client sent one. ``clock`` is monotonic, in seconds.
+    Messages are forwarded unchanged, except that connection-level headers are removed and chunks are framed anew,
+    without trailers and extensions. No header is added: the upstream sees the client's Host, and X-Forwarded-For only
+    if the client sent one. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
         self,
         upstream: Upstream,
-        options: RelayOptions,
+        options: ProxyOptions,
         observe: ObserverFactory,
         clock: Callable[[], float],
         log: Log,
@@ -40,16 +41,16 @@ class Relay:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def stats(self) -> RelayStats:
+    def stats(self) -> ProxyStats:
         """A snapshot of the counters."""
         return self._context.counters.snapshot(
             clients=len(self._clients), upstreams=self._pool.open_count, idle=self._pool.idle_count
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen (port 0: any free one) and return where. Raises ``OSError`` if the address can't be had.
+        """Listen (port 0: any free one) and return the address. Raises ``OSError`` if it cannot bind.
 
-        The process's limit on open files is raised where it is too low for ``max_connections``.
+        Raises the process's limit on open files if it is too low for ``max_connections``.
         """
         allow_descriptors(self._options.max_connections, self._log)
         self._server = await asyncio.get_running_loop().create_server(
@@ -61,10 +62,10 @@ class Relay:
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
-    async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 -- at its end there is something to do
-        """Accept no more, close what is idle, let exchanges finish for ``timeout`` seconds, then cut.
+    async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 - what is left at the timeout is cut and counted
+        """Accept no more, close idle connections, let exchanges finish for ``timeout`` seconds, then cut them.
 
-        Returns how many exchanges were cut. The relay is closed afterwards.
+        Returns how many exchanges were cut. The proxy is closed afterwards.
         """
         self._context.draining = True
         if self._server is not None:
@@ -86,13 +87,13 @@ class Relay:
         return len(cut)
 
     def _tick(self) -> None:
-        """Look at every deadline."""
-        # First, so that nothing unforeseen below can stop the relay's clock.
+        """Check every deadline."""
+        # First of all, so that an unforeseen error below can't stop the clock.
         self._timer = asyncio.get_running_loop().call_later(self._options.tick_seconds, self._tick)
         now = self._context.clock()
         for client in list(self._clients):
             if client.deadline <= now:
                 client.expire()
             else:
-                client.look(now)
+                client.check(now)
         self._pool.tick()

@@ -1,16 +1,16 @@
-"""The proxy's own counts as samples."""
+"""The proxy's counters as samples."""
 
 from typing import TYPE_CHECKING
 
 from sidecar.export import metrics
 from sidecar.export.families import Families
 
-if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
-    from sidecar.requests.proxy.stats import RelayStats
+if TYPE_CHECKING:  # its imports cost memory, and few sidecars need them
+    from sidecar.requests.proxy.outcomes import ProxyStats
 
 
-def add_relay(families: Families, stats: "RelayStats") -> None:
-    """Adds what the proxy counts."""
+def add_proxy(families: Families, stats: "ProxyStats") -> None:
+    """Adds the proxy's counters."""
     for outcome, count in stats.outcomes.items():
         families.add(metrics.PROXY_EXCHANGES, count, outcome)
     for reason, count in stats.refused.items():

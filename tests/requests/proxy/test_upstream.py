@@ -1,16 +1,22 @@
-"""An upstream that is down, closes its idle connections, or breaks off; what is retried and what never is."""
+"""An upstream that is down, closes its connections, or breaks off; what is retried and what never is."""
 
+import asyncio
 import json
 import os
 import socket
 import ssl
 import subprocess
+import threading
+import time
+from contextlib import contextmanager
 
 import pytest
 
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
+from sidecar.requests.proxy.server import ProxyServer
 from tests.debian_servers import free_port
-from tests.requests.proxy.relay_doubles import Clock, until
-from tests.requests.proxy.relay_tools import GET, HOST, OK, Proxy, answering, proxied, raw_server
+from tests.requests.proxy.proxy_doubles import Clock, Log, until
+from tests.requests.proxy.proxy_tools import GET, HOST, OK, Proxy, answering, proxied, raw_server
 
 POST = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n{}"
 
@@ -26,11 +32,11 @@ async def test_unreachable_upstream_becomes_502_and_the_state_is_logged_once_eac
             assert str(port) not in error["message"]
         assert proxy.stats.upstream_errors["connect"] == 3
         assert [observer.outcome for observer in proxy.observers] == ["upstream_failed"] * 3
-        assert proxy.log.events == [("relay_upstream_down", {"kind": "connect"})]
+        assert proxy.log.events == [("upstream unreachable", {"kind": "connect"})]
         async with raw_server(answering, port=port):
             assert (await client.ask(POST)).status == 200
             await client.ask(POST)
-            assert [event for event, _ in proxy.log.events] == ["relay_upstream_down", "relay_upstream_up"]
+            assert [event for event, _ in proxy.log.events] == ["upstream unreachable", "upstream reachable again"]
 
 
 async def test_failure_of_a_head_request_has_no_body():
@@ -139,7 +145,7 @@ async def test_connection_that_the_upstream_has_just_closed_is_not_used():
             same.shutdown(socket.SHUT_RDWR)
             # Nothing is awaited here: the event loop does not know of the end yet.
             assert proxy.stats.upstream_idle == 1
-            assert proxy.relay._pool.take() is None
+            assert proxy.server._pool.take() is None
         assert (await client.ask(POST)).status == 200
         assert server.received == POST * 2
 
@@ -204,3 +210,57 @@ async def test_upstream_whose_certificate_is_not_trusted_gets_nothing(certificat
         assert (await client.ask(POST)).status == 502
         assert server.received == b""
         assert proxy.stats.upstream_errors["tls"] == 1
+
+
+@contextmanager
+def accepting_and_closing():
+    """A port whose connections are closed as soon as they stand; and how many there were."""
+    accepted = []
+
+    def accept() -> None:
+        while True:
+            try:
+                peer, address = listener.accept()
+            except OSError:
+                return
+            accepted.append(address)
+            peer.close()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], accepted
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+async def test_upstream_that_accepts_and_closes_at_once_never_leaves_a_request_without_an_answer():
+    with accepting_and_closing() as (port, _):
+        async with Proxy(port, {}) as proxy, asyncio.timeout(120):
+            client = await proxy.client()
+            for _ in range(100):
+                assert (await client.ask(GET)).status == 502
+            assert proxy.stats.outcomes["upstream_failed"] == 100
+
+
+async def test_upstream_that_accepts_and_closes_is_not_dialled_in_a_loop():
+    with accepting_and_closing() as (port, accepted):
+        async with Proxy(port, {"pool_warm": 4, "tick_seconds": 1000.0}) as proxy, asyncio.timeout(120):
+            await until(lambda: accepted)
+            client = await proxy.client()
+            for _ in range(20):
+                assert (await client.ask(GET)).status == 502
+            assert len(accepted) <= 4 + 20
+
+
+async def test_host_that_can_not_be_a_name_becomes_502():
+    server = ProxyServer(Upstream("a..b", 80), ProxyOptions(pool_warm=0), lambda *_: None, time.monotonic, Log())
+    _, port = await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET)
+    async with asyncio.timeout(120):
+        assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 502 Bad Gateway\r\n"
+    writer.close()
+    await server.drain(0)

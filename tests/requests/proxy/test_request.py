@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.requests.proxy.relay_doubles import until
-from tests.requests.proxy.relay_tools import GET, HOST, answering, proxied
+from tests.requests.proxy.proxy_doubles import until
+from tests.requests.proxy.proxy_tools import GET, HOST, answering, proxied
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 

@@ -1,19 +1,19 @@
-"""Who goes away when, and who gets to know."""
+"""A client or an upstream that ends within an exchange, and how the other side learns of it."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests.requests.proxy.relay_doubles import until
-from tests.requests.proxy.relay_tools import GET, HOST, OK, Client, answer, answering, proxied
+from tests.requests.proxy.proxy_doubles import until
+from tests.requests.proxy.proxy_tools import GET, HOST, OK, Client, answer, answering, proxied
 
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n"
 POST = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n{}"
 
 
 async def silent_stream(connection):
-    """Sends the beginning of a stream and falls silent until the relay closes."""
+    """Sends the beginning of a stream and falls silent until the proxy closes."""
     await connection.request()
     await connection.send(STREAM)
     await connection.watch_close()
@@ -68,7 +68,7 @@ async def test_client_gone_is_noticed_behind_pipelined_bytes_that_are_not_read()
         await client.send(POST)
         assert (await client.head()).status == 200
         await client.send(GET * 1000)
-        (connection,) = proxy.relay._clients
+        (connection,) = proxy.server._clients
         await until(lambda: not connection._reading)
         client.writer.close()
         await until(lambda: server.connections[0].closed)

@@ -1,10 +1,10 @@
-"""A clock, a log and an observer that tests can look into, and how tests wait."""
+"""A clock, a log and an observer that tests can inspect, and how tests wait."""
 
 import asyncio
 import time
 from collections.abc import Callable
 
-from sidecar.requests.proxy import ExchangeOutcome
+from sidecar.requests.proxy.outcomes import ExchangeOutcome
 
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -27,7 +27,7 @@ class Log:
 
 
 class Clock:
-    """Stands still until told otherwise."""
+    """Stands still until it is advanced."""
 
     def __init__(self):
         self.now = 1000.0
@@ -38,39 +38,36 @@ class Clock:
         return self.now
 
     async def advance(self, seconds: float) -> None:
-        """Move on, and wait until the relay has looked at its deadlines (every look calls twice)."""
+        """Move on, and wait until the proxy has checked its deadlines (every check calls twice)."""
         self.now += seconds
         calls = self.calls
         await until(lambda: self.calls > calls + 4)
 
 
 class Recorder:
-    """An observer that writes everything down."""
+    """An observer that keeps everything."""
 
-    def __init__(self):
-        self.calls = []
+    def __init__(self, method, target, headers):
+        self.calls = [("request_head", method, target, tuple(headers))]
         self.request = b""
         self.response = b""
         self.status = None
         self.outcomes = []
 
-    def request_head(self, method, target, headers):
-        self.calls.append(("request_head", method, target, tuple(headers)))
-
-    def request_body(self, data):
-        self.calls.append(("request_body",))
-        self.request += data
+    def request_piece(self, piece):
+        self.calls.append(("request_piece",))
+        self.request += piece
 
     def request_end(self):
         self.calls.append(("request_end",))
 
-    def response_head(self, status, headers):
-        self.calls.append(("response_head", status))
+    def reply_head(self, status, headers):
+        self.calls.append(("reply_head", status))
         self.status = status
 
-    def response_body(self, data):
-        self.calls.append(("response_body",))
-        self.response += data
+    def reply_piece(self, piece):
+        self.calls.append(("reply_piece",))
+        self.response += piece
 
     def finished(self, outcome):
         self.calls.append(("finished",))

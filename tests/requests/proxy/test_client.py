@@ -1,12 +1,12 @@
-"""Every input has a limit: bytes, times and connections."""
+"""Every input of a client has a limit: bytes, times and connections."""
 
 import asyncio
 import json
 
 import pytest
 
-from tests.requests.proxy.relay_doubles import Clock, until
-from tests.requests.proxy.relay_tools import GET, HOST, OK, answering, proxied
+from tests.requests.proxy.proxy_doubles import Clock, until
+from tests.requests.proxy.proxy_tools import GET, HOST, OK, Proxy, answering, proxied, raw_server
 
 POST = b"POST / HTTP/1.1\r\n" + HOST
 
@@ -27,11 +27,11 @@ async def test_head_deadline_does_not_start_anew_with_each_piece():
     async with proxied(answering, clock=clock, header_seconds=30) as (proxy, _):
         client = await proxy.client()
         await client.send(b"GET / HTTP/1.1\r\n")
-        (connection,) = proxy.relay._clients
-        await until(lambda: connection._buffer)
+        (connection,) = proxy.server._clients
+        await until(lambda: connection._head.begun)
         await clock.advance(20)
         await client.send(HOST)
-        await until(lambda: HOST in connection._buffer)
+        await until(lambda: HOST in connection._head._held)
         assert proxy.stats.refused["headers_timeout"] == 0
         await clock.advance(11)
         assert (await client.reply()).status == 408
@@ -161,3 +161,70 @@ async def test_client_that_never_reads_its_refusal_is_cut():
         await client.send(b"nonsense\r\n\r\n")
         await until(lambda: proxy.stats.refused["bad_request"] == 1)
         await until(lambda: proxy.stats.client_connections == 0)
+
+
+async def endless(connection):
+    """A script: a stream for as long as it is taken."""
+    await connection.request()
+    await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+    try:
+        while True:
+            await connection.send(bytes(100_000))
+    finally:
+        connection.closed = True
+
+
+async def test_client_that_takes_nothing_of_its_response_is_cut_and_frees_the_upstream():
+    clock = Clock()
+    async with proxied(endless, clock=clock, send_idle_seconds=60) as (proxy, server):
+        client = await proxy.client(limit=1000)
+        await client.send(GET)
+        await until(lambda: proxy.server._clients)
+        (connection,) = proxy.server._clients
+        await until(lambda: not connection.is_writable())
+        await clock.advance(0)
+        await clock.advance(59)
+        assert connection.busy
+        await clock.advance(2)
+        await until(lambda: server.connections[0].closed)
+        assert proxy.observer.outcome == "client_gone"
+        assert proxy.stats.refused["send_timeout"] == 1
+        await until(lambda: proxy.stats.client_connections == 0)
+
+
+async def test_client_that_takes_its_response_slowly_is_not_cut():
+    clock = Clock()
+    async with proxied(endless, clock=clock, send_idle_seconds=60) as (proxy, _):
+        client = await proxy.client(limit=1000)
+        await client.send(GET)
+        await until(lambda: proxy.server._clients)
+        (connection,) = proxy.server._clients
+        for _ in range(4):
+            await until(lambda: not connection.is_writable())
+            await clock.advance(40)
+            await client.reader.readexactly(16_000_000)  # more than the kernel holds, so that the proxy's bytes move
+        assert connection.busy
+        assert proxy.stats.refused["send_timeout"] == 0
+
+
+async def test_pipelined_head_larger_than_the_buffer_is_read_to_its_end():
+    first = asyncio.Event()
+
+    async def script(connection):
+        await connection.reader.readuntil(b"\r\n\r\n")
+        await first.wait()
+        await connection.send(OK)
+        await answering(connection)
+
+    options = {"max_header_bytes": 500_000, "buffer_bytes": 65_536}
+    async with raw_server(script, limit=1_000_000) as server, Proxy(server.port, options) as proxy:
+        client = await proxy.client()
+        await client.send(GET)
+        await until(lambda: proxy.stats.exchanges == 1)
+        sending = asyncio.create_task(client.send(GET[:-2] + b"X: " + b"x" * 400_000 + b"\r\n\r\n"))
+        (connection,) = proxy.server._clients
+        await until(lambda: len(connection._held) > 65_536)
+        first.set()
+        async with asyncio.timeout(120):
+            await sending
+            assert [(await client.reply()).status for _ in range(2)] == [200, 200]

@@ -1,4 +1,4 @@
-"""Real servers and clients around a relay: raw sockets where the wire matters."""
+"""Real servers and clients around a proxy: raw sockets where the wire matters."""
 
 import asyncio
 import struct
@@ -6,11 +6,15 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Self
 
-from sidecar.requests.proxy import Relay, RelayOptions, Upstream
-from tests.requests.proxy.relay_doubles import Log, Recorder
+from hypothesis import strategies as st
+
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
+from sidecar.requests.proxy.server import ProxyServer
+from tests.requests.proxy.proxy_doubles import Log, Recorder
 
 HOST = b"Host: vllm:8000\r\n"
 GET = b"GET /v1/models HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -31,7 +35,7 @@ class Reply:
 
 
 class Client:
-    """A connection that says exactly what it is told to and reads replies by the book."""
+    """A connection that sends exactly what it is given and parses replies strictly."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self.reader, self.writer = reader, writer
@@ -73,7 +77,7 @@ class Client:
         return await self.reply(method)
 
     async def closed(self) -> bytes:
-        """What still comes until the relay closes."""
+        """What still arrives until the proxy closes."""
         async with asyncio.timeout(120):
             return await self.reader.read()
 
@@ -114,7 +118,7 @@ class Connection:
         await self.writer.drain()
 
     async def watch_close(self) -> None:
-        """Read on until the relay closes."""
+        """Read until the proxy closes."""
         with suppress(ConnectionError):
             while await self.read():
                 pass
@@ -188,15 +192,15 @@ def answer(data: bytes, *, close: bool = False) -> Script:
 
 
 class Proxy:
-    """A started relay with its observers and log."""
+    """A running proxy with its observers and log."""
 
     def __init__(self, port: int, options: dict, *, observe=None, clock=time.monotonic, ssl=None):
         self.observers = []
         self.log = Log()
         settings = {"tick_seconds": 0.005, "pool_warm": 0, "linger_seconds": 5.0} | options
-        self.relay = Relay(
+        self.server = ProxyServer(
             Upstream("127.0.0.1" if ssl is None else "localhost", port, ssl),
-            RelayOptions(**settings),
+            ProxyOptions(**settings),
             observe or self._observe,
             clock,
             self.log,
@@ -204,13 +208,13 @@ class Proxy:
         self.port = 0
         self._clients = []
 
-    def _observe(self):
-        self.observers.append(Recorder())
+    def _observe(self, method, target, headers):
+        self.observers.append(Recorder(method, target, headers))
         return self.observers[-1]
 
     @property
     def stats(self):
-        return self.relay.stats
+        return self.server.stats
 
     @property
     def observer(self) -> Recorder:
@@ -218,13 +222,13 @@ class Proxy:
         return self.observers[0]
 
     async def __aenter__(self) -> Self:
-        _, self.port = await self.relay.start("127.0.0.1", 0)
+        _, self.port = await self.server.start("127.0.0.1", 0)
         return self
 
     async def __aexit__(self, *_) -> None:
         for client in self._clients:
             client.kill()
-        await self.relay.drain(0)
+        await self.server.drain(0)
 
     async def client(self, **options) -> Client:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port, **options))
@@ -234,6 +238,15 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(script: Script, *, observe=None, clock=time.monotonic, **options):
-    """A raw upstream with a relay in front of it."""
+    """A raw upstream with a proxy in front of it."""
     async with raw_server(script) as server, Proxy(server.port, options, observe=observe, clock=clock) as proxy:
         yield proxy, server
+
+
+places = st.lists(st.integers(0, 10_000), max_size=60)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """The pieces of ``data``, cut at ``places``."""
+    edges = [0, *sorted({place % len(data) for place in places}), len(data)]
+    return [data[a:b] for a, b in pairwise(edges) if a < b]

@@ -1,11 +1,11 @@
-"""Whoever is slow holds back the one who sends to it; the relay keeps little in between."""
+"""A slow receiver slows its sender down; the proxy buffers little in between."""
 
 import asyncio
 
 import pytest
 
-from tests.requests.proxy.relay_doubles import until
-from tests.requests.proxy.relay_tools import GET, HOST, proxied
+from tests.requests.proxy.proxy_doubles import until
+from tests.requests.proxy.proxy_tools import GET, HOST, proxied
 
 BUFFER = 65_536
 # What one read may bring on top of the mark at which the sender is paused: uvloop's and asyncio's read size.
@@ -14,7 +14,7 @@ SIZE = 10_000_000
 
 
 class HighWater:
-    """The most bytes that any of the relay's sockets had waiting, looked at after every write."""
+    """The most unsent bytes of any of the proxy's sockets, looked at after every write."""
 
     def __init__(self, monitored):
         self.most = 0
@@ -50,8 +50,8 @@ async def test_slow_client_holds_the_upstream_back_and_gets_every_byte(chunked):
     async with proxied(script, buffer_bytes=BUFFER) as (proxy, server):
         client = await proxy.client(limit=1000)
         await client.send(GET)
-        await until(lambda: proxy.relay._clients)
-        (connection,) = proxy.relay._clients
+        await until(lambda: proxy.server._clients)
+        (connection,) = proxy.server._clients
         water = HighWater(lambda: [connection._transport])
         await until(lambda: not connection.is_writable())
         await until(lambda: server.connections[0].writer.transport.get_write_buffer_size() > BUFFER)
@@ -80,8 +80,8 @@ async def test_slow_upstream_holds_the_client_back_and_gets_every_byte(chunked):
         body = bytes(range(250)) * (SIZE // 250)
         wire = b"%x\r\n%b\r\n0\r\n\r\n" % (SIZE, body) if chunked else body
         client.writer.write(b"POST / HTTP/1.1\r\n" + HOST + framing + b"\r\n\r\n" + wire)
-        await until(lambda: proxy.relay._pool._open)
-        (upstream,) = proxy.relay._pool._open
+        await until(lambda: proxy.server._pool._open)
+        (upstream,) = proxy.server._pool._open
         water = HighWater(lambda: [upstream.transport])
         await until(lambda: not upstream.writable)
         assert client.writer.transport.get_write_buffer_size() > 0
@@ -104,7 +104,7 @@ async def test_pipelining_client_that_does_not_read_gets_no_more_answers_than_fi
     async with proxied(script, buffer_bytes=BUFFER) as (proxy, _):
         client = await proxy.client(limit=1000)
         await client.send(GET * 300)
-        (connection,) = proxy.relay._clients
+        (connection,) = proxy.server._clients
         water = HighWater(lambda: [connection._transport])
         await until(lambda: not connection.is_writable())
         assert answered < 300

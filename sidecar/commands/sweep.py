@@ -14,7 +14,7 @@ import uvloop
 
 from sidecar import wiring
 from sidecar.errors import SettingsError
-from sidecar.requests.observe.payload import CHAT, COMPLETIONS, Endpoint
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.settings import Settings
 from sidecar.settings.kinds import Duration
 from sidecar.settings.places import BaseUrl

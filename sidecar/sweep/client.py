@@ -7,8 +7,8 @@ from typing import Any, Final, Self
 import aiohttp
 import msgspec
 
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import CHAT
+from sidecar.requests.observe.endpoint import CHAT
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.record import RequestRecord
 from sidecar.sweep.options import SweepOptions
 

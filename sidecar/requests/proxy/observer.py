@@ -2,20 +2,11 @@
 
 from collections.abc import Callable
 from itertools import count
-from typing import Final
 
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import endpoint_of
-from sidecar.requests.observe.stream import StreamReader
+from sidecar.requests.observe.endpoint import endpoint_of
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.proxy.observe import ExchangeOutcome, Headers, Observer
 from sidecar.requests.record import RequestSink
-
-_FINAL_EVENTS: Final = (
-    b"data: [DONE]",
-    b"event: message_stop\n",
-    b"event: response.completed\n",
-    b"event: response.incomplete\n",
-)
 
 
 def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False) -> Callable[[], Observer]:
@@ -77,7 +68,7 @@ class _ProxyObserver:
         if exchange is None:
             return
         self._end_request()
-        if outcome is ExchangeOutcome.COMPLETED or _has_said_all(exchange):
+        if outcome is ExchangeOutcome.COMPLETED:
             exchange.reply_end()
         elif outcome is ExchangeOutcome.CLIENT_GONE:
             exchange.client_gone()
@@ -92,15 +83,3 @@ class _ProxyObserver:
         if not self._requested and self._exchange is not None:
             self._requested = True
             self._exchange.request_end()
-
-
-def _has_said_all(exchange: ExchangeObserver) -> bool:
-    """Whether the stream's last event has passed.
-
-    Clients close when they have read it, OpenAI's among them; the end of the body, which comes a moment later, finds
-    nobody. That is no abort: vLLM has generated all that was asked for.
-    """
-    if not isinstance(exchange.reply, StreamReader):
-        return False
-    events = exchange.reply.last_events()
-    return bool(events) and events[-1].startswith(_FINAL_EVENTS)

@@ -84,7 +84,7 @@ def test_one_file_serves_traffic_with_nothing_but_msgspec(tmp_path, recorded_exc
 RECEIVER = """
 import asyncio, json, sys
 from collections import Counter
-from sidecar.requests.middleware.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.event_receiver import EventReceiver
 
 class Sink:
     starts = ends = tokens = 0
@@ -95,7 +95,7 @@ class Sink:
 
 async def main():
     sink = Sink()
-    receiver = MiddlewareReceiver(sys.argv[1], sink)
+    receiver = EventReceiver(sys.argv[1], sink)
     await receiver.start()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)

@@ -6,8 +6,8 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.record import Outcome, RequestAcceptance
 from tests.requests.requests_tools import DONE, ROLE, SSE, Time, chunk, event, stream
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from sidecar.requests.observe.exchange import ExchangeObserver, Fault
-from sidecar.requests.observe.payload import CHAT
+from sidecar.requests.observe.endpoint import CHAT
+from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
 from tests.requests.requests_tools import JSON, ROLE, SSE, USAGE, chunk
 
 

@@ -7,16 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sidecar.requests.middleware.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.event_receiver import EventReceiver
 from sidecar.requests.middleware.sender import EventSender
-from sidecar.requests.middleware.wire import MAX_PACKET_BYTES, Finished, Packet, begun
-from sidecar.requests.observe.payload import CHAT
-
-
-def finished(number, model="lab", histogram=(1, 2)):
-    return Finished(
-        number, 0, 0, 1.0, 0.5, 2.0, model, 0.7, 1, True, None, 3, 24, 12, (3, 9, 2, histogram)
-    )  # fmt: skip
+from sidecar.requests.middleware.wire import MAX_PACKET_BYTES, MAX_PACKET_EVENTS, Packet
+from sidecar.requests.record import LARGEST_COUNT, LONGEST_HISTOGRAM, LONGEST_NAME, RequestAcceptance
+from tests.requests.requests_tools import begun, finished
 
 
 @pytest.fixture
@@ -32,11 +27,14 @@ async def sender(socket_path):
         one.close()
 
 
-def tell(sender, count):
-    for _ in range(count):
-        number = sender.next_number()
-        sender.started(begun(number, CHAT, 1.0))
-        sender.finished(finished(number))
+def send(sender, numbers):
+    """Starts and ends of these requests; how many the sender took."""
+    taken = 0
+    for number in numbers:
+        if sender.started(begun(number)):
+            sender.finished(finished(number))
+            taken += 1
+    return taken
 
 
 @pytest.fixture
@@ -62,26 +60,28 @@ def read_all(connection):
         packets.append(msgspec.msgpack.decode(data, type=Packet))
 
 
+def numbers_of(sink):
+    return [int(record.id.rpartition("-")[2], 16) for record in sink.records]
+
+
 async def test_a_burst_arrives_whole(sender, receiver, sink, eventually):
-    one = sender()
-    tell(one, 256)
+    send(sender(), range(256))
     await eventually(lambda: len(sink.records) == 256)
-    assert len(sink.starts) == 256
+    assert numbers_of(sink) == list(range(256))
+    assert [request.id for request in sink.starts] == [record.id for record in sink.records]
     assert not sink.drops
-    assert not one._open, "what has ended and was told is forgotten"
-    assert one._bytes == 0
 
 
-async def test_many_events_share_a_packet_and_none_is_over_its_size(sender, listening):
+async def test_many_events_share_a_packet_and_the_largest_fit_one(sender, listening):
     one = sender(interval=60)
-    for number in range(600):
-        one.finished(finished(number, model="ü" * 250, histogram=(2**52,) * 100))
-    one.flush()
+    largest = RequestAcceptance(LARGEST_COUNT, LARGEST_COUNT, LARGEST_COUNT, (LARGEST_COUNT,) * LONGEST_HISTOGRAM)
+    counts = dict.fromkeys(("max_tokens", "prompt_tokens", "completion_tokens", "stream_events"), LARGEST_COUNT)
+    for number in range(3 * MAX_PACKET_EVENTS):
+        one.finished(finished(number, model="\U0001f600" * LONGEST_NAME, acceptance=largest, **counts))
+    one.close()
     connection, _ = listening.accept()
     connection.setblocking(False)
-    packets = read_all(connection)
-    assert sum(len(packet.events) for packet in packets) > 200
-    assert 3 < len(packets) < 100
+    assert [len(packet.finished) for packet in read_all(connection)] == [MAX_PACKET_EVENTS] * 3
     connection.close()
 
 
@@ -89,77 +89,86 @@ async def test_no_system_call_for_an_event(sender, listening, monkeypatch):
     """White box: with the socket module out of reach, events can still be taken."""
     one = sender(interval=60)
     monkeypatch.setattr("sidecar.requests.middleware.sender.socket", None)
-    tell(one, 1_000)
+    send(one, range(1_000))
     monkeypatch.undo()
 
 
 async def test_nothing_is_lost_while_the_sidecar_starts(sender, socket_path, sink, eventually):
     one = sender()
-    tell(one, 10)
+    send(one, range(10))
     await eventually(lambda: one._retry_at > 0)
-    receiver = MiddlewareReceiver(socket_path, sink)
+    receiver = EventReceiver(socket_path, sink)
     await receiver.start()
     await eventually(lambda: len(sink.records) == 10)
     assert not sink.drops
-    assert [record.id.rpartition("-")[2] for record in sink.records] == [f"{number:x}" for number in range(10)]
+    assert numbers_of(sink) == list(range(10))
     await receiver.stop()
 
 
 async def test_without_a_sidecar_the_oldest_events_are_dropped_and_counted(sender, socket_path, sink, eventually):
     one = sender(max_events=20)
-    tell(one, 50)
-    assert len(one._queue) == 20
-    receiver = MiddlewareReceiver(socket_path, sink)
+    assert send(one, range(50)) == 50
+    assert len(one._queue) <= 20
+    receiver = EventReceiver(socket_path, sink)
     await receiver.start()
-    await eventually(lambda: len(sink.records) == 10)
-    assert sink.drops == {"queue_full": 80}
-    assert [record.id.rpartition("-")[2] for record in sink.records] == [f"{number:x}" for number in range(40, 50)]
+    await eventually(lambda: sink.records and sink.records[-1].id.endswith("-31"))
+    kept = len(sink.starts) + len(sink.records)
+    assert sink.drops == {"queue_full": 100 - kept}
+    assert kept >= 19
+    assert numbers_of(sink) == list(range(50 - len(sink.records), 50))
     await receiver.stop()
 
 
-async def test_the_queue_is_bounded_in_bytes_too(sender):
-    one = sender(max_bytes=5_000, interval=60)
-    tell(one, 1_000)
-    assert sum(len(event) for _, event in one._queue) == one._bytes <= 5_000
-    assert len(one._queue) + one._dropped["queue_full"] == 2_000
-
-
-async def test_a_slow_sidecar_delays_nothing_and_every_event_is_delivered_or_counted(sender, listening, eventually):
+async def test_a_slow_sidecar_gets_the_end_of_every_request_whose_start_it_gets(sender, listening, eventually):
     one = sender(max_events=500)
-    tell(one, 100)
-    await eventually(lambda: one._sent == 200)  # connected
-    tell(one, 20_000)  # far more than any socket buffer takes
+    send(one, range(10))
+    await eventually(lambda: not one._queue)  # connected
+    taken = 10 + send(one, range(10, 20_000))  # far more than any socket buffer takes
+    assert taken < 1_000
+    assert len(one._queue) <= 500
     connection, _ = listening.accept()
     connection.setblocking(False)
-    events, dropped, expected = 0, 0, 0
+    starts, ends, dropped = [], [], 0
 
     def all_there():
-        nonlocal events, dropped, expected
+        nonlocal dropped
         for packet in read_all(connection):
-            assert packet.first == expected, "numbers are of events sent, so there is no gap"
-            events += len(packet.events)
-            expected += len(packet.events)
+            starts.extend(request.id for request in packet.started)
+            ends.extend(record.id for record in packet.finished)
             dropped += packet.dropped.get("queue_full", 0)
-        return events + dropped == 40_200
+        return len(ends) + dropped == 20_000
 
     await eventually(all_there)
-    assert dropped > 0
+    assert starts == ends
+    assert len(ends) == taken
     connection.close()
+
+
+async def test_requests_that_run_keep_the_room_for_their_ends(sender, listening, eventually):
+    one = sender(max_events=20)
+    send(one, [0])
+    await eventually(lambda: not one._queue)
+    running = [number for number in range(1, 100) if one.started(begun(number))]
+    assert 5 < len(running) < 20
+    for number in running:
+        one.finished(finished(number))
+    assert len(one._queue) <= 20
+    assert one.started(begun(100)) is False
 
 
 async def test_a_sidecar_that_restarts_gets_the_rest(sender, socket_path, sink, eventually):
     one = sender()
-    first = MiddlewareReceiver(socket_path, sink)
+    first = EventReceiver(socket_path, sink)
     await first.start()
-    tell(one, 5)
+    send(one, range(5))
     await eventually(lambda: len(sink.records) == 5)
     await first.stop()
-    tell(one, 5)
-    second = MiddlewareReceiver(socket_path, sink)
+    send(one, range(5, 10))
+    second = EventReceiver(socket_path, sink)
     await second.start()
     await eventually(lambda: len(sink.records) == 10)
     assert not sink.drops
-    assert [record.id.rpartition("-")[2] for record in sink.records] == [f"{number:x}" for number in range(10)]
+    assert numbers_of(sink) == list(range(10))
     assert [record.id for record in sink.records] == [request.id for request in sink.starts]
     await second.stop()
 
@@ -167,9 +176,10 @@ async def test_a_sidecar_that_restarts_gets_the_rest(sender, socket_path, sink, 
 async def test_a_socket_that_is_removed_costs_nothing_but_events(sender, receiver, sink, eventually, socket_path):
     one = sender(max_events=10)
     Path(socket_path).unlink()
-    tell(one, 20)
+    send(one, range(20))
     await eventually(lambda: one._retry_at > 0)
-    assert one._dropped == {"queue_full": 30}
+    assert one._dropped["queue_full"] >= 30
+    assert len(one._queue) <= 10
 
 
 @pytest.fixture(params=["file", "stream socket", "long path", "folder", "null byte"])
@@ -188,7 +198,7 @@ def blocked_path(request, socket_path):
 
 async def test_whatever_is_at_the_path_nothing_raises(blocked_path, eventually):
     one = EventSender(blocked_path, asyncio.get_running_loop(), interval=0.001)
-    tell(one, 3)
+    send(one, range(3))
     await eventually(lambda: one._backoff > 0.1)
     assert len(one._queue) == 6
     one.close()
@@ -196,41 +206,15 @@ async def test_whatever_is_at_the_path_nothing_raises(blocked_path, eventually):
 
 async def test_retries_back_off_and_recover(sender, socket_path, sink, eventually):
     one = sender()
-    tell(one, 1)
+    send(one, [0])
     await eventually(lambda: one._backoff >= 0.4)
-    receiver = MiddlewareReceiver(socket_path, sink)
+    receiver = EventReceiver(socket_path, sink)
     await receiver.start()
     await eventually(lambda: len(sink.records) == 1)
     assert one._backoff == 0.1
     await receiver.stop()
 
 
-async def test_an_end_that_was_dropped_still_closes_its_request(sender, receiver, sink, eventually):
-    """Its start was told: it must not stay open for ever."""
-    one = sender()
-    number = one.next_number()
-    one.started(begun(number, CHAT, 1.0))
-    await eventually(lambda: len(sink.starts) == 1)
-    one.forgotten(number, "internal")
-    await eventually(lambda: len(sink.records) == 1)
-    assert sink.records[0].id == sink.starts[0].id
-    assert sink.records[0].outcome == "aborted"
-    assert sink.drops == {"internal": 1}
-
-
-async def test_a_running_request_is_not_closed_by_those_that_end_before_it(sender, receiver, sink, eventually):
-    one = sender()
-    slow = one.next_number()
-    one.started(begun(slow, CHAT, 1.0))
-    tell(one, 5)
-    await eventually(lambda: len(sink.records) == 5)
-    tell(one, 5)
-    await eventually(lambda: len(sink.records) == 10)
-    one.finished(finished(slow))
-    await eventually(lambda: len(sink.records) == 11)
-    assert {record.outcome for record in sink.records} == {"completed"}
-
-
 async def test_it_never_blocks_the_event_loop(sender, receiver, sink, eventually, no_blocking):
-    tell(sender(), 300)
+    send(sender(), range(300))
     await eventually(lambda: len(sink.records) == 300)

@@ -2,23 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, Protocol, TypeVarTuple
+from typing import Protocol, TypeVarTuple
 
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import endpoint_of
-from sidecar.requests.observe.stream import StreamReader
+from sidecar.requests.observe.endpoint import endpoint_of
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
 from sidecar.requests.record import RequestSink
 
 Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
-
-_FINAL_EVENTS: Final = (
-    b"data: [DONE]",
-    b"event: message_stop\n",
-    b"event: response.completed\n",
-    b"event: response.incomplete\n",
-)
 
 
 class Observer(Protocol):
@@ -151,7 +143,7 @@ class _RecordingObserver:
     def finished(self, outcome: ExchangeOutcome) -> None:
         exchange = self._exchange
         self.request_end()
-        if outcome is ExchangeOutcome.COMPLETED or _is_complete(exchange):
+        if outcome is ExchangeOutcome.COMPLETED:
             exchange.reply_end()
         elif outcome is ExchangeOutcome.CLIENT_GONE:
             exchange.client_gone()
@@ -160,15 +152,3 @@ class _RecordingObserver:
         self._sink.finished(exchange.finish(failed=lost and not self._reply_begun))
         for fault in exchange.faults:
             self._sink.dropped(fault, 1)
-
-
-def _is_complete(exchange: ExchangeObserver) -> bool:
-    """Whether the stream's last event was forwarded.
-
-    Clients, OpenAI's among them, close as soon as they have read it, a moment before the end of the body arrives.
-    That is no abort: vLLM has generated everything that was asked for.
-    """
-    if not isinstance(exchange.reply, StreamReader):
-        return False
-    events = exchange.reply.last_events()
-    return bool(events) and events[-1].startswith(_FINAL_EVENTS)

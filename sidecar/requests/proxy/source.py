@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from sidecar import wiring
 from sidecar.errors import listening
-from sidecar.requests.observe.exchange import Fault
+from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.proxy.observer import observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.server import ProxyServer

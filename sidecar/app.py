@@ -69,7 +69,7 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             return [state.report(time.time(), history=history) for state in states]
 
         told = requests if recorder is None else recorder.tee_requests(requests)
-        relay = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
+        proxy_stats = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
         push = alert_push(settings, reports, StateLog(log))
         if push is not None:
             supervisor.start("alerts", push.run)
@@ -81,7 +81,7 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             counts = OwnCounts(
                 failures=supervisor.failures,
                 http=server.stats,
-                relay=relay(),
+                proxy=proxy_stats(),
                 alerts_sent=push.sent if push else {},
             )
             pages = {report.name: sources[report.name].whole_page for report in found if report.up}

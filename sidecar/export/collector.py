@@ -18,7 +18,7 @@ from sidecar.export.families import Families, Family
 from sidecar.http.guard import GuardStats
 
 if TYPE_CHECKING:  # what it imports would cost memory without a proxy
-    from sidecar.requests.proxy.stats import RelayStats
+    from sidecar.requests.proxy.outcomes import ProxyStats
 
 Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
@@ -54,13 +54,13 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``relay`` is None without the
+    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
     proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
     http: GuardStats = field(default_factory=GuardStats)
-    relay: "RelayStats | None" = None
+    proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -86,14 +86,14 @@ def _add_own(families: Families, counts: OwnCounts) -> None:
     for part, count in counts.failures.items():
         families.add(metrics.INTERNAL_ERRORS, count, part)
     families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
-    if (relay := counts.relay) is not None:
-        families.add_each(metrics.PROXY_EXCHANGES, relay.outcomes)
-        families.add_each(metrics.PROXY_REFUSED, relay.refused)
-        families.add_each(metrics.PROXY_UPSTREAM_ERRORS, relay.upstream_errors)
-        families.add(metrics.PROXY_RETRIES, relay.retries)
-        families.add(metrics.PROXY_OBSERVER_FAILURES, relay.observer_failures)
-        families.add(metrics.PROXY_CONNECTIONS, relay.client_connections, "client")
-        families.add(metrics.PROXY_CONNECTIONS, relay.upstream_connections, "upstream")
+    if (proxy := counts.proxy) is not None:
+        families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
+        families.add_each(metrics.PROXY_REFUSED, proxy.refused)
+        families.add_each(metrics.PROXY_UPSTREAM_ERRORS, proxy.upstream_errors)
+        families.add(metrics.PROXY_RETRIES, proxy.retries)
+        families.add(metrics.PROXY_OBSERVER_FAILURES, proxy.observer_failures)
+        families.add(metrics.PROXY_CONNECTIONS, proxy.client_connections, "client")
+        families.add(metrics.PROXY_CONNECTIONS, proxy.upstream_connections, "upstream")
     for (alertmanager, outcome), count in counts.alerts_sent.items():
         families.add(metrics.ALERTS_SENT, count, alertmanager, outcome)
 

@@ -5,7 +5,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.fetch import FetchOptions
@@ -49,9 +49,9 @@ def reexported(settings: Settings) -> int:
     return settings.limits.passthrough_series if settings.reexport else 0
 
 
-def windows(settings: Settings) -> Windows:
+def lookback(settings: Settings) -> Lookback:
     """How far back to look."""
-    return Windows(settings.latency_window, settings.kv_peak_window, settings.history)
+    return Lookback(settings.latency_window, settings.kv_peak_window, settings.history)
 
 
 def export(settings: Settings) -> ExportOptions:

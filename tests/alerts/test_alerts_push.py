@@ -12,8 +12,7 @@ from aiohttp import web
 from sidecar import wiring
 from sidecar.alerting.push import Push, PushOptions
 from sidecar.alerting.rules import load_rules
-from sidecar.export.families import Families
-from sidecar.export.push_families import add_push
+from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
 from tests.alerts.alert_state import engine, make_limits, make_report
@@ -259,14 +258,10 @@ async def test_nothing_that_blocks_is_called(scene, no_blocking):
 
 
 def test_what_was_sent_is_exported():
-    families = Families()
-    add_push(families, {("am:9093", "accepted"): 3, ("am:9093", "failed"): 0})
-    (family,) = families.all()
-    assert family.metric.name == "specdec_alerts_sent_total"
-    assert dict(zip(family.labels, family.values, strict=True)) == {
-        ("am:9093", "accepted"): 3,
-        ("am:9093", "failed"): 0,
-    }
+    sent = {("am:9093", "accepted"): 3, ("am:9093", "failed"): 0}
+    families = export_families([], OwnCounts(alerts_sent=sent), ExportOptions())
+    (family,) = (one for one in families if one.metric.name == "specdec_alerts_sent_total")
+    assert dict(zip(family.labels, family.values, strict=True)) == sent
 
 
 def test_settings_become_options():

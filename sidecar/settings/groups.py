@@ -90,6 +90,9 @@ class Limits(Group):
     engines: Annotated[int, Integer(1, 64)] = Field(
         8, description="pairs of model and engine told apart per target; any more become `other`"
     )
+    models: Annotated[int, Integer(1, 16)] = Field(
+        1, description="models whose requests are told apart per target; any more become `other`"
+    )
     positions: Annotated[int, Integer(1, 64)] = Field(16, description="draft positions told apart")
     passthrough_series: Annotated[int, Integer(1, 100_000)] = Field(
         1000, description="vLLM's own series passed on where `reexport` is on"

@@ -14,7 +14,7 @@ from sidecar.alerting.alert import DASHBOARDS, RUNBOOKS, Alert, Links, rule_anno
 from sidecar.alerting.catalogue import catalogue
 from sidecar.alerting.recording import Recording, fleet_rules, past_rules, pod_rules
 from sidecar.alerting.timing import SHIPPED, Timing
-from sidecar.settings.kinds import show_seconds
+from sidecar.settings.field_types import render_duration
 
 _HEAD = "# Written by scripts/rules from sidecar/alerting/; change it there.\n"
 
@@ -41,7 +41,7 @@ def shown(content: Mapping[str, Any]) -> str:
 
 
 def _group(name: str, interval: float, rules: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": name, "interval": show_seconds(interval), "rules": rules}
+    return {"name": name, "interval": render_duration(interval), "rules": rules}
 
 
 def _recordings(rules: Iterable[Recording]) -> list[dict[str, Any]]:

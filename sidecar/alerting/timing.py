@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sidecar.settings.kinds import show_seconds
+from sidecar.settings.field_types import render_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,26 @@ class Timing:
     @property
     def window(self) -> str:
         """The rate window as PromQL and rule names have it."""
-        return show_seconds(self.rate)
+        return render_duration(self.rate)
 
     @property
     def brief_window(self) -> str:
         """The shortest window, as PromQL has it."""
-        return show_seconds(self.brief)
+        return render_duration(self.brief)
 
     @property
     def long(self) -> str:
         """The length of the past, as PromQL and rule names have it."""
-        return show_seconds(self.past)
+        return render_duration(self.past)
 
     def held(self, seconds: float) -> str:
         """A ``for``, at this pace; PromQL has no fractions of a unit."""
         milliseconds = round(seconds * self.pace * 1000)
-        return f"{milliseconds}ms" if milliseconds % 1000 else show_seconds(milliseconds / 1000)
+        return f"{milliseconds}ms" if milliseconds % 1000 else render_duration(milliseconds / 1000)
 
     def over_past(self, series: str) -> str:
         """The past of a recorded series."""
-        return f"{series}[{self.long}] offset {show_seconds(self.past_offset)}"
+        return f"{series}[{self.long}] offset {render_duration(self.past_offset)}"
 
 
 SHIPPED = Timing()

@@ -26,8 +26,8 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
+from sidecar.settings.field_types import parse_duration
 from sidecar.settings.groups import Target
-from sidecar.settings.kinds import Duration
 
 _LONGEST = 24 * 3600.0  # seconds
 _DIGITS = 6
@@ -36,7 +36,7 @@ _DIGITS = 6
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 with a baseline written, 1 where no page came or no request ended, 2 for a bad duration or file."""
     try:
-        duration = Duration(1, _LONGEST).read(arguments.duration)
+        duration = parse_duration(arguments.duration, 1, _LONGEST)
     except ValueError as error:
         print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
         return 2

@@ -15,9 +15,9 @@ from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import Traffic, TrafficOptions, cold_hot_cold
 from sidecar.errors import ListenError
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
+from sidecar.settings.field_types import parse_duration
 from sidecar.settings.groups import Proxy, Requests
-from sidecar.settings.kinds import Duration
-from sidecar.settings.places import Address
 
 _CYCLE = 300.0  # seconds from cold to hot and back
 _LONGEST = 24 * 3600.0  # seconds
@@ -39,7 +39,7 @@ Numbers appear within seconds; acceptance falls as the traffic turns hot, {cycle
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 when stopped, 1 where the address to listen on can't be had, 2 for a bad duration."""
     try:
-        seconds = Duration(1, _LONGEST).read(arguments.duration) if arguments.duration else None
+        seconds = parse_duration(arguments.duration, 1, _LONGEST) if arguments.duration else None
     except ValueError as error:
         print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
         return 2

@@ -18,7 +18,7 @@ from sidecar.engine.page_source import PageSource
 from sidecar.errors import ListenError, ScrapeError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
-from sidecar.settings.kinds import Duration
+from sidecar.settings.field_types import parse_duration
 
 _LONGEST = 24 * 3600.0  # seconds
 _GIGABYTE = 1_000_000_000
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         )
         return 2
     try:
-        seconds = Duration(1, _LONGEST).read(arguments.duration) if arguments.duration else None
+        seconds = parse_duration(arguments.duration, 1, _LONGEST) if arguments.duration else None
     except ValueError as error:
         print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
         return 2

@@ -15,7 +15,7 @@ from sidecar.reporting.of_recording import recording_ticket
 from sidecar.reporting.of_sidecar import sidecar_ticket
 from sidecar.reporting.show import as_json, as_markdown, text
 from sidecar.settings import Settings
-from sidecar.settings.places import BaseUrl
+from sidecar.settings.addresses import parse_base_url
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0, 1 where there is no answer or the recording can't be read, 2 for a bad URL."""
     try:
-        url = BaseUrl().read(arguments.url or f"http://{settings.listen.local}")
+        url = parse_base_url(arguments.url or f"http://{settings.listen.local}")
     except ValueError as error:
         print(f"--url={redacted(arguments.url)}: {error}", file=sys.stderr)
         return 2

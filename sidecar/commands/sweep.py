@@ -16,8 +16,8 @@ from sidecar import wiring
 from sidecar.errors import SettingsError
 from sidecar.requests.observe.payload import CHAT, COMPLETIONS, Endpoint
 from sidecar.settings import Settings
-from sidecar.settings.kinds import Duration
-from sidecar.settings.places import BaseUrl
+from sidecar.settings.addresses import parse_base_url
+from sidecar.settings.field_types import parse_duration
 from sidecar.sweep.options import SweepOptions
 from sidecar.sweep.prompts import BUILT_IN, PromptsError, read_prompts
 from sidecar.sweep.show import Progress, as_json, text
@@ -121,11 +121,11 @@ def _told(read: Callable[[str], _Value], given: str) -> _Value:
 
 
 def _url(given: str) -> str:
-    return _told(BaseUrl().read, given)
+    return _told(parse_base_url, given)
 
 
 def _seconds(given: str) -> float:
-    return _told(Duration(0.1, 24 * 3600.0).read, given)
+    return _told(lambda text: parse_duration(text, 0.1, 24 * 3600.0), given)
 
 
 def _floats(given: str) -> tuple[float, ...]:

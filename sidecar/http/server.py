@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from sidecar.http.guard import GuardedServer
-from sidecar.settings.places import Address
+from sidecar.settings.addresses import Address
 
 
 @asynccontextmanager

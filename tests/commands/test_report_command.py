@@ -127,7 +127,7 @@ def test_no_sidecar_there(capsys):
 
 def test_a_bad_url_is_refused(capsys):
     assert command("report", "--url", "ftp://x") == 2
-    assert "not an http or https URL" in capsys.readouterr().err
+    assert "expected http or https URL" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("body", ["[]", "{}", "<html>", '{"targets": 1}', '{"version": "1", "targets": [{}]}'])

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 SPECDEC_LAB ?= $(abspath ../shared/lab)
-DEBIAN := prometheus prometheus-alertmanager chromium nginx-light
+DEBIAN := prometheus prometheus-alertmanager chromium nginx-light golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev
 
 .PHONY: help demo run test test-lab check lint types format docs docs-check bench accuracy screenshots lock build clean
 .DEFAULT_GOAL := help
@@ -73,9 +73,9 @@ lock: ## resolve the lock files anew
 	@scripts/setup dev
 	@scripts/lock
 
-build: ## the wheel, into dist/
+build: ## the wheel and the source distribution, into dist/
 	@scripts/setup dev
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m hatchling build -d dist
 
 clean: ## remove what the other targets made
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,26 +12,17 @@ from sidecar.errors import SettingsError
 from sidecar.log import configure_logging
 from sidecar.settings import Settings, load_settings
 
-_USAGE = 2  # the exit code for settings and arguments that can't be used
-_INTERRUPTED = 130  # as a shell has it for Ctrl-C
+_USAGE = 2  # exit code for unusable settings and arguments
+_INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
-_COMMANDS = {
-    "run": "poll vLLM and export what it says, until stopped",
-    "check": "say what the sidecar would see: settings, vLLM's version, speculation, what can't be known",
-    "healthcheck": "ask a running sidecar whether it is healthy; for containers",
-    "baseline": "watch a vLLM for a while and write its latencies as a baseline",
-    "middleware": "write the class for vLLM's --middleware as one file",
-    "plan": "say whether a draft fits beside its target, and what it costs the KV cache",
-    "sweep": "measure acceptance and latency of a vLLM by temperature and load, and say whether speculation pays",
-    "report": "the table by temperature of a running sidecar or a recording, for a ticket",
-    "record": "run the sidecar and write down what it sees, without any text",
-    "replay": "compute what a recording tells, by temperature",
-    "demo": "the sidecar on a simulated vLLM with traffic, to look around",
-}
+_COMMANDS = (
+    *("run", "check", "healthcheck", "baseline", "middleware"),
+    *("plan", "sweep", "report", "record", "replay", "demo"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 well, 1 not, 2 for settings that can't be used, 130 for Ctrl-C."""
+    """Runs one command; returns its exit code: 0 success, 1 failure, 2 for unusable settings, 130 for Ctrl-C."""
     arguments = parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
     try:
         settings = load_settings(arguments.config, os.environ)
@@ -44,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = run_command(arguments, settings)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output, such as ``head``, has enough; there is nobody left to tell.
+        # The reader, such as ``head``, has closed its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -53,14 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Imports the command's module, so that no command pays for another's imports, and runs it."""
-    command = import_module(f"sidecar.commands.{arguments.command}")
-    code: int = command.run(arguments, settings)
+    """Runs the command that the arguments name; returns its exit code."""
+    code: int = import_module(f"sidecar.commands.{arguments.command}").run(arguments, settings)
     return code
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The whole command line; of the commands' own arguments only those of the one that ``argv`` names."""
+    """The parser of the command that ``argv`` names, or of all: no command pays for another's imports."""
     top = argparse.ArgumentParser(
         prog="specdec-sidecar",
         description="Knows, in production, whether speculative decoding pays: a monitoring sidecar for vLLM.",
@@ -68,22 +58,9 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    named = next((argument for argument in argv if argument in _COMMANDS), None)
-    for name, text in _COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    for name in argv[:1] if argv[:1] and argv[0] in _COMMANDS else _COMMANDS:
+        module = import_module(f"sidecar.commands.{name}")
+        command = commands.add_parser(name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}.")
         command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
-        if name == "baseline":
-            command.add_argument(
-                "--duration", default="60s", metavar="TIME", help="how long, such as 10m (default: 60s)"
-            )
-            command.add_argument("--out", type=Path, metavar="FILE", help="write here instead of to the terminal")
-        elif name == "demo":
-            command.add_argument(
-                "--duration", metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)"
-            )
-        elif name == named and name in _WITH_ARGUMENTS:
-            import_module(f"sidecar.commands.{name}").add_arguments(command)
+        module.add_arguments(command)
     return top
-
-
-_WITH_ARGUMENTS = frozenset({"middleware", "plan", "sweep", "report", "record", "replay"})

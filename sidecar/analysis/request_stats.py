@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from sidecar.analysis.attribution.endings import Ending, SlidingEndings
+from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
-from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
+from sidecar.analysis.verdict import Evidence
 from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.025  # standard error of a bucket's acceptance rate above which it is not told
@@ -34,8 +35,8 @@ class Work:
         self.draft_tokens = 0.0
         self.accepted_tokens = 0.0
         self.accepted_per_position: list[int] = []  # from exact requests alone
-        self.acceptance = Distribution(ACCEPTANCE_EDGES)
-        self.length = Distribution(LENGTH_EDGES)
+        self.acceptance = Histogram(ACCEPTANCE_EDGES)
+        self.length = Histogram(LENGTH_EDGES)
 
     def add(self, request: AttributedRequest) -> None:
         """Adds one request."""
@@ -55,9 +56,9 @@ class Latencies:
     __slots__ = ("duration", "tpot", "ttft")
 
     def __init__(self) -> None:
-        self.ttft = Distribution(TTFT_EDGES)
-        self.tpot = Distribution(TPOT_EDGES)
-        self.duration = Distribution(DURATION_EDGES)
+        self.ttft = Histogram(TTFT_EDGES)
+        self.tpot = Histogram(TPOT_EDGES)
+        self.duration = Histogram(DURATION_EDGES)
 
     def add(self, request: AttributedRequest) -> None:
         """Adds one request; only completed ones tell how long a request takes."""
@@ -89,6 +90,18 @@ class RecentWork:
     p90: float | None
     distribution: tuple[int, ...]
     positions: tuple[float, ...]
+
+    def evidence(self, total: float) -> Evidence:
+        """What a judgement is made from; ``total`` are the draft tokens of all temperatures."""
+        return Evidence(
+            requests=self.requests,
+            drafts=self.drafts,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            acceptance=self.acceptance,
+            position_rates=self.positions,
+            share=self.draft_tokens / total if total > 0 else 0.0,
+        )
 
 
 class _Sums:
@@ -225,22 +238,22 @@ class RequestStats:
             self.work[request.temperature, request.attribution].add(request)
             self._recent[request.temperature].add(request, at)
         self.latencies[request.temperature].add(request)
-        self._endings.add(request, at)
+        self._outcomes.add(request, at)
 
     def forget_recent(self) -> None:
         """Begins the sliding windows anew."""
         self._recent: dict[str, SlidingWork] = {
             temperature: SlidingWork(self._window) for temperature in self.temperatures
         }
-        self._endings = SlidingEndings(self._window)
+        self._outcomes = SlidingOutcomes(self._window)
 
     def recent(self, now: float) -> dict[str, RecentWork]:
         """The sliding window of every temperature."""
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
 
-    def endings(self, now: float) -> Mapping[Ending, int]:
+    def attribution_outcomes(self, now: float) -> Mapping[AttributionOutcome, int]:
         """How many requests ended in which way, over the sliding window."""
-        return self._endings.read(now)
+        return self._outcomes.read(now)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -1,1 +1,4 @@
-"""One module a subcommand; each has ``run(arguments, settings) -> exit code``."""
+"""One module or package a subcommand.
+
+Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``.
+"""

@@ -1,4 +1,4 @@
-"""``baseline``: watch vLLM while all is well and write its latencies down, to compare with later."""
+"""``baseline``: measure a healthy vLLM's latencies, for the sidecar to compare against later."""
 
 import argparse
 import asyncio
@@ -13,6 +13,7 @@ import yaml
 
 from sidecar import wiring
 from sidecar.analysis.latency import latency
+from sidecar.commands.arguments import duration, file_to_write
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.histograms import HistogramWindow
@@ -26,39 +27,37 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
-from sidecar.settings.field_types import parse_duration
 from sidecar.settings.groups import Target
 
-_LONGEST = 24 * 3600.0  # seconds
+HELP = "measure the latencies of a healthy vLLM and write them as a baseline"
 _DIGITS = 6
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``baseline`` takes."""
+    parser.add_argument("--duration", type=duration, default=60.0, metavar="TIME", help="such as 10m (default: 60s)")
+    parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
+
+
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with a baseline written, 1 where no page came or no request ended, 2 for a bad duration or file."""
-    try:
-        duration = parse_duration(arguments.duration, 1, _LONGEST)
-    except ValueError as error:
-        print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
-        return 2
-    if arguments.out is not None and not arguments.out.absolute().parent.is_dir():
-        print(f"--out={arguments.out}: there is no such folder", file=sys.stderr)
-        return 2
-    print(f"watching for {duration:g} s", file=sys.stderr)
-    models = asyncio.run(_watch(settings, duration))
+    """Returns 0 with a baseline written, 1 if no page came or no request finished, 2 if the file cannot be written."""
+    seconds: float = arguments.duration
+    print(f"watching for {seconds:g} s", file=sys.stderr)
+    models = asyncio.run(_watch(settings, seconds))
     found = {model: phases for model, grown in models.items() if (phases := _phases(grown))}
     if not found:
         print(_nothing(settings, seen=bool(models)), file=sys.stderr)
         return 1
-    text = f"# Measured over {duration:g} s.\n" + yaml.safe_dump({"baseline": found}, sort_keys=False)
+    text = f"# Measured over {seconds:g} s.\n" + yaml.safe_dump({"baseline": found}, sort_keys=False)
     return _write(text, arguments.out)
 
 
 def _nothing(settings: Settings, *, seen: bool) -> str:
-    """Why there is nothing to write, and what to do; ``seen``: vLLM's page could be read."""
+    """Why there is nothing to write, and what to do; ``seen``: vLLM's page was read."""
     if seen:
-        return "no request ended while watching, so there is nothing to write; watch for longer, or send traffic"
+        return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
     asked = ", ".join(redacted(target.vllm_url) for target in settings.vllms)
-    return f"vLLM's page could not be read at {asked}, so there is nothing to write; `specdec-sidecar check` says why"
+    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` says why"
 
 
 def _write(text: str, out: Path | None) -> int:
@@ -68,8 +67,8 @@ def _write(text: str, out: Path | None) -> int:
     try:
         out.write_text(text)
     except OSError as error:
-        print(text, end="")  # what took so long to measure is not thrown away
-        print(f"--out={out}: {error.strerror}; so it is printed", file=sys.stderr)
+        print(text, end="")  # keep what took so long to measure
+        print(f"--out={out}: {error.strerror}; printed instead", file=sys.stderr)
         return 2
     print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
     return 0
@@ -87,13 +86,13 @@ def _phases(grown: EngineSnapshot) -> dict[str, dict[str, float]]:
 class _Engines:
     """A scrape sink: one server's histograms, engine by engine, so that each one's restarts are its own."""
 
-    def __init__(self, duration: float) -> None:
-        self._window = 2 * duration  # longer than the watch, so that nothing leaves it before the end
+    def __init__(self, seconds: float) -> None:
+        self._window = 2 * seconds  # longer than the watch, so that nothing leaves it before the end
         self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
-        self._fault: str | None = None  # the last one said; one that lasts is said once
+        self._fault: str | None = None  # the last one printed: a lasting fault is printed once
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
-        """See ``ScrapeSink``; durations and intervals don't matter here."""
+        """See ``ScrapeSink``; ignores durations and intervals."""
         self._fault = None
         for engine in page.engines:
             if engine.key not in self._engines:
@@ -102,25 +101,25 @@ class _Engines:
             histograms.append(at, continuation.advance(engine).engine.histograms)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
-        """See ``ScrapeSink``; when it failed doesn't matter here."""
+        """See ``ScrapeSink``; ignores when it failed."""
         fault = f"no page ({error.reason}): {error}"
         if fault != self._fault:
             print(fault, file=sys.stderr)
         self._fault = fault
 
     def growth(self) -> Iterator[EngineSnapshot]:
-        """What each engine's histograms have grown by."""
+        """The growth of each engine's histograms."""
         for key, (_, histograms) in self._engines.items():
             grown = {phase: reading for phase in Phase if (reading := histograms.growth(phase)) is not None}
             yield EngineSnapshot(key, {}, (), {}, grown, None)
 
 
-async def _watch(settings: Settings, duration: float) -> dict[str, EngineSnapshot]:
+async def _watch(settings: Settings, seconds: float) -> dict[str, EngineSnapshot]:
     """The growth by model, of all its engines on all servers together."""
-    servers = [(target, _Engines(duration)) for target in settings.vllms]
+    servers = [(target, _Engines(seconds)) for target in settings.vllms]
     async with asyncio.TaskGroup() as group:
         for target, engines in servers:
-            group.create_task(_poll(target, settings, engines, duration))
+            group.create_task(_poll(target, settings, engines, seconds))
     by_model: dict[str, list[EngineSnapshot]] = defaultdict(list)
     for _, engines in servers:
         for engine in engines.growth():
@@ -128,14 +127,14 @@ async def _watch(settings: Settings, duration: float) -> dict[str, EngineSnapsho
     return {model: merge(engines) for model, engines in by_model.items()}
 
 
-async def _poll(target: Target, settings: Settings, sink: _Engines, duration: float) -> None:
+async def _poll(target: Target, settings: Settings, sink: _Engines, seconds: float) -> None:
     fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
     source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
     poller = Poller(source, Pacing(wiring.pacing(settings), random.random), sink, time.time, time.monotonic)
     try:
-        async with asyncio.timeout(duration):
+        async with asyncio.timeout(seconds):
             await poller.run()
     except TimeoutError:
-        await poller.poll()  # the last word, at the very end
+        await poller.poll()  # once more, at the very end
     finally:
         await fetcher.close()

@@ -1,4 +1,4 @@
-"""``check``: what the sidecar would see, said before anything is deployed."""
+"""``check``: what the sidecar would see, before anything is deployed."""
 
 import argparse
 import asyncio
@@ -18,14 +18,19 @@ from sidecar.log import redacted
 from sidecar.settings import Settings
 from sidecar.settings.groups import Target
 
+HELP = "print what the sidecar would see: settings, vLLM's version, speculation, limitations"
 _UNWILLING = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
-    "failed": "is Alertmanager up there, and reachable from here?",
+    "failed": "is Alertmanager up, and reachable from here?",
 }
 
 
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """Takes none."""
+
+
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints what is found; returns 0 where every vLLM gave a usable page and every Alertmanager answered, else 1."""
+    """Prints what it finds; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1."""
     print(f"settings: sound ({arguments.config or 'no file'} and the environment)")
     print(f"request source: {settings.requests.source}", end="")
     print("; acceptance is not split by temperature" if settings.requests.source == "none" else "")

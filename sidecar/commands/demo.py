@@ -2,29 +2,31 @@
 
 import argparse
 import asyncio
-import contextlib
-import signal
 import socket
 import sys
 
 import uvloop
 
 from sidecar.app import running
+from sidecar.commands.arguments import add_duration
+from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import Traffic, TrafficOptions, cold_hot_cold
+from sidecar.demo.traffic import HOT, Phase, Traffic, TrafficOptions, cold_hot_cold
 from sidecar.errors import ListenError
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.field_types import parse_duration
 from sidecar.settings.groups import Proxy, Requests
 
+HELP = "run the sidecar on a simulated vLLM with traffic, to look around"
 _CYCLE = 300.0  # seconds from cold to hot and back
-_LONGEST = 24 * 3600.0  # seconds
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
+_LOSING = SimulatorOptions(cold_acceptance=0.45, hot_acceptance=0.15)
 
+_CYCLING = f"Acceptance falls as the traffic turns hot, {_CYCLE / 60:.0f} minutes a round."
+_STAYS_LOW = "Acceptance stays below 0.5: verdicts turn net_negative and alerts fire."
 _WHERE = """
-specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic that turns from cold to hot and back.
+specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic for it.
 
   look        http://{address}/
   metrics     http://{address}/metrics
@@ -32,39 +34,37 @@ specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic th
   the proxy   http://{proxy}/v1 (send requests of your own: model "demo")
   the "vLLM"  {vllm}/metrics
 
-Numbers appear within seconds; acceptance falls as the traffic turns hot, {cycle:.0f} minutes a round. Ctrl-C ends it.
+Numbers appear within seconds. {course} Ctrl-C ends it.
 """
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``demo`` takes."""
+    add_duration(parser)
+    parser.add_argument("--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire")
+
+
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 when stopped, 1 where the address to listen on can't be had, 2 for a bad duration."""
+    """Returns 0 when stopped, 1 if it cannot listen on its address."""
     try:
-        seconds = parse_duration(arguments.duration, 1, _LONGEST) if arguments.duration else None
-    except ValueError as error:
-        print(f"--duration={arguments.duration}: {error}", file=sys.stderr)
-        return 2
-    try:
-        uvloop.run(_run(settings, seconds))
+        uvloop.run(_run(settings, arguments.duration, losing=arguments.losing))
     except ListenError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-async def _run(settings: Settings, seconds: float | None) -> None:
-    stopped = asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(one, stopped.set)
-    async with SimulatedVllm(SimulatorOptions()) as vllm:
+async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> None:
+    stop = stop_on_signals()
+    phases = (Phase(_CYCLE, HOT),) if losing else cold_hot_cold(_CYCLE)
+    async with SimulatedVllm(_LOSING if losing else SimulatorOptions()) as vllm:
         proxy = Address("127.0.0.1", _free_port())
-        traffic = Traffic(
-            TrafficOptions(f"http://{proxy}", phases=cold_hot_cold(_CYCLE), repeat=True, max_requests=_MANY)
-        )
+        traffic = Traffic(TrafficOptions(f"http://{proxy}", phases=phases, repeat=True, max_requests=_MANY))
         async with running(_watching(settings, vllm.url, proxy)) as address:
-            print(_WHERE.format(address=address.local, proxy=proxy, vllm=vllm.url, cycle=_CYCLE / 60), flush=True)
+            course = _STAYS_LOW if losing else _CYCLING
+            print(_WHERE.format(address=address.local, proxy=proxy, vllm=vllm.url, course=course), flush=True)
             sending = asyncio.create_task(traffic.run())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), seconds)
+            await stopped(stop, seconds)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
     print(f"{traffic.summary.completed} requests completed, {traffic.summary.failed} failed")

@@ -1,4 +1,4 @@
-"""``healthcheck``: for a container's probe where there is no HTTP client in the image."""
+"""``healthcheck``: for a container's probe if the image has no HTTP client."""
 
 import argparse
 import http.client
@@ -6,11 +6,16 @@ import sys
 
 from sidecar.settings import Settings
 
+HELP = "ask a running sidecar whether it is healthy; for containers"
 _TIMEOUT = 2.0  # seconds
 
 
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """Takes none."""
+
+
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 where the sidecar at ``listen`` says that it is healthy, else 1 and why."""
+    """Returns 0 if the sidecar at ``listen`` is healthy, else prints why not and returns 1."""
     local = settings.listen.local
     connection = http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
     try:

@@ -1,4 +1,4 @@
-"""``middleware``: the class for vLLM's ``--middleware`` as one file, for the volume that both containers mount."""
+"""``middleware``: the class for vLLM's ``--middleware`` as one file, for a volume that both containers mount."""
 
 import argparse
 import keyword
@@ -11,15 +11,16 @@ from pathlib import Path
 from sidecar.requests.middleware.bundle import standalone_source
 from sidecar.settings import Settings
 
+HELP = "write the class for vLLM's --middleware as one file"
 _READABLE = 0o644  # vLLM's container may run as another user
-_IN_THE_WAY = frozenset({"msgspec", "sidecar", "torch", "vllm"})  # what vLLM imports; no list of everything
+_IN_THE_WAY = frozenset({"msgspec", "sidecar", "torch", "vllm"})  # imported by vLLM; not a complete list
 
 _HOW = """written to {file}; load it into vLLM with
 
   PYTHONPATH={folder} vllm serve … --middleware {module}.ObserveRequests
 
-It sends to the socket at SPECDEC_MIDDLEWARE__SOCKET ({socket} where that is not set), so set the
-same for vLLM and for the sidecar, and SPECDEC_REQUESTS__SOURCE=middleware for the sidecar."""
+It sends to the socket at SPECDEC_MIDDLEWARE__SOCKET (default: {socket}), so set the same value
+for vLLM and for the sidecar, and SPECDEC_REQUESTS__SOURCE=middleware for the sidecar."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with the file written, 1 where it can't be, 2 for a name that Python could not import."""
+    """Returns 0 with the file written, 1 if it cannot be written, 2 for a name that Python cannot import."""
     file: Path = arguments.write
     fault = _fault(file)
     if fault is not None:
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _fault(file: Path) -> str | None:
-    """Why the file could not be imported from PYTHONPATH; None where it can."""
+    """Why Python cannot import the file from PYTHONPATH; None if it can."""
     if file.suffix != ".py" or not file.stem.isascii() or not file.stem.isidentifier() or keyword.iskeyword(file.stem):
         return "not the name of a Python module"
     if file.stem in sys.stdlib_module_names or file.stem in _IN_THE_WAY:
@@ -55,7 +56,7 @@ def _fault(file: Path) -> str | None:
 
 
 def _write(file: Path, source: str) -> None:
-    """Puts the file in place whole: a vLLM that starts at this moment reads the old one or the new one."""
+    """Replaces the file atomically: a vLLM that starts meanwhile reads the old one or the new one."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     scratch = Path(name)
     try:

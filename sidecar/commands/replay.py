@@ -1,4 +1,4 @@
-"""``replay``: what the live attribution makes of a recording, offline and always the same."""
+"""``replay``: the live attribution run on a recording, offline and reproducibly."""
 
 import argparse
 import json
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sidecar import wiring
+from sidecar.commands.tables import aligned, count, ratio
 from sidecar.recording.recording import RecordingError
 from sidecar.recording.replay import BucketSummary, ReplayResult, replay
-from sidecar.reporting.table import aligned, count, ratio
 from sidecar.settings import Settings
 
+HELP = "attribute the requests of a recording and print acceptance by temperature"
 _HEADER = (
     "temperature",
     "requests",
@@ -28,12 +29,12 @@ _HEADER = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``replay`` takes."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="a recording, as `record` writes it")
-    parser.add_argument("--infer", action="store_true", help="ignore vLLM's own numbers for each request")
+    parser.add_argument("--infer", action="store_true", help="ignore vLLM's own per-request numbers")
     parser.add_argument("--json", action="store_true", help="print JSON rather than a table")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0, or 1 where the recording can't be read."""
+    """Returns 0, or 1 if the recording cannot be read."""
     try:
         result = replay(arguments.directory, infer=arguments.infer, buckets=wiring.buckets(settings))
     except RecordingError as error:
@@ -49,10 +50,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def _lines(result: ReplayResult) -> Iterator[str]:
     yield from aligned(_HEADER, [_row(label, bucket) for label, bucket in result.temperatures.items()])
     if not result.temperatures:
-        yield "no request is in the recording"
+        yield "the recording has no requests"
     yield ""
-    yield f"coverage {ratio(result.coverage)} of vLLM's draft tokens are attributed to requests"
-    yield f"residual {ratio(result.residual)} is how far the inference is off vLLM's own sums"
+    yield f"coverage {ratio(result.coverage)}: the share of vLLM's draft tokens that is attributed to requests"
+    yield f"residual {ratio(result.residual)}: the inference's deviation from vLLM's own sums"
 
 
 def _row(label: str, bucket: BucketSummary) -> tuple[str, ...]:

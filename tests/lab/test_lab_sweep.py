@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from sidecar.sweep.options import SweepOptions
-from sidecar.sweep.prompts import BUILT_IN
-from sidecar.sweep.sweep import sweep
+from sidecar.commands.sweep.options import SweepOptions
+from sidecar.commands.sweep.prompts import BUILT_IN
+from sidecar.commands.sweep.sweep import sweep
 
 pytestmark = pytest.mark.lab
 

@@ -1,0 +1,57 @@
+"""Attribution outcomes: why the requests of the last minutes have numbers or have none."""
+
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.requests.record import Outcome
+
+_SLICES: Final = 60  # the window's resolution; bounds its memory
+
+
+class AttributionOutcome(StrEnum):
+    """How the attribution of a finished request turned out; all but the first two have no numbers."""
+
+    EXACT = "exact"
+    INFERRED = "inferred"
+    WITHOUT_USAGE = "without_usage"  # a complete stream that carries no token count
+    UNFINISHED = "unfinished"  # failed or aborted
+    UNKNOWN = "unknown"  # vLLM's counters don't determine it, or its model is not on vLLM's page
+
+
+def attribution_outcome(request: AttributedRequest) -> AttributionOutcome:
+    """The attribution outcome of ``request``."""
+    if request.attribution is Attribution.EXACT:
+        return AttributionOutcome.EXACT
+    if request.attribution is Attribution.INFERRED:
+        return AttributionOutcome.INFERRED
+    if request.outcome is not Outcome.COMPLETED:
+        return AttributionOutcome.UNFINISHED
+    return AttributionOutcome.WITHOUT_USAGE if request.without_usage else AttributionOutcome.UNKNOWN
+
+
+class SlidingOutcomes:
+    """Counts over the last ``seconds``, to a sixtieth of them; memory is bounded whatever the traffic."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._slices: deque[tuple[float, Tally[AttributionOutcome]]] = deque()  # start of the slice, its counts
+
+    def add(self, request: AttributedRequest, at: float) -> None:
+        """Adds a request attributed at ``at``."""
+        if not self._slices or at - self._slices[-1][0] >= self._seconds / _SLICES:
+            self._slices.append((at, Tally()))
+            self._forget(at)
+        self._slices[-1][1][attribution_outcome(request)] += 1
+
+    def read(self, now: float) -> Mapping[AttributionOutcome, int]:
+        """The counts of the window that ends now; every outcome is present."""
+        self._forget(now)
+        return {kind: sum(counts[kind] for _, counts in self._slices) for kind in AttributionOutcome}
+
+    def _forget(self, now: float) -> None:
+        while self._slices and self._slices[0][0] < now - self._seconds:
+            self._slices.popleft()

@@ -1,0 +1,61 @@
+"""Types of command-line arguments; argparse names the argument, prints the fault and exits with 2."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from sidecar.settings.addresses import parse_base_url
+from sidecar.settings.field_types import parse_duration
+
+_LONGEST: Final = 24 * 3600.0  # seconds
+_Value = TypeVar("_Value")
+
+
+def duration(text: str) -> float:
+    """Seconds from a value such as ``500ms``, ``10m`` or ``1h``; at least 100 ms and at most a day."""
+    return _checked(lambda value: parse_duration(value, 0.1, _LONGEST), text)
+
+
+def base_url(text: str) -> str:
+    """An http or https URL. A fault never repeats it, since it may hold a password."""
+    return _checked(parse_base_url, text)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers separated by commas."""
+    return _checked(lambda given: tuple(float(part) for part in given.split(",")), text)
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
+    return _checked(lambda given: tuple(int(part) for part in given.split(",")), text)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 19 and int(text)):
+        raise argparse.ArgumentTypeError("not a whole number above 0")
+    return int(text)
+
+
+def file_to_write(text: str) -> Path:
+    """A file in a directory that exists, so that nothing is measured for a file that cannot be written."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: no such directory")
+    return path
+
+
+def add_duration(parser: argparse.ArgumentParser) -> None:
+    """``--duration``, for commands that otherwise run until Ctrl-C."""
+    parser.add_argument(
+        "--duration", type=duration, metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)"
+    )
+
+
+def _checked(read: Callable[[str], _Value], text: str) -> _Value:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,89 @@
+"""A report from a recording: all of it is one period, judged as the live program judges its sliding window."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.verdict import VerdictThresholds, judge
+from sidecar.commands.report.report import ModelTable, Report, Row, Times
+from sidecar.recording.replay import ReplayResult, replay
+from sidecar.requests.record import Outcome
+
+
+def recording_report(directory: Path, buckets: TemperatureBuckets, thresholds: VerdictThresholds) -> Report:
+    """Replays ``directory``.
+
+    Raises:
+        RecordingError: it can't be read.
+    """
+    result = replay(directory, infer=False, buckets=buckets)
+    requests = result.requests
+    span = 0.0
+    if requests:
+        span = max(one.end for one in requests) - min(one.end - one.duration for one in requests)
+    judged_by = replace(thresholds, window=max(span, 1.0))
+    return Report(
+        origin=f"recording {directory}",
+        period=f"{span:,.0f} s",
+        models=(_table(result, buckets, judged_by),) if requests else (),
+        engines=(),
+        thresholds={
+            name: value for name, value in asdict(thresholds).items() if name in {"net_negative", "break_even"}
+        },
+        notes=() if requests else ("There are no requests in the recording.",),
+    )
+
+
+def _table(result: ReplayResult, buckets: TemperatureBuckets, thresholds: VerdictThresholds) -> ModelTable:
+    by_label: dict[str, list[AttributedRequest]] = defaultdict(list)
+    for request in result.requests:
+        by_label[request.temperature].append(request)
+    works = {label: _work(by_label[label]) for label in buckets.labels if label in by_label}
+    total = sum(work.draft_tokens for work in works.values())
+    names = {request.model for request in result.requests if request.model is not None}
+    return ModelTable(
+        ", ".join(sorted(names)) or "not named",
+        result.coverage,
+        result.residual,
+        tuple(_row(label, work, by_label[label], total, thresholds) for label, work in works.items()),
+    )
+
+
+def _work(requests: Sequence[AttributedRequest]) -> RecentWork:
+    window = SlidingWork(math.inf, most=len(requests) + 1)
+    for request in requests:
+        window.add(request, 0.0)
+    return window.read(0.0)
+
+
+def _row(
+    label: str, work: RecentWork, requests: Sequence[AttributedRequest], total: float, thresholds: VerdictThresholds
+) -> Row:
+    kinds = sorted({one.attribution for one in requests} - {Attribution.NONE})
+    completed = [one for one in requests if one.outcome is Outcome.COMPLETED]
+    judged = judge(work.evidence(total), thresholds)
+    return Row(
+        temperature=label,
+        verdict=judged.verdict,
+        advice=judged.advice,
+        requests=work.requests,
+        draft_tokens=work.draft_tokens,
+        share=work.draft_tokens / total if total else None,
+        acceptance=work.acceptance,
+        p10=work.p10,
+        p50=work.p50,
+        p90=work.p90,
+        attribution=", ".join(kinds) or None,
+        ttft=_times([one.ttft for one in completed]),
+        tpot=_times([one.tpot for one in completed]),
+    )
+
+
+def _times(values: Sequence[float | None]) -> Times:
+    known = sorted(value for value in values if value is not None)
+    return Times(quantile(known, 0.5), quantile(known, 0.99))

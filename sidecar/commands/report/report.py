@@ -1,0 +1,69 @@
+"""What a report says, wherever it comes from; what is not known is None."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds at the median and at P99; where only what they lie below is known, that instead."""
+
+    p50: float | None = None
+    p99: float | None = None
+    p50_below: float | None = None
+    p99_below: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One temperature bucket; ratios 0 to 1.
+
+    ``share`` is the part of all attributed draft tokens. ``attribution`` is exact or inferred, "exact, inferred" where
+    there are requests of both kinds.
+    """
+
+    temperature: str
+    verdict: str
+    advice: str | None
+    requests: int
+    draft_tokens: float
+    share: float | None
+    acceptance: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    attribution: str | None
+    ttft: Times
+    tpot: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine by vLLM's own counters and histograms."""
+
+    name: str
+    acceptance: float | None
+    ttft: Times
+    tpot: Times
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTable:
+    """One model's buckets, those with requests; ``coverage`` and ``residual`` as exported."""
+
+    name: str
+    coverage: float | None
+    residual: float | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole report. ``period`` says what its numbers are over; ``notes`` what the reader has to know."""
+
+    origin: str
+    period: str
+    models: tuple[ModelTable, ...]
+    engines: tuple[Engine, ...]
+    thresholds: Mapping[str, float]
+    notes: tuple[str, ...]

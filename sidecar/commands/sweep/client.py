@@ -1,0 +1,99 @@
+"""One server's client: asks, and keeps of each answer what a request source would, never its text."""
+
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+
+from sidecar.commands.sweep.options import SweepOptions
+from sidecar.requests.observe.endpoint import CHAT
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
+from sidecar.requests.record import RequestRecord
+
+_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+_MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
+
+
+class Client:
+    """Streams every answer, for the time to the first token; use it as an ``async with`` block."""
+
+    def __init__(self, url: str, options: SweepOptions) -> None:
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._options = options
+        self._numbers = count(1)
+        headers = {"Accept-Encoding": "identity"}
+        if options.api_key is not None:
+            headers["Authorization"] = f"Bearer {options.api_key}"
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=0, ssl=options.tls),
+            timeout=aiohttp.ClientTimeout(total=options.request_seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self.last_fault = ""  # of the last request that failed: a status or an error's class
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def model(self) -> str | None:
+        """The first model that the server names; None where it names none."""
+        try:
+            async with self._session.get(f"{self._url}/v1/models", allow_redirects=False) as response:
+                if response.status != 200:
+                    self.last_fault = f"status {response.status}"
+                    return None
+                found = msgspec.json.decode(await response.content.read(_MOST_MODELS), type=_Models)
+        except (*_FAILURES, msgspec.DecodeError) as error:
+            self.last_fault = type(error).__name__
+            return None
+        return found.data[0].id if found.data else None
+
+    async def ask(self, model: str, prompt: str, temperature: float, max_tokens: int) -> RequestRecord:
+        """One request to its end; where it fails, the record's outcome says so."""
+        options = self._options
+        observer = ExchangeObserver(str(next(self._numbers)), options.endpoint)
+        body: dict[str, Any] = {
+            "model": model,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if options.endpoint == CHAT:
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        encoded = msgspec.json.encode(body)
+        observer.request_end(encoded)
+        try:
+            await self._exchange(observer, encoded)
+        except _FAILURES as error:
+            self.last_fault = type(error).__name__
+        return observer.finish()
+
+    async def _exchange(self, observer: ExchangeObserver, body: bytes) -> None:
+        url = self._url + observer.endpoint
+        headers = {"Content-Type": "application/json"}
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            if response.status != 200:
+                self.last_fault = f"status {response.status}"
+            # A redirect is no answer: the prompts go to the server that was named, and to no other.
+            observer.reply_head(response.status if response.status == 200 else 500, response.raw_headers)
+            async for piece in response.content.iter_any():
+                observer.reply_piece(piece)
+            observer.reply_end()
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]

@@ -1,1 +1,0 @@
-"""Measures a vLLM: the same prompts at several temperatures and loads, one level after another."""

@@ -1,0 +1,64 @@
+import pytest
+
+from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes, attribution_outcome
+from sidecar.analysis.attribution.result import Attribution, attributed
+from sidecar.requests.record import Outcome, RequestRecord
+
+STREAM = {"stream": True, "first_token": 0.5, "completion_tokens": None}
+
+
+def request(attribution=Attribution.NONE, **changes):
+    values = {
+        "id": "a",
+        "path": "/v1/completions",
+        "model": "m",
+        "temperature": 0.0,
+        "choices": 1,
+        "stream": False,
+        "start": 0.0,
+        "first_token": None,
+        "end": 1.0,
+        "outcome": Outcome.COMPLETED,
+        "completion_tokens": 100,
+    }
+    return attributed(RequestRecord(**(values | changes)), "0", attribution)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (request(Attribution.EXACT), AttributionOutcome.EXACT),
+        (request(Attribution.INFERRED), AttributionOutcome.INFERRED),
+        (request(**STREAM), AttributionOutcome.WITHOUT_USAGE),
+        (request(**STREAM | {"outcome": Outcome.ABORTED}), AttributionOutcome.UNFINISHED),
+        (request(outcome=Outcome.ERROR), AttributionOutcome.UNFINISHED),
+        (request(**STREAM | {"completion_tokens": 9}), AttributionOutcome.UNKNOWN),
+        (request(**STREAM | {"stream": False}), AttributionOutcome.UNKNOWN),
+        (
+            request(**STREAM | {"first_token": None}),
+            AttributionOutcome.UNKNOWN,
+        ),  # it could not be read: who knows what it said
+    ],
+)
+def test_attribution_outcome(found, expected):
+    assert attribution_outcome(found) is expected
+
+
+def test_the_window_forgets():
+    window = SlidingOutcomes(60.0)
+    window.add(request(**STREAM), 100.0)
+    window.add(request(Attribution.EXACT), 130.0)
+    assert window.read(160.0) == dict.fromkeys(AttributionOutcome, 0) | {
+        AttributionOutcome.WITHOUT_USAGE: 1,
+        AttributionOutcome.EXACT: 1,
+    }
+    assert window.read(161.0)[AttributionOutcome.WITHOUT_USAGE] == 0
+    assert sum(window.read(191.0).values()) == 0
+
+
+def test_the_window_is_bounded():
+    window = SlidingOutcomes(60.0)
+    for number in range(10_000):
+        window.add(request(), number / 10)
+    assert len(window._slices) <= 62
+    assert window.read(999.9)[AttributionOutcome.UNKNOWN] == pytest.approx(600, abs=15)

@@ -1,0 +1,222 @@
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+
+from sidecar.app import running
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.settings import load_settings
+from tests.commands.commands_tools import RECORDINGS, command, sidecar_settings
+
+
+def test_a_recording_as_text(capsys):
+    assert command("report", "--recording", str(RECORDINGS / "draft_model-k3")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.startswith(("0 ", "0.3-0.5 ", "0.7-1 "))}
+    assert rows["0"][:3] == ["0", "net_positive", "0.695"]
+    assert rows["0.7-1"][:3] == ["0.7-1", "net_negative", "0.494"]
+    assert rows["0.3-0.5"][6:9] == ["19%", "95", "exact"]
+    advised = [line.partition(":")[0].strip() for line in lines if "pods that don't speculate" in line]
+    assert advised == ["temperature 0.7-1"]  # the one that loses
+
+
+def test_a_recording_with_too_few_requests_gets_no_advice(capsys):
+    environment = {"THRESHOLDS__MIN_REQUESTS": "1000", "THRESHOLDS__ACCEPTANCE_FEWER_TOKENS": "0.6"}
+    assert command("report", "--recording", str(RECORDINGS / "draft_model-k3"), "--format", "json", **environment) == 0
+    rows = json.loads(capsys.readouterr().out)["models"][0]["rows"]
+    assert {(row["verdict"], row["advice"]) for row in rows} == {("insufficient_data", None)}
+
+
+def test_a_recording_as_markdown_is_one_table(capsys):
+    assert command("report", "--recording", str(RECORDINGS / "draft_model-k3"), "--format", "markdown") == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1
+    assert len(table) == 2 + 3
+
+
+def test_a_recording_as_json_agrees_with_its_replay(capsys):
+    recording = str(RECORDINGS / "draft_model-k3")
+    assert command("report", "--recording", recording, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert command("replay", recording, "--json") == 0
+    expected = json.loads(capsys.readouterr().out)["temperatures"]
+    rows = {row["temperature"]: row for row in found["models"][0]["rows"]}
+    assert rows.keys() == expected.keys()
+    for label, row in rows.items():
+        for key in ("requests", "draft_tokens", "acceptance", "p10", "p50", "p90", "attribution"):
+            assert row[key] == expected[label][key]
+        assert 0 < row["ttft"]["p50"] < row["ttft"]["p99"]
+        assert 0 < row["tpot"]["p50"] < row["tpot"]["p99"]
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
+
+
+def test_thresholds_of_the_settings_judge_a_recording(capsys):
+    environment = {"THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.8", "THRESHOLDS__ACCEPTANCE_BREAK_EVEN": "0.9"}
+    assert command("report", "--recording", str(RECORDINGS / "draft_model-k3"), "--format", "json", **environment) == 0
+    rows = json.loads(capsys.readouterr().out)["models"][0]["rows"]
+    assert {row["verdict"] for row in rows} == {"net_negative"}
+
+
+def test_a_recording_that_is_none(tmp_path, capsys):
+    assert command("report", "--recording", str(tmp_path)) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def settings_for(url, source="proxy"):
+    return load_settings(None, sidecar_settings(url, source))
+
+
+async def test_a_running_sidecar(capsys):
+    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
+        settings = settings_for(vllm.url)
+        async with running(settings):
+            mix = {0.0: 1, 1.0: 1}
+            options = TrafficOptions(f"http://{settings.proxy.listen}", phases=(Phase(60, mix),), max_requests=60)
+            sent = await Traffic(options).run()
+            found = await _reported(capsys, settings, lambda rows: sum(row["requests"] for row in rows) == 60)
+            assert await asyncio.to_thread(command, "report", LISTEN=str(settings.listen)) == 0
+            text = capsys.readouterr().out
+    rows = {row["temperature"]: row for row in found["models"][0]["rows"]}
+    assert rows.keys() == {"0", "0.7-1"}
+    for label, temperature in (("0", 0.0), ("0.7-1", 1.0)):
+        assert rows[label]["requests"] == sent.acceptance[temperature].requests
+        assert rows[label]["draft_tokens"] == sent.acceptance[temperature].draft_tokens
+        assert rows[label]["attribution"] == "exact"
+    drafted = sum(one.draft_tokens for one in sent.acceptance.values())
+    assert rows["0"]["share"] == sent.acceptance[0.0].draft_tokens / drafted
+    assert found["engines"][0]["ttft"]["p50"] > 0
+    assert f"\n0  {' ' * 9}" in text
+
+
+async def _reported(capsys, settings, condition):
+    """The JSON report once its rows are as wanted."""
+    async with asyncio.timeout(120):
+        while True:
+            assert await asyncio.to_thread(command, "report", "--format", "json", LISTEN=str(settings.listen)) == 0
+            out = capsys.readouterr().out
+            found = json.loads(out[out.index("{\n") :])  # the sidecar's log lines come before it
+            if condition([row for model in found["models"] for row in model["rows"]]):
+                return found
+
+
+async def test_without_a_request_source_it_says_so(capsys):
+    async with SimulatedVllm() as vllm:
+        settings = settings_for(vllm.url, "none")
+        async with running(settings):
+            assert await asyncio.to_thread(command, "report", "--url", f"http://{settings.listen}") == 0
+    assert "No request source: acceptance is not split by temperature." in capsys.readouterr().out
+
+
+async def test_a_sidecar_whose_vllm_is_away_says_so(capsys):
+    settings = settings_for("http://127.0.0.1:1")
+    async with running(settings):
+        assert await asyncio.to_thread(command, "report", "--url", f"http://{settings.listen}") == 0
+    assert "vllm can't be scraped" in capsys.readouterr().out
+
+
+def test_no_sidecar_there(capsys):
+    assert command("report", "--url", "http://user:secret@127.0.0.1:1") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("no report from http://***@127.0.0.1:1 (unreachable): ")
+    assert err.endswith("; set --url to the address of a running sidecar, not of vLLM\n")
+    assert "secret" not in err
+
+
+def test_a_bad_url_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        command("report", "--url", "ftp://user:secret@x")
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert "secret" not in err
+    assert "expected http or https URL" in err
+
+
+@pytest.mark.parametrize("body", ["[]", "{}", "<html>", '{"targets": 1}', '{"version": "1", "targets": [{}]}'])
+async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
+    async def handler(request):
+        return web.Response(text="x 1\n" if request.path == "/metrics" else body)
+
+    async with served(handler) as url:
+        assert await asyncio.to_thread(command, "report", "--url", url) == 1
+    err = capsys.readouterr().err
+    assert "not_an_exposition" in err
+    assert len(err.splitlines()) == 1
+
+
+def histogram(name, counts):
+    """A sidecar's histogram lines, cumulative, at 0.05, 0.1, 0.25 and +Inf."""
+    labels = 'model_name="m",temperature="0"'
+    edges = ("0.05", "0.1", "0.25", "+Inf")
+    return "".join(f'{name}_bucket{{{labels},le="{edge}"}} {n}\n' for edge, n in zip(edges, counts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("counts", "p50", "p99"),
+    [
+        ((0, 100, 100, 100), pytest.approx(0.075), 0.0995),
+        ((60, 100, 100, 100), "below", pytest.approx(0.05 + 0.05 * 39 / 40)),  # somewhere below 0.05: not known
+        ((100, 100, 100, 100), "below", "below"),
+        ((0, 50, 90, 100), 0.1, None),  # somewhere above 0.25: not known
+        ((0, 0, 0, 0), None, None),
+    ],
+)
+async def test_a_quantile_that_the_buckets_do_not_tell_is_absent(capsys, served, counts, p50, p99):
+    bucket = {"verdict": "net_positive", "advice": None, "requests": 9, "draft_tokens": 5.0, "acceptance": 0.8}
+    bucket |= dict.fromkeys(("p10", "p50", "p90"))
+    model = {"model_name": "m", "coverage": None, "residual": None, "temperatures": {"0": bucket}}
+    status = status_of([model], attributed=9)
+    page = histogram("specdec_request_time_to_first_token_seconds", counts)
+    page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="exact"} 0\n'
+    page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="inferred"} 5\n'
+
+    (row,) = json.loads(await reported(capsys, served, status, page, "--format", "json"))["models"][0]["rows"]
+    told = {"p50": p50, "p99": p99}
+    assert row["ttft"] == {
+        **{name: None if value == "below" else value for name, value in told.items()},
+        **{f"{name}_below": 0.05 if value == "below" else None for name, value in told.items()},
+    }
+    assert set(row["tpot"].values()) == {None}
+    assert row["attribution"] == "inferred"
+    line = next(line for line in (await reported(capsys, served, status, page)).splitlines() if line.startswith("0 "))
+    assert [cell == "<50" for cell in line.split()[-4:-2]] == [p50 == "below", p99 == "below"]
+
+
+async def test_an_engines_times_below_vllms_first_bucket_are_not_made_up(capsys, served):
+    latency = {"resolution": 0.01, "quantiles": {"0.5": 0.005, "0.99": 0.035}}
+    engine = {"model_name": "m", "engine": "0", "acceptance": None, "latency": {"tpot": latency}, "limitations": []}
+    text = await reported(capsys, served, status_of([], engines=[engine]))
+    assert "vllm: m, engine 0           -         -    -       <10  35.0" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"ended": 924}, "vllm: 924 requests ended, none could be attributed."),
+        ({}, "vllm: no request has ended lately, or none that is attributed yet."),
+    ],
+)
+async def test_without_rows_it_says_what_became_of_the_requests(capsys, served, found, told):
+    lines = (await reported(capsys, served, status_of([], notes=["Do this."], **found))).splitlines()
+    assert [line.strip() for line in lines[-2:]] == [told, "Do this."]
+
+
+def status_of(models, engines=(), **changes):
+    """A sidecar's status with what a report needs."""
+    requests = {"models": models, "ended": 0, "attributed": 0, "notes": []} | changes
+    target = {"name": "vllm", "up": True, "engines": list(engines), "last_error": None, "requests": requests}
+    marks = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65}
+    return {"version": "1", "thresholds": marks, "targets": [target]}
+
+
+async def reported(capsys, served, status, page="x 1\n", *options):
+    """What the report on a sidecar with this status and metrics prints."""
+
+    async def handler(request):
+        return web.Response(text=page if request.path == "/metrics" else json.dumps(status))
+
+    async with served(handler) as url:
+        assert await asyncio.to_thread(command, "report", "--url", url, *options) == 0
+    return capsys.readouterr().out

@@ -1,0 +1,199 @@
+import asyncio
+import json
+import signal
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from sidecar.analysis.verdict import VerdictThresholds
+from sidecar.commands.sweep.options import SweepOptions
+from sidecar.commands.sweep.prompts import BUILT_IN
+from sidecar.commands.sweep.render import as_json, text
+from sidecar.commands.sweep.sweep import sweep
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from tests.commands.sweep.sweep_tools import swept
+
+MARKER = "zebrafish"
+
+
+@asynccontextmanager
+async def simulated(**options):
+    async with SimulatedVllm(SimulatorOptions(speed=8, **options)) as vllm:
+        yield vllm
+
+
+@pytest.fixture
+def counted(http, samples_of):
+    """A counter of a simulated vLLM, summed over its series."""
+
+    async def read(vllm, name):
+        async with http.get(f"{vllm.url}/metrics") as response:
+            samples = samples_of(await response.text())
+        return sum(value for (sample, _), value in samples.items() if sample == f"vllm:{name}")
+
+    return read
+
+
+async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers(counted):
+    async with simulated(force_include_usage=False) as vllm:
+        result = await swept(vllm.url, at_once=(1, 4))
+        drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
+        accepted = await counted(vllm, "spec_decode_num_accepted_tokens_total")
+    assert result.complete
+    assert {one.speculation.source for one in result.temperatures} == {"exact"}
+    # Nobody else asks anything, and a warm-up of one token drafts nothing: so it is vLLM's count, to the token.
+    for part in (result.levels, result.temperatures):
+        assert sum(one.speculation.work.draft_tokens for one in part) == drafted
+        assert sum(one.speculation.work.accepted_tokens for one in part) == accepted
+    cold, hot = result.temperatures
+    assert cold.speculation.work.acceptance > 0.85
+    assert hot.speculation.work.acceptance < 0.5
+    assert cold.speculation.work.p10 <= cold.speculation.work.p50 <= cold.speculation.work.p90
+    assert [level.counted for level in result.levels] == [
+        level.speculation.work.draft_tokens for level in result.levels
+    ]
+    assert not any(level.others for level in result.levels)
+
+
+async def test_without_the_requests_own_numbers_the_counters_growth_tells(counted):
+    async with simulated(exact=False) as vllm:
+        result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2))
+        drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
+    assert {one.speculation.source for one in result.temperatures} == {"counters"}
+    assert sum(one.speculation.work.draft_tokens for one in result.temperatures) == drafted
+    rates = [one.speculation.work.acceptance for one in result.temperatures]
+    assert rates == pytest.approx([0.95, 0.6, 0.35], abs=0.08)
+    assert [one.speculation.work.p50 for one in result.temperatures] == [None] * 3
+    assert all(len(one.speculation.work.positions) == 3 for one in result.temperatures)
+
+
+async def test_a_vllm_without_speculation_gets_no_number_and_no_verdict():
+    async with simulated(num_speculative_tokens=0) as vllm:
+        result = await swept(vllm.url, temperatures=(0.0,))
+    (one,) = result.temperatures
+    assert (one.speculation.source, one.speculation.work.acceptance) == ("none", None)
+    assert (one.verdict, one.action.partition(":")[0]) == (
+        "insufficient_data",
+        "nothing was drafted, in replies or in vLLM's counters",
+    )
+    assert result.levels[0].speed.tpot.p50 > 0
+
+
+async def test_the_verdict_and_what_to_do_follow_the_thresholds():
+    async with simulated() as vllm:
+        result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2), max_tokens=96)
+    assert [(one.verdict, one.action.split()[0].strip(":,")) for one in result.temperatures] == [
+        ("net_positive", "confirm"),
+        ("break_even", "measure"),
+        ("net_negative", "stop"),
+    ]
+    assert "speculate more tokens" in result.temperatures[0].advice
+    assert "speculate fewer tokens" in result.temperatures[2].advice
+
+
+async def test_too_few_requests_are_not_judged():
+    async with simulated() as vllm:
+        result = await swept(vllm.url, temperatures=(0.0,), requests=19)
+        told = await swept(vllm.url, temperatures=(0.0,), requests=19, thresholds=VerdictThresholds(min_requests=19))
+    assert result.temperatures[0].verdict == "insufficient_data"
+    assert result.temperatures[0].advice is None
+    assert result.temperatures[0].speculation.work.acceptance > 0.85
+    assert told.temperatures[0].verdict == "net_positive"
+    assert "speculate more tokens" in told.temperatures[0].advice
+
+
+async def test_other_peoples_requests_are_noticed():
+    async with simulated() as vllm:
+        traffic = asyncio.create_task(Traffic(TrafficOptions(vllm.url, phases=(Phase(60, MIXED),))).run())
+        result = await swept(vllm.url, temperatures=(0.0,))
+        traffic.cancel()
+        await asyncio.gather(traffic, return_exceptions=True)
+    assert result.levels[0].others
+    assert any("served other requests as well" in line for line in text(result))
+    assert result.temperatures[0].speculation.work.acceptance > 0.85  # ours alone
+
+
+async def test_a_baseline_is_measured_at_the_same_levels():
+    async with simulated() as vllm, simulated(num_speculative_tokens=0, model_name="plain") as plain:
+        result = await swept(vllm.url, baseline_url=plain.url, at_once=(1, 2), requests=8)
+    assert result.complete
+    assert [level.baseline.requests for level in result.levels] == [8] * 4
+    for level in result.levels:
+        assert level.speedup == level.baseline.tpot.p50 / level.speed.tpot.p50
+        assert level.throughput_ratio == level.speed.tokens_per_second / level.baseline.tokens_per_second
+    assert sum("measured: " in line for line in text(result)) == 2
+    assert not any(level.baseline_drafts for level in result.levels)
+
+
+async def test_a_baseline_that_speculates_is_told():
+    async with simulated() as vllm, simulated() as other:
+        result = await swept(vllm.url, baseline_url=other.url, at_once=(1,), requests=4)
+    assert all(level.baseline_drafts for level in result.levels)
+    assert any(line.startswith("--baseline-url: it speculates as well") for line in text(result))
+    assert all(level["baseline_drafts"] for level in as_json(result)["levels"])
+    assert {level.speedup for level in result.levels} == {None}
+    assert {(one.pays_up_to, one.stops_at) for one in result.temperatures} == {(None, None)}
+    assert "  measured: nothing to compare" in text(result)
+
+
+async def test_stopping_keeps_what_has_ended():
+    stop = asyncio.Event()
+    ended = []
+    async with simulated() as vllm:
+        options = SweepOptions(vllm.url, temperatures=(0.0, 1.0), at_once=(2,), requests=1000, max_tokens=16)
+
+        def told(_level, count):
+            ended.append(count)
+            if count == 10:
+                stop.set()
+
+        result = await sweep(options, BUILT_IN, stop, told)
+    assert not result.complete
+    (level,) = result.levels
+    assert 10 <= level.speed.requests < 20
+    assert not level.complete
+    assert as_json(result)["complete"] is False
+
+
+async def test_ctrl_c_prints_the_part_that_was_measured(program):
+    async with simulated() as vllm:
+        arguments = ("--url", vllm.url, "--concurrency", "2", "--requests", "5000", "--max-tokens", "16", "--json")
+        async with program("sweep", *arguments) as process:
+            async with aiohttp.ClientSession() as http, asyncio.timeout(120):
+                answered = 0
+                while answered < 30:
+                    async with http.get(f"{vllm.url}/metrics") as response:
+                        page = await response.text()
+                    lines = [line for line in page.splitlines() if line.startswith("vllm:request_success_total")]
+                    answered = sum(float(line.split()[-1]) for line in lines)
+            process.send_signal(signal.SIGINT)
+            out, err = await process.communicate()
+    assert (process.returncode, err) == (130, b"")
+    found = json.loads(out)
+    assert not found["complete"]
+    assert 0 < found["levels"][0]["requests"] < 5000
+
+
+async def test_no_text_of_a_prompt_or_an_answer_is_printed(finished, tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(f"{MARKER} one\n{MARKER} two\n")
+
+    async with simulated() as vllm:
+        arguments = ("--url", vllm.url, "--temperatures", "0", "--concurrency", "4", "--requests", "24")
+        code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts))
+        too_long = tmp_path / "long.txt"
+        too_long.write_text(f"{MARKER} " * 8000)
+        failed = await finished("sweep", *arguments, "--prompts", str(too_long))
+    assert (code, err) == (0, "")
+    assert "temperature 0: net_positive: confirm under your own load, then ship" in out
+    assert MARKER not in out
+    assert failed == (1, "", "--url: a request for demo failed: status 400\n")
+
+
+async def test_nobody_there(finished):
+    code, out, err = await finished("sweep", "--url", "http://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert err.startswith("--url: no model under /v1/models (ClientConnectorError); is it a vLLM?")

@@ -22,7 +22,7 @@ from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.saved import as_json, save
 from sidecar.commands.sweep.sweep import SweepError, sweep
 from sidecar.errors import SettingsError
-from sidecar.requests.observe.payload import CHAT, COMPLETIONS, Endpoint
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.settings import Settings
 
 HELP = "measure a vLLM by temperature and load, and say whether speculation pays"

@@ -21,8 +21,8 @@ from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.observe.endpoint import CHAT
-from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestSink, RequestStart
-from sidecar.requests.source import Log
+from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestStart
+from sidecar.requests.source import Log, RequestSink
 
 SCRAPES: Final = "scrapes.jsonl.gz"
 REQUESTS: Final = "requests.jsonl.gz"

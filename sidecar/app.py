@@ -124,8 +124,9 @@ def request_state(settings: Settings) -> RequestState:
     """The empty state of the requests."""
     return RequestState(
         settings.requests.source,
-        wiring.buckets(settings),
-        wiring.attribution(settings),
-        settings.latency_window,
-        drop_reasons(settings) | DROP_REASONS,
+        buckets=wiring.buckets(settings),
+        options=wiring.attribution(settings),
+        window=settings.latency_window,
+        drop_reasons=drop_reasons(settings) | DROP_REASONS,
+        max_models=settings.limits.models,
     )

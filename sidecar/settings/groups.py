@@ -69,6 +69,8 @@ class Limits(Group):
     """samples used from one page"""
     engines: int = Field(8, ge=1, le=64)
     """pairs of model and engine told apart per target; further ones become `other`"""
+    models: int = Field(1, ge=1, le=16)
+    """models whose requests are told apart per target; further ones become `other`"""
     positions: int = Field(16, ge=1, le=64)
     """draft positions told apart"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)

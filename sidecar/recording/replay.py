@@ -10,7 +10,8 @@ from typing import Any, Final
 from sidecar.analysis.attribution.attributors import Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution, acceptance_error
-from sidecar.analysis.request_stats import WORST_ERROR, quantile
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import WORST_ERROR
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.names import Counter

@@ -173,5 +173,5 @@ def _speculation(found: Speculation) -> dict[str, Any]:
         "p10": work.p10,
         "p50": work.p50,
         "p90": work.p90,
-        "position_rates": list(work.positions),
+        "position_rates": list(work.position_rates),
     }

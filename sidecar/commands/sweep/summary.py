@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary
 from sidecar.analysis.verdict import Verdict, VerdictThresholds, judge
 from sidecar.commands.sweep.counters import Counted
 from sidecar.commands.sweep.level import Measured
@@ -20,7 +21,7 @@ ACTIONS: Final[Mapping[Verdict, str]] = {
     Verdict.INSUFFICIENT_DATA: "too little was drafted to tell; ask for more --requests",
 }
 NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
-_NO_WORK: Final = SlidingWork(math.inf).read(0.0)
+_NO_WORK: Final = SpeculationSummary()
 _OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ
 
 
@@ -51,7 +52,7 @@ class Speculation:
     """Where the numbers come from, and the numbers; ``work.acceptance`` is accepted / drafted tokens."""
 
     source: Source
-    work: RecentWork
+    work: SpeculationSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def temperature_summary(
 def _speculation(measured: Sequence[Measured]) -> Speculation:
     """Vllm's numbers for each request where replies carry them, else its counters' growth."""
     if any(one.exact for one in measured):
-        window = SlidingWork(math.inf, most=1 + sum(len(one.requests) for one in measured))
+        window = SlidingRequests(math.inf, most=1 + sum(len(one.requests) for one in measured))
         for one in measured:
             for request in one.requests:
                 window.add(request, 0.0)
@@ -157,7 +158,7 @@ def _speculation(measured: Sequence[Measured]) -> Speculation:
     return Speculation("counters", _counted_work(counted, completed))
 
 
-def _counted_work(counted: Sequence[Counted], completed: int) -> RecentWork:
+def _counted_work(counted: Sequence[Counted], completed: int) -> SpeculationSummary:
     drafts = sum(one.drafts for one in counted)
     draft_tokens = sum(one.draft_tokens for one in counted)
     accepted = sum(one.accepted_tokens for one in counted)
@@ -169,7 +170,7 @@ def _counted_work(counted: Sequence[Counted], completed: int) -> RecentWork:
         draft_tokens=draft_tokens,
         accepted_tokens=accepted,
         acceptance=min(accepted / draft_tokens, 1.0),
-        positions=tuple(tokens / drafts for tokens in positions) if drafts else (),
+        position_rates=tuple(tokens / drafts for tokens in positions) if drafts else (),
     )
 
 

@@ -67,7 +67,7 @@ async def test_without_the_requests_own_numbers_the_counters_growth_tells(counte
     rates = [one.speculation.work.acceptance for one in result.temperatures]
     assert rates == pytest.approx([0.95, 0.6, 0.35], abs=0.08)
     assert [one.speculation.work.p50 for one in result.temperatures] == [None] * 3
-    assert all(len(one.speculation.work.positions) == 3 for one in result.temperatures)
+    assert all(len(one.speculation.work.position_rates) == 3 for one in result.temperatures)
 
 
 async def test_a_vllm_without_speculation_gets_no_number_and_no_verdict():

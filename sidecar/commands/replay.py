@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sidecar import wiring
 from sidecar.commands.tables import aligned, count, ratio
-from sidecar.recording.recording import RecordingError
+from sidecar.errors import RecordingError
 from sidecar.recording.replay import BucketSummary, ReplayResult, replay
 from sidecar.settings import Settings
 

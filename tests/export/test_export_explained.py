@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import wiring
 from sidecar.analysis.attribution import attributor as attribution
 from sidecar.analysis.attribution import attributors
 from sidecar.analysis.limitation import Limitation
 from sidecar.export.explained import DROPS, LIMITATION_CURES
 from sidecar.export.reference import metrics_reference
 from sidecar.requests.middleware import asgi as middleware
-from sidecar.requests.source import drop_reasons
 from sidecar.requests.traces import options as traces_options
 from sidecar.requests.traces.refusal import ExportRefused
 from sidecar.settings import load_settings
@@ -24,7 +24,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 @pytest.mark.parametrize("source", ["proxy", "middleware", "traces"])
 def test_every_reason_that_a_source_counts_is_explained_once(source):
     """By source, since two sources may mean different things by one word."""
-    counted = drop_reasons(load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source})) | attributors.DROP_REASONS
+    counted = (
+        wiring.request_source(load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source})).drop_reasons
+        | attributors.DROP_REASONS
+    )
     explained = Counter(drop.reason for drop in DROPS if source in drop.sources)
     assert explained == Counter(counted)
 

@@ -110,6 +110,7 @@ def target_state(target: Target, settings: Settings, requests: RequestState) -> 
         interval=settings.scrape_interval,
         max_engines=settings.limits.engines,
         max_positions=settings.limits.positions,
+        thresholds=wiring.verdicts(settings),
         requests=None if settings.requests.source == "none" else requests,
     )
 
@@ -120,6 +121,6 @@ def request_state(settings: Settings) -> RequestState:
         settings.requests.source,
         wiring.buckets(settings),
         wiring.attribution(settings),
-        wiring.verdicts(settings),
+        settings.latency_window,
         drop_reasons(settings) | DROP_REASONS,
     )

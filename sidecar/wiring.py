@@ -81,6 +81,7 @@ def verdicts(settings: Settings) -> VerdictThresholds:
         min_requests=thresholds.min_requests,
         min_drafts_per_second=thresholds.min_drafts_per_second,
         min_share=thresholds.min_bucket_share,
+        coverage=thresholds.coverage,
         window=settings.latency_window,
     )
 

@@ -7,7 +7,6 @@ from sidecar.alerting.look import Finding, Look
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.request_stats import RecentWork
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Gauge, Phase
 
@@ -15,33 +14,37 @@ from sidecar.engine.names import Gauge, Phase
 def acceptance_low(look: Look) -> Iterator[Finding]:
     """A model's whole acceptance is below the threshold."""
     limit = look.thresholds.acceptance_net_negative
-    for model, rate in _acceptances(look):
-        if rate < limit:
-            yield Finding({"model_name": model}, rate, {"threshold": limit})
+    for model in look.report.judgements:
+        rate = model.whole.evidence.acceptance
+        if model.whole.by_acceptance is Verdict.NET_NEGATIVE and rate is not None:
+            yield Finding({"model_name": model.model_name}, rate, {"threshold": limit})
 
 
 def break_even(look: Look) -> Iterator[Finding]:
     """A model's whole acceptance lies between loss and gain."""
-    low, high = look.thresholds.acceptance_net_negative, look.thresholds.acceptance_break_even
-    for model, rate in _acceptances(look):
-        if low <= rate < high:
-            yield Finding({"model_name": model}, rate, {"threshold": high})
+    limit = look.thresholds.acceptance_break_even
+    for model in look.report.judgements:
+        rate = model.whole.evidence.acceptance
+        if model.whole.by_acceptance is Verdict.BREAK_EVEN and rate is not None:
+            yield Finding({"model_name": model.model_name}, rate, {"threshold": limit})
 
 
 def acceptance_low_at_temperature(look: Look) -> Iterator[Finding]:
     """One temperature's acceptance is below the threshold, and it has enough of the traffic to matter."""
     limit = look.thresholds.acceptance_net_negative
-    whole = dict(_acceptances(look))
-    for model, temperature, work, share in _temperatures(look):
-        if work.acceptance is not None and work.acceptance < limit:
-            readings = {"threshold": limit, "share": share, "past": None, "whole": whole.get(model)}
-            yield Finding({"model_name": model, "temperature": temperature}, work.acceptance, readings)
+    for model in look.report.judgements:
+        for temperature, judgement in model.temperatures.items():
+            found = judgement.evidence
+            if judgement.by_acceptance is Verdict.NET_NEGATIVE and found.acceptance is not None:
+                whole = model.whole.evidence.acceptance
+                readings = {"threshold": limit, "share": found.share, "past": None, "whole": whole}
+                yield Finding({"model_name": model.model_name, "temperature": temperature}, found.acceptance, readings)
 
 
 def latency_gap_wide(look: Look) -> Iterator[Finding]:
     """The gap P99 - P50 has outgrown the configured baseline's; without a baseline there is nothing to tell by."""
     limit = look.thresholds.latency_gap_growth
-    drafting = dict(_acceptances(look))
+    drafting = _drafting(look)
     for model, engines in _by_model(look.report.engines).items():
         found = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
         if not found or model not in drafting:
@@ -79,9 +82,9 @@ def vllm_never_up(look: Look) -> Iterator[Finding]:
 def coverage_low(look: Look) -> Iterator[Finding]:
     """Too small a part of the draft tokens is attributed to requests."""
     limit = look.thresholds.coverage
-    drafting = dict(_acceptances(look))
-    for model in look.report.requests.models if look.report.requests and look.report.up else ():
-        if model.model_name in drafting and model.coverage is not None and model.coverage < limit:
+    incomplete = {model.model_name for model in look.report.judgements if not model.is_covered} & _drafting(look)
+    for model in look.report.requests.models if look.report.requests else ():
+        if model.model_name in incomplete and model.coverage is not None:
             readings = {"threshold": limit, "residual": model.residual}
             yield Finding({"model_name": model.model_name}, model.coverage, readings)
 
@@ -93,30 +96,9 @@ def not_judged(look: Look) -> Iterator[Finding]:
         yield Finding({"model_name": model}, 1)
 
 
-def _acceptances(look: Look) -> Iterator[tuple[str, float]]:
-    """Each model's acceptance over its engines, where enough was drafted to judge it."""
-    for model, engines in _by_model(look.report.engines).items():
-        known = [engine.acceptance for engine in engines if engine.acceptance is not None]
-        draft_tokens = sum(acceptance.draft_tokens for acceptance in known)
-        drafts = sum(acceptance.drafts for acceptance in known)
-        if draft_tokens > 0 and drafts >= look.thresholds.min_drafts_per_second * look.window:
-            yield model, sum(acceptance.accepted_tokens for acceptance in known) / draft_tokens
-
-
-def _temperatures(look: Look) -> Iterator[tuple[str, str, RecentWork, float]]:
-    """The temperatures that have enough traffic to be judged: model, temperature, work, share of the draft tokens."""
-    marks = look.thresholds
-    for model in look.report.requests.models if look.report.requests and look.report.up else ():
-        total = sum(work.draft_tokens for work in model.recent.values())
-        for temperature, work in model.recent.items():
-            share = work.draft_tokens / total if total > 0 else 0
-            enough = (
-                share >= marks.min_bucket_share
-                and work.drafts >= marks.min_drafts_per_second * look.window
-                and work.requests >= marks.min_requests
-            )
-            if enough and model.verdicts.get(temperature) is not Verdict.INSUFFICIENT_DATA:
-                yield model.model_name, temperature, work, share
+def _drafting(look: Look) -> set[str]:
+    """The models that draft enough to be judged."""
+    return {model.model_name for model in look.report.judgements if model.whole.has_enough_data}
 
 
 def _by_model(engines: Iterable[EngineReport]) -> dict[str, list[EngineReport]]:

@@ -9,7 +9,7 @@ from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
 from sidecar.engine.continuation import Continuation, Totals
 from sidecar.engine.histograms import HistogramWindow
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
@@ -28,7 +28,7 @@ History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or No
 _STRETCHES = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
     """One engine at one moment.
 
@@ -37,7 +37,6 @@ class EngineReport:
     """
 
     key: EngineKey
-    traits: frozenset[Trait]
     counters: Mapping[Counter, float]
     accepted_per_position: tuple[float, ...]
     kv_cache_usages: Distribution  # one observation a poll
@@ -64,6 +63,7 @@ class EngineState:
         self._positions: tuple[float, ...] = ()
         self._latest: EngineSnapshot | None = None
         self.timeline = Timeline(windows.history)
+        self.acceptance: Acceptance | None = None  # over the latency window that ends at the last snapshot
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
 
@@ -81,6 +81,7 @@ class EngineState:
             self._kv_cache.observe(at, usage)
         self._counters.update(totals.engine.counters)
         self._positions = totals.engine.accepted_per_position or self._positions
+        self.acceptance = self._acceptance()
         self._latest, self.seen_at = snapshot, at
         return totals
 
@@ -91,19 +92,18 @@ class EngineState:
         """
         latest = self._latest if fresh else None
         return EngineReport(
-            key,
-            self._latest.traits if self._latest else frozenset(),
-            self._counters,
-            self._positions,
-            self._kv_cache.distribution,
-            self._window_acceptances,
-            latest.gauges if latest else {},
-            self._kv_cache.peak(now) if latest else None,
-            latest.kv_cache_capacity_tokens if latest else None,
-            self._latencies() if latest else {},
-            self._acceptance() if latest else None,
-            self._acceptance_history() if latest and history else (),
-            self._kv_cache.history() if latest and history else (),
+            key=key,
+            counters=self._counters,
+            accepted_per_position=self._positions,
+            kv_cache_usages=self._kv_cache.distribution,
+            window_acceptances=self._window_acceptances,
+            gauges=latest.gauges if latest else {},
+            kv_cache_peak=self._kv_cache.peak(now) if latest else None,
+            kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
+            latencies=self._latencies() if latest else {},
+            acceptance=self.acceptance if latest else None,
+            acceptance_history=self._acceptance_history() if latest and history else (),
+            kv_cache_history=self._kv_cache.history() if latest and history else (),
         )
 
     def _latencies(self) -> dict[Phase, Latency]:

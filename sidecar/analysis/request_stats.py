@@ -11,6 +11,7 @@ from typing import Final
 from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.verdict import Evidence
 from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.025  # standard error of a bucket's acceptance rate above which it is not told
@@ -89,6 +90,18 @@ class RecentWork:
     p90: float | None
     distribution: tuple[int, ...]
     positions: tuple[float, ...]
+
+    def evidence(self, total: float) -> Evidence:
+        """What a judgement is made from; ``total`` are the draft tokens of all temperatures."""
+        return Evidence(
+            requests=self.requests,
+            drafts=self.drafts,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            acceptance=self.acceptance,
+            position_rates=self.positions,
+            share=self.draft_tokens / total if total > 0 else 0.0,
+        )
 
 
 class _Sums:

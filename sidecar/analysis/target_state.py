@@ -1,13 +1,16 @@
 """What is known of one vLLM server: every engine on its page, and how the scraping goes."""
 
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport, EngineState, Windows
 from sidecar.analysis.limitation import Limitation, limitations
 from sidecar.analysis.overflow import Overflow, is_another
 from sidecar.analysis.request_state import RequestReport, RequestState
+from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, ModelJudgement, VerdictThresholds
 from sidecar.engine.continuation import Totals
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
@@ -19,7 +22,7 @@ from sidecar.errors import ScrapeError
 _FRESH_INTERVALS = 2  # a poll's gauges are shown for this many intervals, then no more
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReport:
     """One server at one moment.
 
@@ -41,7 +44,8 @@ class TargetReport:
     version: VersionFamily
     engines: tuple[EngineReport, ...]
     limitations: Mapping[EngineKey, frozenset[Limitation]]
-    requests: RequestReport | None  # None where there is no request source
+    requests: RequestReport | None  # None without a request source
+    judgements: tuple[ModelJudgement, ...]  # one a model, as of the last poll; empty while not up
 
 
 class TargetState:
@@ -55,6 +59,7 @@ class TargetState:
         interval: float,
         max_engines: int,
         max_positions: int = 16,
+        thresholds: VerdictThresholds | None = None,
         requests: RequestState | None = None,
     ) -> None:
         """``interval`` is the one to expect until the first poll tells the real one."""
@@ -63,6 +68,8 @@ class TargetState:
         self._max_engines = max_engines
         self._max_positions = max_positions
         self._requests = requests
+        self._judge = Judge(thresholds or VerdictThresholds())
+        self._judgements: tuple[ModelJudgement, ...] = ()
         self._engines: dict[EngineKey, EngineState] = {}
         self._limitations: dict[EngineKey, frozenset[Limitation]] = {}
         self._version = VersionFamily.UNKNOWN
@@ -107,6 +114,7 @@ class TargetState:
         self._forget(at - self._windows.history)
         if self._requests is not None:
             self._requests.polled(at, self._timelines(page), several_processes=several)
+        self._judgements = self._judge.judge(self._evidence())
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a poll that gave nothing; see ``ScrapeSink``."""
@@ -114,30 +122,49 @@ class TargetState:
         self._last_error = error
         if self._requests is not None:
             self._requests.unpolled(at)
+        self._judgements = self._judge.judge(self._evidence())
 
     def report(self, now: float, *, history: bool = False) -> TargetReport:
         """The state at ``now``, Unix seconds; ``history`` as in ``EngineState.report``."""
         up = self._is_fresh(now)
         return TargetReport(
-            self.name,
-            up,
-            self._last_scrape,
-            self._duration,
-            self._interval,
-            self._errors,
-            self._last_error,
-            self._malformed,
-            self._restarts,
-            self._overflowed,
-            self._overflowed_positions,
-            self._version,
-            tuple(
+            name=self.name,
+            up=up,
+            last_scrape=self._last_scrape,
+            duration=self._duration,
+            interval=self._interval,
+            errors=self._errors,
+            last_error=self._last_error,
+            malformed_lines=self._malformed,
+            restarts=self._restarts,
+            overflowed_engines=self._overflowed,
+            overflowed_positions=self._overflowed_positions,
+            version=self._version,
+            engines=tuple(
                 state.report(key, now, fresh=up and state.seen_at == self._last_scrape, history=history)
                 for key, state in self._engines.items()
             ),
-            self._limitations if up else {},
-            self._requests.report(now) if self._requests is not None else None,
+            limitations=self._limitations if up else {},
+            requests=self._requests.report() if self._requests is not None else None,
+            judgements=self._judgements if up else (),
         )
+
+    def _evidence(self) -> Iterator[ModelEvidence]:
+        """What each model is judged by; nothing of its engines is known while polls fail."""
+        known: dict[str, list[Acceptance]] = defaultdict(list)
+        for key, state in self._engines.items():
+            if self._last_error is None and state.seen_at == self._last_scrape:
+                known[key.model_name] += [state.acceptance] if state.acceptance is not None else []
+        requests = {model.model_name: model for model in self._requests.models} if self._requests is not None else {}
+        for name in known | requests:
+            model = requests.get(name)
+            total = sum(work.draft_tokens for work in model.recent.values()) if model else 0.0
+            yield ModelEvidence(
+                model_name=name,
+                whole=_whole(known.get(name, [])),
+                temperatures={label: work.evidence(total) for label, work in model.recent.items()} if model else {},
+                coverage=model.coverage if model else None,
+            )
 
     def _is_fresh(self, now: float) -> bool:
         if self._last_scrape is None or self._last_error is not None:
@@ -186,3 +213,17 @@ class TargetState:
     def _forget(self, before: float) -> None:
         """Drops engines that a living vLLM has not shown for a long time: another model is served now."""
         self._engines = {key: state for key, state in self._engines.items() if state.seen_at >= before}
+
+
+def _whole(acceptances: list[Acceptance]) -> Evidence:
+    """What a model is judged by: all its engines together, whatever its requests."""
+    if not acceptances:
+        return Evidence()
+    together = over_engines(acceptances)
+    return Evidence(
+        drafts=together.drafts,
+        draft_tokens=together.draft_tokens,
+        accepted_tokens=together.accepted_tokens,
+        acceptance=together.rate,
+        position_rates=together.position_rates,
+    )

@@ -14,7 +14,7 @@ from sidecar.export.engine_families import add_engine
 from sidecar.export.families import Families, Family
 from sidecar.export.push_families import add_push
 from sidecar.export.relay_families import add_relay
-from sidecar.export.request_families import add_requests
+from sidecar.export.request_families import add_judgement, add_requests
 
 if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
     from sidecar.requests.proxy.stats import RelayStats
@@ -80,6 +80,8 @@ def _add_target(families: Families, report: TargetReport, options: ExportOptions
         add_engine(families, engine, report.limitations.get(engine.key, frozenset()), options.max_positions)
     if report.requests is not None:
         add_requests(families, report.requests, fresh=report.up, max_positions=options.max_positions)
+    for judged in report.judgements:
+        add_judgement(families, judged)
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
 

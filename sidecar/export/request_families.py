@@ -2,7 +2,7 @@
 
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.verdict import ModelJudgement, Verdict
 from sidecar.export import metrics
 from sidecar.export.families import Families
 
@@ -16,7 +16,8 @@ def add_requests(families: Families, report: RequestReport, *, fresh: bool, max_
         _add_work(families, model, max_positions)
         _add_latencies(families, model)
         if fresh:
-            _add_judgement(families, model)
+            families.add(metrics.COVERAGE, model.coverage, model.model_name)
+            families.add(metrics.RESIDUAL, model.residual, model.model_name)
 
 
 def _add_work(families: Families, model: ModelRequests, max_positions: int) -> None:
@@ -41,9 +42,8 @@ def _add_latencies(families: Families, model: ModelRequests) -> None:
         families.add_histogram(metrics.REQUEST_DURATION, latencies.duration, *labels)
 
 
-def _add_judgement(families: Families, model: ModelRequests) -> None:
-    families.add(metrics.COVERAGE, model.coverage, model.model_name)
-    families.add(metrics.RESIDUAL, model.residual, model.model_name)
-    for temperature, verdict in model.verdicts.items():
+def add_judgement(families: Families, model: ModelJudgement) -> None:
+    """Adds the verdict on each temperature."""
+    for temperature, judgement in model.temperatures.items():
         for one in Verdict:
-            families.add(metrics.VERDICT, one is verdict, model.model_name, temperature, one)
+            families.add(metrics.VERDICT, one is judgement.verdict, model.model_name, temperature, one)

@@ -5,7 +5,6 @@ import pytest
 from sidecar.alerting.alert import Alert, Severity, finding_annotations
 from sidecar.alerting.catalogue import catalogue
 from sidecar.alerting.look import Finding
-from sidecar.analysis.verdict import Verdict
 from tests.alerts.alert_series import Pod
 from tests.alerts.alert_state import bucket, engine
 from tests.alerts.alert_tools import promtool, shipped
@@ -46,11 +45,6 @@ CASES = [
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3, 0.95)}}, []),
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3, requests=19)}}, []),
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3, requests=20)}}, [(HOT, 0.3)]),
-    (
-        "AcceptanceLowAtTemperature",
-        {"temperatures": {"1+": bucket(0.3)}, "verdicts": {"1+": Verdict.INSUFFICIENT_DATA}},
-        [],
-    ),
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3)}, "up": False}, []),
     ("LatencyGapWide", {"engines": [engine(tpot=(0.02, 0.051))], "baselines": BASELINE}, [(M, 1.55)]),
     ("LatencyGapWide", {"engines": [engine(tpot=(0.02, 0.049))], "baselines": BASELINE}, []),

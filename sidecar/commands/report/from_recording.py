@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
 from sidecar.analysis.temperature import TemperatureBuckets
-from sidecar.analysis.verdict import Verdict, VerdictThresholds, advice, verdict
+from sidecar.analysis.verdict import VerdictThresholds, judge
 from sidecar.commands.report.report import ModelTable, Report, Row, Times
 from sidecar.recording.replay import ReplayResult, replay
 from sidecar.requests.record import Outcome
@@ -66,11 +66,11 @@ def _row(
 ) -> Row:
     kinds = sorted({one.attribution for one in requests} - {Attribution.NONE})
     completed = [one for one in requests if one.outcome is Outcome.COMPLETED]
-    judged = verdict(Verdict.INSUFFICIENT_DATA, work, total, thresholds)
+    judged = judge(work.evidence(total), thresholds)
     return Row(
         temperature=label,
-        verdict=judged,
-        advice=advice(judged, work, thresholds),
+        verdict=judged.verdict,
+        advice=judged.advice,
         requests=work.requests,
         draft_tokens=work.draft_tokens,
         share=work.draft_tokens / total if total else None,

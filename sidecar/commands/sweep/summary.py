@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
-from sidecar.analysis.verdict import Verdict, VerdictThresholds, advice, verdict
+from sidecar.analysis.verdict import Verdict, VerdictThresholds, judge
 from sidecar.commands.sweep.counters import Counted
 from sidecar.commands.sweep.level import Measured
 from sidecar.commands.sweep.options import Level
@@ -127,16 +127,16 @@ def temperature_summary(
     work = found.work
     # A sweep says how much it drafts: the volume that live traffic needs does not apply, the number of requests does.
     bounds = replace(thresholds, min_drafts_per_second=0.0, min_share=0.0)
-    judged = verdict(Verdict.INSUFFICIENT_DATA, work, work.draft_tokens, bounds)
+    judged = judge(work.evidence(work.draft_tokens), bounds)
     known = [(summary.level.at_once, summary.speedup) for summary in levels if summary.speedup is not None]
     stops_at = next((at_once for at_once, speedup in known if speedup <= 1), None)
     pays = [at_once for at_once, _ in known if stops_at is None or at_once < stops_at]
     return TemperatureSummary(
         levels[0].level.temperature,
         found,
-        judged,
-        ACTIONS[judged] if found.source != "none" else NOTHING_DRAFTED,
-        advice(judged, work, thresholds),
+        judged.verdict,
+        ACTIONS[judged.verdict] if found.source != "none" else NOTHING_DRAFTED,
+        judged.advice,
         max(pays, default=None),
         stops_at,
     )

@@ -1,27 +1,33 @@
 """S0(b): seconds per step of the same model without speculation, by the number of requests running."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
+from math import inf, isfinite, sqrt
 from typing import Final
 
-from sidecar.analysis.attribution.least_squares import LeastSquares
+from sidecar.analysis.attribution.least_squares import LeastSquares, Solution
 from sidecar.analysis.steps import LOAD_EDGES, Steps
 
 _BEYOND: Final = 1.05  # how far past the lowest and highest load measured the outer lines are extended
-_SUPPORT: Final = 6  # periods that a curve needs, and a knot within half an octave
+_SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half an octave
 _BLOCKS: Final = 20  # of time, to leave out in turn: neighbouring periods have their errors in common
 _HALF_OCTAVE: Final = sqrt(2)
+_STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
+_TOLD_APART: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
+_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they are taken as the same if the cost is unknown
+_SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
+_FEW: Final = 0.2  # prompt tokens per generated token that cost nothing worth correcting
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStep:
-    """S0 at one load and its standard error, in seconds."""
+    """S0 and its standard error in seconds, with ``others`` running besides the request itself."""
 
     seconds: float
     error: float
+    others: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,45 +35,92 @@ class PlainCurve:
     """Straight lines between knots: with ``running[i]`` requests a step takes ``seconds[i]``, ± ``errors[i]``.
 
     ``running`` rises; a single knot is a curve for that load alone. ``prompt_share`` is the number of prompt tokens
-    computed per generated token while the curve was measured.
+    computed per generated token while the curve was measured, ``prompt_seconds`` the time that each adds to a step of
+    every other request; None if the measurement does not show it.
     """
 
     running: tuple[float, ...]
     seconds: tuple[float, ...]
     errors: tuple[float, ...]
     prompt_share: float
+    prompt_seconds: float | None = None
+
+    def covers(self, running: float) -> bool:
+        """Whether the load was measured."""
+        return self.running[0] / _BEYOND <= running <= self.running[-1] * _BEYOND
 
     def at(self, running: float) -> PlainStep | None:
-        """S0 at a load; None beyond the loads that were measured."""
-        if not self.running[0] / _BEYOND <= running <= self.running[-1] * _BEYOND:
+        """S0 at a load, with prompts like those of the measurement; None beyond the loads that were measured."""
+        if not self.covers(running):
             return None
         shares = _shares(running, self.running)
-        # The errors of two knots may be correlated: their sum is the upper bound.
         return PlainStep(
-            sum(share * self.seconds[knot] for knot, share in shares.items()),
-            sum(abs(share) * self.errors[knot] for knot, share in shares.items()),
+            seconds=sum(share * self.seconds[knot] for knot, share in shares.items()),
+            # The errors of two knots may be correlated: their sum is the upper bound.
+            error=sum(abs(share) * self.errors[knot] for knot, share in shares.items()),
+            others=max(running - 1, 0.0),
         )
+
+    def prompt_excess(self, prompt_share: float) -> float | None:
+        """Seconds that a plain step is longer, for each other request, with so many prompt tokens per generated token.
+
+        None if the prompts are not like those of the measurement and it does not show what a prompt token costs.
+        """
+        if self.prompt_seconds is not None:
+            return self.prompt_seconds * (prompt_share - self.prompt_share)
+        low, high = sorted((self.prompt_share, prompt_share))
+        return 0.0 if high <= max(_ALIKE * low, _FEW) else None
 
 
 def fit(periods: Sequence[Steps]) -> PlainCurve | None:
     """The curve through short periods of plain decoding, in the order of time; None if they are too few.
 
     Weighted least squares of S on b. The weights are decode steps, so the curve reproduces the total time measured.
-    Standard errors are the jackknife's over blocks of time.
     """
     if len(periods) < _SUPPORT:
         return None
     knots = _knots([one.running for one in periods])
-    blocks = min(_BLOCKS, len(periods) // 2)
-    edges = [round(index * len(periods) / blocks) for index in range(blocks + 1)]
-    left_out = [_solve([*periods[:start], *periods[end:]], knots) for start, end in pairwise(edges)]
+    found = regression(periods, len(knots), lambda one: _shares(one.running, knots))
     generated = sum(one.tokens + one.first_tokens for one in periods)
     return PlainCurve(
         running=knots,
-        seconds=_solve(periods, knots),
-        errors=tuple(_jackknife(values) for values in zip(*left_out, strict=True)),
+        seconds=found.values,
+        errors=found.errors,
+        prompt_share=sum(one.prompt_tokens for one in periods) / generated,
+        prompt_seconds=_prompt_seconds(periods, knots),
+    )
+
+
+def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
+    """The curve of an engine that speculates: what its steps would take without drafts; None if that can't be told.
+
+    From the periods that drafted nothing if they are enough, else S at no draft tokens in a regression of S on b and
+    on draft tokens per engine step, which takes drafts whose number varies.
+    """
+    plain = fit([one for one in periods if one.draft_tokens == 0])
+    if plain is not None and _is_sharp(plain):
+        return plain
+    if len(periods) < _SUPPORT:
+        return None
+    knots = _knots([one.running for one in periods])
+    drafted = len(knots)
+    found = regression(
+        periods,
+        drafted + 1,
+        lambda one: _shares(one.running, knots) | {drafted: one.draft_tokens / one.engine_steps},
+    )
+    generated = sum(one.tokens + one.first_tokens for one in periods)
+    curve = PlainCurve(
+        running=knots,
+        seconds=found.values[:-1],
+        errors=found.errors[:-1],
         prompt_share=sum(one.prompt_tokens for one in periods) / generated,
     )
+    return curve if _is_sharp(curve) else None
+
+
+def _is_sharp(curve: PlainCurve) -> bool:
+    return all(error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))
 
 
 def _knots(loads: Sequence[float]) -> tuple[float, ...]:
@@ -93,14 +146,47 @@ def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
     return {right - 1: 1 - share, right: share}
 
 
-def _solve(periods: Sequence[Steps], knots: Sequence[float]) -> tuple[float, ...]:
-    squares = LeastSquares(len(knots))
-    for one in periods:
-        squares.add(_shares(one.running, knots), one.step_seconds, one.decode_steps)
-    return squares.solve().values
+def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float | None:
+    """The cost of a prompt token to each other request, from steady periods; None if it can't be told from 0.
+
+    While one request prefills, the b - 1 others wait: S grows by cost x prompt tokens per generated token x (b - 1).
+    If many requests begin at once, few wait for their prefills.
+    """
+    steady = [one for one in periods if one.first_tokens <= max(_STEADY * one.running, 1.0)]
+    if len(steady) < _SUPPORT * len(knots):
+        return None
+    prompt = len(knots)
+    found = regression(
+        steady,
+        prompt + 1,
+        lambda one: _shares(one.running, knots) | {prompt: one.prompt_share * max(one.running - 1, 0.0)},
+    )
+    return found.values[-1] if found.values[-1] > _TOLD_APART * found.errors[-1] else None
 
 
-def _jackknife(values: Sequence[float]) -> float:
-    """The standard error of an estimate, from its values without one block after another."""
-    mean = sum(values) / len(values)
-    return sqrt((len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values))
+def regression(periods: Sequence[Steps], size: int, row: Callable[[Steps], Mapping[int, float]]) -> Solution:
+    """S regressed on ``size`` quantities, weighted by decode steps; no coefficient is negative.
+
+    Standard errors are the jackknife's over blocks of time, infinite for what the periods do not determine.
+    """
+    count = min(_BLOCKS, len(periods) // 2)
+    edges = [round(index * len(periods) / count) for index in range(count + 1)]
+    blocks = [LeastSquares(size) for _ in range(count)]
+    for block, (start, end) in zip(blocks, pairwise(edges), strict=True):
+        for one in periods[start:end]:
+            block.add(row(one), one.step_seconds, one.decode_steps)
+    whole = _sum(blocks, size).solve()
+    left_out = [_sum(blocks[:index] + blocks[index + 1 :], size).solve().values for index in range(count)]
+    errors = []
+    for values, error in zip(zip(*left_out, strict=True), whole.errors, strict=True):
+        mean = sum(values) / count
+        spread = sqrt((count - 1) / count * sum((value - mean) ** 2 for value in values))
+        errors.append(spread if isfinite(error) else inf)
+    return Solution(whole.values, tuple(errors))
+
+
+def _sum(blocks: Sequence[LeastSquares], size: int) -> LeastSquares:
+    total = LeastSquares(size)
+    for block in blocks:
+        total.include(block)
+    return total

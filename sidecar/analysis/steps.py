@@ -1,8 +1,8 @@
 """Decoding as vLLM's own counters time it: seconds per engine step and tokens per step, by load (docs/speedup.md)."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from sidecar.engine.names import Counter
@@ -82,22 +82,52 @@ _NEEDED: Final = (
 )
 
 
-def total(periods: Iterable[Steps]) -> Steps | None:
-    """Several periods as one: everything is summed, nothing averaged; None without any."""
-    known = list(periods)
-    if not known:
-        return None
-    return Steps(**{name: sum(getattr(one, name) for one in known) for name in Steps.__dataclass_fields__})
+def joined(one: Steps, other: Steps) -> Steps:
+    """Two periods as one: everything is summed, nothing averaged."""
+    return Steps(
+        seconds=one.seconds + other.seconds,
+        decode_steps=one.decode_steps + other.decode_steps,
+        engine_steps=one.engine_steps + other.engine_steps,
+        tokens=one.tokens + other.tokens,
+        first_tokens=one.first_tokens + other.first_tokens,
+        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
+        drafts=one.drafts + other.drafts,
+        draft_tokens=one.draft_tokens + other.draft_tokens,
+    )
+
+
+class Periods:
+    """Joins what polls saw into periods long enough to fit a curve to: a step's time varies with its prompts."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        """``seconds`` is the shortest period."""
+        self._seconds = seconds * _ALMOST
+        self._pending: Steps | None = None
+        self._begun = self._ended = 0.0
+
+    def add(self, start: float, end: float, steps: Steps) -> list[Steps]:
+        """Adds what was decoded from ``start`` to ``end``; returns the period that this completes, if any."""
+        if self._pending is None or start != self._ended:
+            self._pending, self._begun = steps, start
+        else:
+            self._pending = joined(self._pending, steps)
+        self._ended = end
+        if end - self._begun < self._seconds:
+            return []
+        whole, self._pending = self._pending, None
+        return [whole]
+
+
+_ALMOST: Final = 0.9  # polls are a little early or late
 
 
 def load_label(running: float) -> str:
     """The value of the label ``running`` for so many requests: 1, 2, 3-4, 5-8, …, 257+."""
-    index = bisect_left(LOAD_EDGES, round(running))
-    return LOAD_LABELS[index]
+    return LOAD_LABELS[bisect_left(LOAD_EDGES, round(running))]
 
 
 LOAD_LABELS: Final = (
     "1",
-    *(f"{low + 1}-{high}" if high > low + 1 else str(high) for low, high in zip(LOAD_EDGES, LOAD_EDGES[1:], strict=False)),
+    *(f"{low + 1}-{high}" if high > low + 1 else str(high) for low, high in pairwise(LOAD_EDGES)),
     f"{LOAD_EDGES[-1] + 1}+",
 )

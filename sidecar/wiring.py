@@ -1,9 +1,11 @@
 """From the settings to each part's options: the only place that knows both."""
 
+import socket
 import ssl
+from typing import TYPE_CHECKING
 
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.fetch import FetchOptions
@@ -11,6 +13,9 @@ from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
 from sidecar.settings import Settings
+
+if TYPE_CHECKING:
+    from sidecar.alerting.push import PushOptions
 
 
 def fetch(settings: Settings) -> FetchOptions:
@@ -44,9 +49,9 @@ def reexported(settings: Settings) -> int:
     return settings.limits.passthrough_series if settings.reexport else 0
 
 
-def windows(settings: Settings) -> Windows:
+def lookback(settings: Settings) -> Lookback:
     """How far back to look."""
-    return Windows(settings.latency_window, settings.kv_peak_window, settings.history)
+    return Lookback(settings.latency_window, settings.kv_peak_window, settings.history)
 
 
 def export(settings: Settings) -> ExportOptions:
@@ -83,6 +88,31 @@ def verdicts(settings: Settings) -> VerdictThresholds:
         min_share=thresholds.min_bucket_share,
         coverage=thresholds.coverage,
         window=settings.latency_window,
+    )
+
+
+def push(settings: Settings) -> "PushOptions":
+    """What alerts are pushed by, and where to."""
+    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - off by default, and then not paid for in memory
+    from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - the same
+    from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - the same
+
+    alerting, thresholds = settings.alerting, settings.thresholds
+    return PushOptions(
+        alertmanagers=alerting.alertmanagers,
+        instance=alerting.instance or socket.gethostname(),
+        runbooks=alerting.runbooks,
+        rules=load_rules(),
+        limits=Limits(
+            latency_gap_growth=thresholds.latency_gap_growth,
+            kv_cache_usage=thresholds.kv_cache_usage,
+            baselines=settings.baselines,
+        ),
+        interval=alerting.interval,
+        resend=alerting.resend,
+        timeout=alerting.timeout,
+        pace=alerting.pace,
+        per_target=bool(settings.targets),
     )
 
 

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from sidecar.requests.middleware.asgi import App, Message, ObserveRequests
-from sidecar.requests.middleware.receiver import MiddlewareReceiver
+from sidecar.requests.middleware.event_receiver import EventReceiver
 from sidecar.requests.record import RequestRecord, RequestStart
 
 ROUNDS = 11
@@ -144,7 +144,7 @@ def receive_events(path: str, ready: Any, done: Any, result: Any) -> None:
 
     async def main() -> None:
         tally = Tally()
-        receiver = MiddlewareReceiver(path, tally)
+        receiver = EventReceiver(path, tally)
         await receiver.start()
         ready.set()
         await asyncio.to_thread(done.wait, 120)
@@ -157,7 +157,7 @@ def receive_events(path: str, ready: Any, done: Any, result: Any) -> None:
 async def burst(path: str) -> tuple[int, int]:
     """A burst of requests against a receiver that gets no turn meanwhile: ends delivered, events dropped."""
     tally = Tally()
-    receiver = MiddlewareReceiver(path, tally)
+    receiver = EventReceiver(path, tally)
     await receiver.start()
     os.environ["SPECDEC_MIDDLEWARE__SOCKET"] = path
     observed = ObserveRequests(plain)

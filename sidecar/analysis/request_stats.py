@@ -10,7 +10,7 @@ from typing import Final
 
 from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
-from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.verdict import Evidence
 from sidecar.requests.record import Outcome
 
@@ -35,8 +35,8 @@ class Work:
         self.draft_tokens = 0.0
         self.accepted_tokens = 0.0
         self.accepted_per_position: list[int] = []  # from exact requests alone
-        self.acceptance = Distribution(ACCEPTANCE_EDGES)
-        self.length = Distribution(LENGTH_EDGES)
+        self.acceptance = Histogram(ACCEPTANCE_EDGES)
+        self.length = Histogram(LENGTH_EDGES)
 
     def add(self, request: AttributedRequest) -> None:
         """Adds one request."""
@@ -56,9 +56,9 @@ class Latencies:
     __slots__ = ("duration", "tpot", "ttft")
 
     def __init__(self) -> None:
-        self.ttft = Distribution(TTFT_EDGES)
-        self.tpot = Distribution(TPOT_EDGES)
-        self.duration = Distribution(DURATION_EDGES)
+        self.ttft = Histogram(TTFT_EDGES)
+        self.tpot = Histogram(TPOT_EDGES)
+        self.duration = Histogram(DURATION_EDGES)
 
     def add(self, request: AttributedRequest) -> None:
         """Adds one request; only completed ones tell how long a request takes."""

@@ -87,12 +87,6 @@ DROPS: Final = (
     ),
     Drop("internal", _MIDDLEWARE, "A fault of the middleware's own; the request was served.", _ONE_VERSION),
     Drop(
-        "gap",
-        _MIDDLEWARE,
-        "Events that were sent and never came: the connection broke meanwhile.",
-        "Nothing after a single break. If it goes on: " + _ONE_VERSION,
-    ),
-    Drop(
         "sender_gone",
         _MIDDLEWARE,
         "Requests that had begun when their vLLM process went away; they count as aborted.",

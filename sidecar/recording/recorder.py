@@ -20,7 +20,7 @@ from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.observe.payload import CHAT
+from sidecar.requests.observe.endpoint import CHAT
 from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestSink, RequestStart
 from sidecar.requests.source import Log
 

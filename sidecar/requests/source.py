@@ -10,9 +10,9 @@ from sidecar.requests.record import RequestSink
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:  # what it imports would cost memory in every other mode
-    from sidecar.requests.proxy.stats import RelayStats
+    from sidecar.requests.proxy.outcomes import ProxyStats
 
-Stats = Callable[[], "RelayStats | None"]
+Stats = Callable[[], "ProxyStats | None"]
 
 
 class Log(Protocol):

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.outcome import AttributionOutcome
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_state import TargetState
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -56,7 +56,7 @@ class Polled:
         self.requests = RequestState("proxy", TemperatureBuckets(), AttributionOptions(history=900), THRESHOLDS.window)
         self.target = TargetState(
             "t",
-            Windows(),
+            Lookback(),
             interval=1.0,
             thresholds=THRESHOLDS,
             requests=self.requests,

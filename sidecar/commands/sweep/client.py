@@ -8,8 +8,8 @@ import aiohttp
 import msgspec
 
 from sidecar.commands.sweep.options import SweepOptions
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import CHAT
+from sidecar.requests.observe.endpoint import CHAT
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.record import RequestRecord
 
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)

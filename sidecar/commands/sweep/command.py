@@ -17,7 +17,7 @@ from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
 from sidecar.commands.sweep.render import Progress, as_json, text
 from sidecar.commands.sweep.sweep import SweepError, SweepResult, sweep
 from sidecar.errors import SettingsError
-from sidecar.requests.observe.payload import CHAT, COMPLETIONS, Endpoint
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.settings import Settings
 
 HELP = "measure a vLLM by temperature and load, and say whether speculation pays"

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.lines import PageLimits
 from sidecar.errors import SettingsError
-from sidecar.requests.observe.payload import CHAT, COMPLETIONS, Endpoint
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 
 HOTTEST: Final = 10.0
 MOST_AT_ONCE: Final = 1024

@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from sidecar.requests.observe.values import UNKNOWN_TEMPERATURE
-from sidecar.requests.record import Outcome, RequestRecord
+from sidecar.requests.record import UNKNOWN_TEMPERATURE, Outcome, RequestRecord
 from sidecar.requests.traces import span as names
 from sidecar.requests.traces.refusal import Inconsistent
 from sidecar.requests.traces.span import Span

@@ -1,18 +1,16 @@
 """S0(b): seconds per step of the same model without speculation, by the number of requests running."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import inf, isfinite, sqrt
+from math import sqrt
 from typing import Final
 
-from sidecar.analysis.attribution.least_squares import LeastSquares, Solution
+from sidecar.analysis.regression import Observation, regress
 from sidecar.analysis.steps import LOAD_EDGES, Steps
 
 _BEYOND: Final = 1.05  # how far past the lowest and highest load measured the outer lines are extended
 _SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half an octave
-_BLOCKS: Final = 20  # of time, to leave out in turn: neighbouring periods have their errors in common
 _HALF_OCTAVE: Final = sqrt(2)
 _STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
 _TOLD_APART: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
@@ -80,7 +78,7 @@ def fit(periods: Sequence[Steps]) -> PlainCurve | None:
     if len(periods) < _SUPPORT:
         return None
     knots = _knots([one.running for one in periods])
-    found = regression(periods, len(knots), lambda one: _shares(one.running, knots))
+    found = regress([_observation(one, _shares(one.running, knots)) for one in periods], len(knots))
     generated = sum(one.tokens + one.first_tokens for one in periods)
     return PlainCurve(
         running=knots,
@@ -104,11 +102,8 @@ def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
         return None
     knots = _knots([one.running for one in periods])
     drafted = len(knots)
-    found = regression(
-        periods,
-        drafted + 1,
-        lambda one: _shares(one.running, knots) | {drafted: one.draft_tokens / one.engine_steps},
-    )
+    rows = [_shares(one.running, knots) | {drafted: one.draft_tokens / one.engine_steps} for one in periods]
+    found = regress([_observation(one, row) for one, row in zip(periods, rows, strict=True)], drafted + 1)
     generated = sum(one.tokens + one.first_tokens for one in periods)
     curve = PlainCurve(
         running=knots,
@@ -120,7 +115,7 @@ def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
 
 
 def _is_sharp(curve: PlainCurve) -> bool:
-    return all(error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))
+    return all(0 <= error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))
 
 
 def _knots(loads: Sequence[float]) -> tuple[float, ...]:
@@ -156,37 +151,10 @@ def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float |
     if len(steady) < _SUPPORT * len(knots):
         return None
     prompt = len(knots)
-    found = regression(
-        steady,
-        prompt + 1,
-        lambda one: _shares(one.running, knots) | {prompt: one.prompt_share * max(one.running - 1, 0.0)},
-    )
+    rows = [_shares(one.running, knots) | {prompt: one.prompt_share * max(one.running - 1, 0.0)} for one in steady]
+    found = regress([_observation(one, row) for one, row in zip(steady, rows, strict=True)], prompt + 1)
     return found.values[-1] if found.values[-1] > _TOLD_APART * found.errors[-1] else None
 
 
-def regression(periods: Sequence[Steps], size: int, row: Callable[[Steps], Mapping[int, float]]) -> Solution:
-    """S regressed on ``size`` quantities, weighted by decode steps; no coefficient is negative.
-
-    Standard errors are the jackknife's over blocks of time, infinite for what the periods do not determine.
-    """
-    count = min(_BLOCKS, len(periods) // 2)
-    edges = [round(index * len(periods) / count) for index in range(count + 1)]
-    blocks = [LeastSquares(size) for _ in range(count)]
-    for block, (start, end) in zip(blocks, pairwise(edges), strict=True):
-        for one in periods[start:end]:
-            block.add(row(one), one.step_seconds, one.decode_steps)
-    whole = _sum(blocks, size).solve()
-    left_out = [_sum(blocks[:index] + blocks[index + 1 :], size).solve().values for index in range(count)]
-    errors = []
-    for values, error in zip(zip(*left_out, strict=True), whole.errors, strict=True):
-        mean = sum(values) / count
-        spread = sqrt((count - 1) / count * sum((value - mean) ** 2 for value in values))
-        errors.append(spread if isfinite(error) else inf)
-    return Solution(whole.values, tuple(errors))
-
-
-def _sum(blocks: Sequence[LeastSquares], size: int) -> LeastSquares:
-    total = LeastSquares(size)
-    for block in blocks:
-        total.include(block)
-    return total
+def _observation(one: Steps, row: Mapping[int, float]) -> Observation:
+    return Observation(row, one.step_seconds, one.decode_steps)

@@ -180,7 +180,8 @@ class EngineSpeedWindow:
         if curve is None:
             return EngineSpeed(steps=steps, withheld=Withheld.NO_REFERENCE)
         if sum(one.known_tokens for one in self._stretches) < _COVERED * steps.tokens:
-            return EngineSpeed(steps=steps, withheld=Withheld.LOAD)
+            why = Withheld.TOO_LITTLE if curve.covers(steps.running) else Withheld.LOAD
+            return EngineSpeed(steps=steps, withheld=why)
         if excess is None:
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
         speedup = self.times.read(now, excess)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.commands.commands_tools import RECORDINGS, command
 
-KEYS = ["attribution", "requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90"]
+KEYS = ["attribution", "requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90", "speedup"]
 
 
 def sums(recording):
@@ -28,7 +28,9 @@ def replayed(capsys, *argv):
 
 def test_json_has_the_documented_keys_and_the_exact_sums(capsys):
     found = replayed(capsys, str(RECORDINGS / "draft_model-k3"))
-    assert list(found) == ["temperatures", "coverage", "residual"]
+    assert list(found) == [
+        "temperatures", "coverage", "residual", "speedup", "break_even_acceptance", "reference", "withheld",
+    ]  # fmt: skip
     truth = sums("draft_model-k3")
     assert list(found["temperatures"]) == ["0", "0.3-0.5", "0.7-1"]
     for label, temperatures in (("0", [0.0]), ("0.3-0.5", [0.4]), ("0.7-1", [0.8, 1.0])):

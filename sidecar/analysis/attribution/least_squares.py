@@ -56,20 +56,6 @@ class LeastSquares:
         self._square += weight * target * target
         self._count += 1
 
-    @property
-    def sums(self) -> tuple[list[list[float]], list[float], float, float]:
-        """What is kept of the observations: the normal equations, the targets' squares and the count."""
-        return self._matrix, self._vector, self._square, self._count
-
-    def include(self, other: "LeastSquares") -> None:
-        """Adds all observations of ``other``, which has the same unknowns."""
-        matrix, vector, square, count = other.sums
-        for row, cells in zip(self._matrix, matrix, strict=True):
-            row[:] = map(float.__add__, row, cells)
-        self._vector = list(map(float.__add__, self._vector, vector))
-        self._square += square
-        self._count += count
-
     def solve(self) -> Solution:
         """The values in their range that leave the least; unknowns never observed are 0 with an infinite error."""
         values = self._descend()

@@ -27,8 +27,8 @@ from sidecar.http.server import serving
 from sidecar.log import StateLog
 from sidecar.requests.source import drop_reasons, request_source
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Target
-from sidecar.settings.places import Address
 from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # not every sidecar needs them
@@ -124,8 +124,9 @@ def request_state(settings: Settings) -> RequestState:
     """The empty state of the requests."""
     return RequestState(
         settings.requests.source,
-        wiring.buckets(settings),
-        wiring.attribution(settings),
-        settings.latency_window,
-        drop_reasons(settings) | DROP_REASONS,
+        buckets=wiring.buckets(settings),
+        options=wiring.attribution(settings),
+        window=settings.latency_window,
+        drop_reasons=drop_reasons(settings) | DROP_REASONS,
+        max_models=settings.limits.models,
     )

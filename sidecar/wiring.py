@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.engine_state import Lookback
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.speed_state import SpeedOptions
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.fetch import FetchOptions
@@ -75,6 +77,31 @@ def attribution(settings: Settings) -> AttributionOptions:
     return AttributionOptions(lateness=lateness, history=settings.history)
 
 
+def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
+    """The measured plain step times, by model."""
+    return {
+        model: PlainCurve(
+            running=steps.running,
+            seconds=steps.seconds,
+            errors=steps.errors,
+            prompt_share=steps.prompt_share,
+            prompt_seconds=steps.prompt_seconds,
+        )
+        for model, steps in settings.plain_steps.items()
+    }
+
+
+def speed(settings: Settings) -> SpeedOptions:
+    """How speedup is measured."""
+    return SpeedOptions(
+        baselines=plain_curves(settings),
+        temperatures=buckets(settings).labels,
+        window=settings.latency_window,
+        stretch=settings.latency_window / _STRETCHES,
+        history=settings.history,
+    )
+
+
 def verdicts(settings: Settings) -> VerdictThresholds:
     """Where verdicts draw the line."""
     thresholds = settings.thresholds
@@ -83,6 +110,8 @@ def verdicts(settings: Settings) -> VerdictThresholds:
         break_even=thresholds.acceptance_break_even,
         fewer_tokens=thresholds.acceptance_fewer_tokens,
         more_tokens=thresholds.acceptance_more_tokens,
+        slower=thresholds.speedup_net_negative,
+        faster=thresholds.speedup_net_positive,
         min_requests=thresholds.min_requests,
         min_drafts_per_second=thresholds.min_drafts_per_second,
         min_share=thresholds.min_bucket_share,
@@ -116,6 +145,7 @@ def push(settings: Settings) -> "PushOptions":
     )
 
 
+_STRETCHES = 60  # of the sliding window; how much they differ gives a speedup's error
 _TRACES_LATENESS = 15.0  # seconds: vLLM's exporter sends every 5 s, a Collector may hold spans as long again
 
 

@@ -30,7 +30,12 @@ class PlainSteps:
             if before is not None and (found := steps_between(timeline, before.end, at)) is not None:
                 self._periods.setdefault(engine.key.model_name, []).extend(periods.add(before.end, at, found))
 
+    @property
+    def drafted(self) -> set[str]:
+        """The models that speculated."""
+        return {model for model, periods in self._periods.items() if any(one.drafts for one in periods)}
+
     def curves(self) -> dict[str, PlainCurve]:
-        """By model; without those that drafted, or decoded too little."""
-        plain = {m: periods for m, periods in self._periods.items() if not any(one.drafts for one in periods)}
-        return {model: curve for model, periods in plain.items() if (curve := fit(periods)) is not None}
+        """By model; without those that speculated, or decoded too little."""
+        plain = {model: fit(periods) for model, periods in self._periods.items() if model not in self.drafted}
+        return {model: curve for model, curve in plain.items() if curve is not None}

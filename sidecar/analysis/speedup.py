@@ -39,6 +39,22 @@ class Withheld(StrEnum):
     TOO_LITTLE = "too_little"  # too few tokens so far
 
 
+WITHHELD: Final = {
+    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
+    Withheld.NO_REFERENCE: (
+        "nothing says how long a step takes without speculation; measure it: "
+        "specdec-sidecar baseline --url PLAIN --load 1,2,4,8,16 --out baseline.yaml"
+    ),
+    Withheld.OTHER_MODEL: "the baseline is of other models than this vLLM serves",
+    Withheld.LOAD: "the baseline does not cover as many running requests; measure it at higher loads: --load",
+    Withheld.PROMPTS: (
+        "the baseline was measured with prompts of another length for each generated token; "
+        "measure it with prompts like the traffic's: --prompts, --max-tokens"
+    ),
+    Withheld.TOO_LITTLE: "too few tokens so far",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
     """Plain time per token / actual, ``ratio`` ± ``error``; times are mean seconds per token of a request.

@@ -63,15 +63,16 @@ def test_buckets_are_those_of_the_settings(capsys):
 def test_the_table_shows_the_same_numbers(capsys):
     found = replayed(capsys, str(RECORDINGS / "draft_model-k3"))
     assert command("replay", str(RECORDINGS / "draft_model-k3")) == 0
-    header, *rows, _, coverage, residual = capsys.readouterr().out.splitlines()
-    titles = "temperature requests draft tokens accepted tokens acceptance P10 P50 P90 attribution"
+    header, *rows, _, coverage, residual, why = capsys.readouterr().out.splitlines()
+    titles = "temperature requests draft tokens accepted tokens acceptance P10 P50 P90 speedup attribution"
     assert " ".join(header.split()) == titles
     for row, (label, bucket) in zip(rows, found["temperatures"].items(), strict=True):
-        numbers = [f"{bucket[key]:,}" for key in KEYS[1:4]] + [f"{bucket[key]:.3f}" for key in KEYS[4:]]
-        assert row.split() == [label, *numbers, "exact"]
+        numbers = [f"{bucket[key]:,}" for key in KEYS[1:4]] + [f"{bucket[key]:.3f}" for key in KEYS[4:-1]]
+        assert row.split() == [label, *numbers, "-", "exact"]
     assert len({len(row) for row in rows}) == 1
-    assert coverage.startswith("coverage 1.000 ")
+    assert coverage.startswith("coverage 1.000: ")
     assert residual.startswith("residual 0.0")
+    assert why.startswith("no speedup: ")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean, variance
 from typing import Final
 
 _MOST_BATCHES: Final = 20
-_LEAST_BATCHES: Final = 4
+LEAST_BATCHES: Final = 4
 _LEAST_BEYOND: Final = 1.0  # independent values expected beyond a quantile
 
 
@@ -44,7 +44,12 @@ def batches(requests: int, in_flight: float) -> Batches | None:
     """How to cut ``requests`` in the order of their ends; None if they are too few for any interval."""
     size = max(math.ceil(in_flight), -(-requests // _MOST_BATCHES), 1)
     count = requests // size
-    return Batches(size, count) if count >= _LEAST_BATCHES else None
+    return Batches(size, count) if count >= LEAST_BATCHES else None
+
+
+def by_rounds(requests: int, rounds: int) -> Batches | None:
+    """A batch a round of a sweep; None if there are too few rounds for any interval."""
+    return Batches(requests // rounds, rounds) if rounds >= LEAST_BATCHES and requests >= rounds else None
 
 
 def confidence_factor(confidence: float, degrees: int) -> float:

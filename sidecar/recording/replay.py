@@ -13,7 +13,8 @@ from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution, acceptance_error
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.plain_steps import PlainSteps
-from sidecar.analysis.request_stats import WORST_ERROR, quantile
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import WORST_ERROR
 from sidecar.analysis.speed_state import ModelSpeed, SpeedOptions, SpeedState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.continuation import Continuation

@@ -49,7 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R,R",
         help="Poisson arrivals: requests a second, or shares of what the server can take, such as 30%%,80%%",
     )
-    parser.add_argument("--requests", type=int, default=32, metavar="N", help="for each level (default: 32)")
+    parser.add_argument("--requests", type=int, default=32, metavar="N", help="for each level and round (default: 32)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="go through all levels so often; `compare` needs 4 or more to know how much runs differ (default: 1)",
+    )
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="for each request (default: 128)")
     parser.add_argument(
         "--prompts",
@@ -126,6 +133,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         mixes=mixes,
         loads=(*(Load(at_once=one) for one in at_once), *(arguments.rate or ())),
         requests=arguments.requests,
+        rounds=arguments.rounds,
         max_tokens=arguments.max_tokens,
         request_seconds=arguments.request_timeout,
         seconds=arguments.duration,

@@ -24,6 +24,15 @@ class Counted:
     accepted_tokens: float
     positions: tuple[float, ...]
 
+    def plus(self, other: "Counted") -> "Counted":
+        """The growth of two stretches of time together."""
+        return Counted(
+            self.drafts + other.drafts,
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            tuple(one + more for one, more in zip(self.positions, other.positions, strict=False)),
+        )
+
     def since(self, before: "Counted") -> "Counted | None":
         """The growth; None if vLLM restarted in between."""
         grown = Counted(

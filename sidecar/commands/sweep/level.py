@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from random import Random
 from typing import Final
 
@@ -125,6 +126,20 @@ async def _open_loop(ask: _Ask, requests: int, rate: float) -> None:
             group.create_task(one(number))
             due += random.expovariate(rate)
             await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+def together(parts: Sequence[Measured]) -> Measured:
+    """The rounds of one level as one."""
+    counted = [part.counted for part in parts if part.counted is not None]
+    return Measured(
+        level=parts[0].level,
+        samples=tuple(one for part in parts for one in part.samples),
+        failed=sum(part.failed for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        counted=reduce(Counted.plus, counted) if len(counted) == len(parts) else None,
+        others=any(part.others for part in parts),
+        complete=all(part.complete for part in parts),
+    )
 
 
 def spread(workload: Workload, requests: int) -> list[float]:

@@ -66,7 +66,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """Times in seconds. ``requests`` a level; ``seconds`` for the whole sweep, after which it ends with what it has.
+    """Times in seconds. ``requests`` a level and round; every round goes through all levels.
+
+    ``seconds`` for the whole sweep, after which it ends with what it has.
 
     Raises:
         SettingsError: a value is out of its range, or the sweep would be too many requests.
@@ -80,6 +82,7 @@ class SweepOptions:
     mixes: tuple[Mapping[float, float], ...] = ()
     loads: tuple[Load, ...] = (Load(at_once=1), Load(at_once=8))
     requests: int = 32
+    rounds: int = 1
     max_tokens: int = 128
     request_seconds: float = 120.0
     seconds: float = 1800.0
@@ -101,8 +104,8 @@ class SweepOptions:
         rates = [value for load in self.loads for value in (load.rate, load.share) if value is not None]
         if not all(0 < rate <= MOST_AT_ONCE for rate in rates):
             faults.append(f"--rate: write requests a second up to {MOST_AT_ONCE} or percentages of the capacity")
-        if self.requests < 1 or self.max_tokens < 2:
-            faults.append("--requests, --max-tokens: at least 1 request of 2 tokens is needed")
+        if self.requests < 1 or self.max_tokens < 2 or self.rounds < 1:
+            faults.append("--requests, --rounds, --max-tokens: at least 1 request of 2 tokens is needed")
         if self.endpoint not in (CHAT, COMPLETIONS):
             faults.append("--endpoint: write chat or completions")
         total = self.total_requests
@@ -141,4 +144,6 @@ class SweepOptions:
     def total_requests(self) -> int:
         """Requests of the whole sweep, without the warm-up."""
         servers = 1 if self.baseline_url is None else 2
-        return len(self.workloads) * len(set(self.loads)) * self.requests * servers + self.capacity_requests
+        return (
+            len(self.workloads) * len(set(self.loads)) * self.requests * self.rounds * servers + self.capacity_requests
+        )

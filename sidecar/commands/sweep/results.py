@@ -149,11 +149,13 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model`` is None if it ended before the server named one. ``faults`` has the last fault of each server, by the
     argument that named it, if requests failed. ``capacity`` is in requests a second, None if not measured.
+    A level's samples are those of round after round.
     """
 
     format: int = FORMAT
     model: str | None
     max_tokens: int
+    rounds: int
     complete: bool
     capacity: float | None
     faults: dict[str, str]

@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.counters import CounterReader
-from sidecar.commands.sweep.level import Measured, Task, measure
+from sidecar.commands.sweep.level import Measured, Task, measure, together
 from sidecar.commands.sweep.mixing import mix_checks
 from sidecar.commands.sweep.options import CAPACITY_AT_ONCE, Level, Load, SweepOptions, Workload
 from sidecar.commands.sweep.results import SweepResult
@@ -110,20 +110,35 @@ class _Levels:
         self._on_end = on_end
         self._ended = 0
         self.capacity: float | None = None
-        self.pairs: list[tuple[Measured, Measured | None]] = []
+        self._found: dict[Level, list[Measured]] = {}
+        self._baseline: dict[Level, list[Measured]] = {}
 
     async def run(self, target: _Server, baseline: _Server | None) -> None:
         """Each level with the baseline's right after it, so that a drift hits both."""
         if self._options.measures_capacity:
             await self._measure_capacity(target)
-        for level in self._options.levels(self.capacity):
+        for level in self._options.levels(self.capacity) * self._options.rounds:
             if self._stop.is_set() or (level.load.at_once is None and level.load.rate is None):
                 break
             found = await self._on(target, level, self._options.requests)
-            other = None
+            self._found.setdefault(level, []).append(found)
             if baseline is not None and not self._stop.is_set():
                 other = await self._on(baseline, level, self._options.requests)
-            self.pairs.append((found, other))
+                self._baseline.setdefault(level, []).append(other)
+
+    @property
+    def is_through(self) -> bool:
+        """Whether each level that was begun was measured in every round, on both servers."""
+        lists = [*self._found.values(), *self._baseline.values()]
+        return all(len(parts) == self._options.rounds for parts in lists)
+
+    @property
+    def pairs(self) -> list[tuple[Measured, Measured | None]]:
+        """What was measured of each level, all rounds together, and the same of the baseline."""
+        return [
+            (together(parts), together(self._baseline[level]) if level in self._baseline else None)
+            for level, parts in self._found.items()
+        ]
 
     async def _measure_capacity(self, target: _Server) -> None:
         """The requests a second that the server completes with more of them in flight than it can run at once."""
@@ -151,21 +166,27 @@ class _Levels:
 
 
 def _result(servers: tuple[_Server, _Server | None] | None, done: _Levels, options: SweepOptions) -> SweepResult:
-    summaries = tuple(level_summary(found, other, options.thresholds) for found, other in done.pairs)
+    pairs = done.pairs
+    summaries = tuple(level_summary(found, other, options.thresholds) for found, other in pairs)
     temperatures = []
-    alone = [(summary, pair[0]) for summary, pair in zip(summaries, done.pairs, strict=True) if summary.mix is None]
+    alone = [(summary, pair[0]) for summary, pair in zip(summaries, pairs, strict=True) if summary.mix is None]
     for _, group in groupby(alone, key=lambda pair: pair[0].temperature):
         levels, measured = zip(*group, strict=True)
         temperatures.append(temperature_summary(levels, measured, options.thresholds))
-    complete = len(summaries) == len(options.levels(done.capacity)) and all(
-        summary.complete and (options.baseline_url is None or summary.baseline is not None) for summary in summaries
+    complete = (
+        done.is_through
+        and len(summaries) == len(options.levels(done.capacity))
+        and all(
+            summary.complete and (options.baseline_url is None or summary.baseline is not None) for summary in summaries
+        )
     )
-    failed = any(measured.failed for pair in done.pairs for measured in pair if measured is not None)
+    failed = any(measured.failed for pair in pairs for measured in pair if measured is not None)
     known = [server for server in servers or () if server is not None]
     faults = {server.name: server.client.last_fault for server in known if server.client.last_fault}
     return SweepResult(
         model=known[0].model if known else options.model,
         max_tokens=options.max_tokens,
+        rounds=options.rounds,
         complete=complete,
         capacity=done.capacity,
         faults=faults if failed else {},

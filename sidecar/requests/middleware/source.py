@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 from sidecar.errors import listening
 from sidecar.requests.middleware.event_receiver import DROP_REASONS, EventReceiver
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
+from sidecar.requests.source import Log, RequestSink, Stats
 from sidecar.settings import Settings
 
 __all__ = ["DROP_REASONS", "source"]

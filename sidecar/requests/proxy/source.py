@@ -12,8 +12,7 @@ from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.proxy.observer import observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.server import ProxyServer
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
+from sidecar.requests.source import Log, RequestSink, Stats
 from sidecar.settings import Settings
 
 DROP_REASONS = frozenset(map(str, Fault))

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sidecar.errors import listening
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
+from sidecar.requests.source import Log, RequestSink, Stats
 from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
 from sidecar.requests.traces.otlp_receiver import OtlpReceiver
 from sidecar.settings import Settings

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 from sidecar.analysis.attribution.attributors import DROP_REASONS
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.engine_state import Lookback
+from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.request_state import RequestState
+from sidecar.analysis.speed_state import SpeedOptions
 from sidecar.analysis.target_state import TargetState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
@@ -80,10 +82,11 @@ def request_state(settings: Settings, source: RequestSource) -> RequestState:
     lateness = 15.0 if settings.requests.source == "traces" else 0.0
     return RequestState(
         settings.requests.source,
-        buckets(settings),
-        AttributionOptions(lateness=lateness, history=settings.history),
-        settings.latency_window,
-        source.drop_reasons | DROP_REASONS,
+        buckets=buckets(settings),
+        options=AttributionOptions(lateness=lateness, history=settings.history),
+        window=settings.latency_window,
+        drop_reasons=source.drop_reasons | DROP_REASONS,
+        max_models=settings.limits.models,
     )
 
 
@@ -100,6 +103,31 @@ def target_state(name: str, settings: Settings, requests: RequestState) -> Targe
     )
 
 
+def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
+    """The measured plain step times, by model."""
+    return {
+        model: PlainCurve(
+            running=steps.running,
+            seconds=steps.seconds,
+            errors=steps.errors,
+            prompt_share=steps.prompt_share,
+            prompt_seconds=steps.prompt_seconds,
+        )
+        for model, steps in settings.plain_steps.items()
+    }
+
+
+def speed(settings: Settings) -> SpeedOptions:
+    """How speedup is measured."""
+    return SpeedOptions(
+        baselines=plain_curves(settings),
+        temperatures=buckets(settings).labels,
+        window=settings.latency_window,
+        stretch=settings.latency_window / 60,  # how much these parts differ gives a speedup's error
+        history=settings.history,
+    )
+
+
 def verdicts(settings: Settings) -> VerdictThresholds:
     """The thresholds of the verdicts."""
     thresholds = settings.thresholds
@@ -108,6 +136,8 @@ def verdicts(settings: Settings) -> VerdictThresholds:
         break_even=thresholds.acceptance_break_even,
         fewer_tokens=thresholds.acceptance_fewer_tokens,
         more_tokens=thresholds.acceptance_more_tokens,
+        slower=thresholds.speedup_net_negative,
+        faster=thresholds.speedup_net_positive,
         min_requests=thresholds.min_requests,
         min_drafts_per_second=thresholds.min_drafts_per_second,
         min_share=thresholds.min_bucket_share,
@@ -151,7 +181,7 @@ def request_source(settings: Settings) -> RequestSource:
         case "proxy":
             return _proxy_source(settings)
         case "traces":
-            from sidecar.requests.traces import TracesOptions  # noqa: PLC0415 - see above
+            from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - see above
             from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - see above
 
             traces = settings.traces

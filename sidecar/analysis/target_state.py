@@ -151,7 +151,8 @@ class TargetState:
             if self._last_error is None and state.seen_at == self._last_scrape:
                 known[key.model_name] += [state.acceptance] if state.acceptance is not None else []
         requests = {model.model_name: model for model in self._requests.models} if self._requests is not None else {}
-        for name in known | requests:
+        requests.pop(OTHER.model_name, None)  # several models' requests say nothing of any of them
+        for name in dict.fromkeys([*known, *requests]):
             model = requests.get(name)
             total = sum(work.draft_tokens for work in model.recent.values()) if model else 0.0
             yield ModelEvidence(

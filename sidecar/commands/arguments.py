@@ -39,6 +39,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> float:
+    """A share from ``5%`` or ``0.05``: above 0, at most 1."""
+    found = _checked(lambda given: float(given.removesuffix("%")) / (100 if given.endswith("%") else 1), text)
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError("write a share such as 5%")
+    return found
+
+
 def file_to_write(text: str) -> Path:
     """A file in a directory that exists, so that nothing is measured for a file that cannot be written."""
     path = Path(text)

@@ -11,6 +11,7 @@ from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Verdict
+from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
@@ -120,6 +121,8 @@ def _add_target(families: Families, report: TargetReport, max_positions: int) ->
         for temperature, judgement in judged.temperatures.items():
             for verdict in Verdict:
                 families.add(metrics.VERDICT, verdict is judgement.verdict, judged.model_name, temperature, verdict)
+    if report.requests is not None:
+        families.add(metrics.LABEL_OVERFLOW, report.requests.overflowed_models, "model_name")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
 
@@ -167,16 +170,18 @@ def _add_requests(families: Families, report: RequestReport, max_positions: int)
 def _add_model(families: Families, model: ModelRequests, max_positions: int) -> None:
     for (temperature, attribution, outcome), count in model.stats.requests.items():
         families.add(metrics.REQUESTS, count, model.model_name, temperature, attribution, outcome)
-    for (temperature, attribution), work in model.stats.work.items():
+    for (temperature, attribution), totals in model.stats.totals.items():
         labels = (model.model_name, temperature, attribution)
-        families.add(metrics.DRAFTS, work.drafts, *labels)
-        families.add(metrics.DRAFT_TOKENS, work.draft_tokens, *labels)
-        families.add(metrics.ACCEPTED_TOKENS, work.accepted_tokens, *labels)
-        families.add_histogram(metrics.REQUEST_ACCEPTANCE, work.acceptance, *labels)
-        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, work.length, *labels)
+        families.add(metrics.DRAFTS, totals.drafts, *labels)
+        families.add(metrics.DRAFT_TOKENS, totals.draft_tokens, *labels)
+        families.add(metrics.ACCEPTED_TOKENS, totals.accepted_tokens, *labels)
+        if model.model_name == OTHER.model_name:
+            continue  # a mixture of models: its histograms would say little, and cost as many series as a model's
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE, totals.acceptance, *labels)
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, totals.length, *labels)
         if attribution is Attribution.EXACT:
-            families.add_positions(metrics.ACCEPTED_PER_POSITION, work.accepted_per_position, max_positions, *labels)
-    for temperature, latencies in model.stats.latencies.items():
+            families.add_positions(metrics.ACCEPTED_PER_POSITION, totals.accepted_per_position, max_positions, *labels)
+    for temperature, latencies in model.stats.latencies.items() if model.model_name != OTHER.model_name else ():
         families.add_histogram(metrics.REQUEST_TTFT, latencies.ttft, model.model_name, temperature)
         families.add_histogram(metrics.REQUEST_TPOT, latencies.tpot, model.model_name, temperature)
         families.add_histogram(metrics.REQUEST_DURATION, latencies.duration, model.model_name, temperature)

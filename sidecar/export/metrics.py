@@ -6,6 +6,10 @@ Ratios are 0 to 1, times seconds. With ``targets`` set, every series also has th
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+# The most series of one target with the default limits; tests/export/test_metrics.py fills each of them.
+MOST_SERIES: Final = 2500
 
 
 class Kind(StrEnum):

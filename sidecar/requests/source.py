@@ -5,13 +5,26 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar.log import Log
-from sidecar.requests.record import RequestSink
+from sidecar.requests.record import RequestRecord, RequestStart
 
 if TYPE_CHECKING:  # what it imports would cost memory in every other mode
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 Stats = Callable[[], "ProxyStats | None"]
 """The proxy's own counts; None for the other sources."""
+
+
+class RequestSink(Protocol):
+    """Takes what a source observes. Calls are quick, never block and never raise."""
+
+    def started(self, request: RequestStart) -> None:
+        """A request has begun; exactly one ``finished`` with its id follows, unless the source dies."""
+
+    def finished(self, record: RequestRecord) -> None:
+        """A request has ended; ``started`` may not have been called for it (traces report only ends)."""
+
+    def dropped(self, reason: str, count: int) -> None:
+        """``count`` events were lost or refused; ``reason`` is one of a small fixed set."""
 
 
 class RequestSource(Protocol):

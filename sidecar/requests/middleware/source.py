@@ -8,8 +8,7 @@ from pathlib import Path
 from sidecar.errors import listening
 from sidecar.log import Log
 from sidecar.requests.middleware.event_receiver import DROP_REASONS, EventReceiver
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Stats
+from sidecar.requests.source import RequestSink, Stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.proxy.observer import observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.server import ProxyServer
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Stats
+from sidecar.requests.source import RequestSink, Stats
 from sidecar.settings.addresses import Address
 
 

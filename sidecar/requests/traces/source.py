@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from sidecar.errors import listening
 from sidecar.log import Log
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Stats
-from sidecar.requests.traces import TracesOptions, TracesReceiver
-from sidecar.requests.traces.options import DROP_REASONS
+from sidecar.requests.source import RequestSink, Stats
+from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
+from sidecar.requests.traces.otlp_receiver import OtlpReceiver
 from sidecar.settings.addresses import Address
 
 
@@ -28,7 +27,7 @@ class TracesSource:
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - spans have none
         """See ``RequestSource``."""
-        receiver = TracesReceiver(sink, self.options)
+        receiver = OtlpReceiver(sink, self.options)
         with listening("SPECDEC_TRACES__LISTEN", self.listen):
             host, port = await receiver.start(self.listen.host, self.listen.port)
         log.info("traces receiver listening", address=f"{host}:{port}")

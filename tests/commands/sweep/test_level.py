@@ -1,11 +1,13 @@
-"""What a sweep does with servers that count, fail, hang or send it elsewhere."""
+"""What a sweep does with servers that count, fail, hang or redirect it."""
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
 
+from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.render import text
 from sidecar.commands.sweep.sweep import SweepError
 from tests.commands.sweep.sweep_tools import swept
@@ -72,8 +74,8 @@ async def test_counters_that_come_late_are_waited_for(served):
 
     async with served(late) as url:
         result = await swept(url, ("one",), requests=20)
-    assert [one.speculation.work.draft_tokens for one in result.temperatures] == [160, 160]
-    assert result.temperatures[0].speculation.work.acceptance == 0.5
+    assert [one.draft_tokens for one in result.temperatures] == [160, 160]
+    assert result.temperatures[0].acceptance == 0.5
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
@@ -141,3 +143,49 @@ async def test_a_request_is_bounded_in_time(served):
     async with served(hangs) as url:
         with pytest.raises(SweepError, match="TimeoutError"):
             await swept(url, request_seconds=0.1)
+
+
+async def test_an_open_loop_does_not_wait_for_answers(served):
+    """A server that answers nothing until all have come would block a closed loop for ever."""
+    waiting, all_there = [], asyncio.Event()
+    answer = server([0, 0], [])
+
+    async def gathers(request):
+        if request.path == "/v1/chat/completions" and (await request.json())["max_tokens"] > 1:
+            waiting.append(asyncio.get_running_loop().time())
+            if len(waiting) == 40:
+                all_there.set()
+            await all_there.wait()
+        return await answer(request)
+
+    async with served(gathers) as url:
+        result = await swept(url, at_once=(), rates=(Load(rate=200.0),), temperatures=(0.0,), requests=40)
+    assert result.complete
+    (level,) = result.levels
+    assert (level.rate, level.at_once, level.speed.requests) == (200.0, None, 40)
+    assert waiting == sorted(waiting)
+
+
+async def test_arrivals_are_poisson(served):
+    arrivals = []
+    answer = server([0, 0], [])
+
+    async def noted(request):
+        if request.path == "/v1/chat/completions":
+            arrivals.append(asyncio.get_running_loop().time())
+        return await answer(request)
+
+    async with served(noted) as url:
+        await swept(url, ("one",), at_once=(), rates=(Load(rate=100.0),), temperatures=(0.0,), requests=200)
+    gaps = [later - earlier for earlier, later in pairwise(arrivals[1:])]
+    mean = sum(gaps) / len(gaps)
+    # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
+    assert 0.55 < sum(gap < mean for gap in gaps) / len(gaps) < 0.72
+
+
+async def test_a_share_is_of_what_the_server_was_seen_to_take(served):
+    in_flight, seen = [0, 0], []
+    async with served(server(in_flight, seen)) as url:
+        result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), requests=4)
+    assert in_flight[1] == 32
+    assert result.levels[0].rate == 0.3 * result.capacity

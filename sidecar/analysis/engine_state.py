@@ -15,7 +15,7 @@ from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookback:
     """How far back each kind of number looks, in seconds."""
 

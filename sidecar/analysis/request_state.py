@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sidecar.analysis.attribution.attributors import UNKNOWN_MODEL, Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.outcome import AttributionOutcome
-from sidecar.analysis.request_stats import RecentWork, RequestStats
+from sidecar.analysis.request_stats import RequestStats
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
@@ -22,7 +23,7 @@ class ModelRequests:
 
     model_name: str
     stats: RequestStats
-    recent: Mapping[str, RecentWork]  # by temperature, over the sliding window that ended at the last poll
+    recent: Mapping[str, SpeculationSummary]  # by temperature, over the sliding window that ended at the last poll
     coverage: float | None
     residual: float | None
     attribution_outcomes: Mapping[AttributionOutcome, int]  # over the sliding window
@@ -88,13 +89,13 @@ class RequestState:
         if at < self._polled_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():
-                stats.forget_recent()
+                stats.clear_window()
         self._polled_at = at
         settled = self._attributors.poll(at, timelines, several_processes=several_processes)
         shown = self._attributors.by_model.keys()
         self._take(at, settled)
         for model in self._stats.keys() - shown - {OTHER.model_name}:
-            self._stats[model].forget_recent()  # nothing is known of it any more
+            self._stats[model].clear_window()  # nothing is known of it any more
         if len(shown) <= self._max_models:
             for model in shown:
                 self._stats_of(self._label(model))  # its series begin at 0, before its first request

@@ -170,17 +170,17 @@ def _add_requests(families: Families, report: RequestReport, max_positions: int)
 def _add_model(families: Families, model: ModelRequests, max_positions: int) -> None:
     for (temperature, attribution, outcome), count in model.stats.requests.items():
         families.add(metrics.REQUESTS, count, model.model_name, temperature, attribution, outcome)
-    for (temperature, attribution), work in model.stats.work.items():
+    for (temperature, attribution), totals in model.stats.totals.items():
         labels = (model.model_name, temperature, attribution)
-        families.add(metrics.DRAFTS, work.drafts, *labels)
-        families.add(metrics.DRAFT_TOKENS, work.draft_tokens, *labels)
-        families.add(metrics.ACCEPTED_TOKENS, work.accepted_tokens, *labels)
+        families.add(metrics.DRAFTS, totals.drafts, *labels)
+        families.add(metrics.DRAFT_TOKENS, totals.draft_tokens, *labels)
+        families.add(metrics.ACCEPTED_TOKENS, totals.accepted_tokens, *labels)
         if model.model_name == OTHER.model_name:
             continue  # a mixture of models: its histograms would say little, and cost as many series as a model's
-        families.add_histogram(metrics.REQUEST_ACCEPTANCE, work.acceptance, *labels)
-        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, work.length, *labels)
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE, totals.acceptance, *labels)
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, totals.length, *labels)
         if attribution is Attribution.EXACT:
-            families.add_positions(metrics.ACCEPTED_PER_POSITION, work.accepted_per_position, max_positions, *labels)
+            families.add_positions(metrics.ACCEPTED_PER_POSITION, totals.accepted_per_position, max_positions, *labels)
     for temperature, latencies in model.stats.latencies.items() if model.model_name != OTHER.model_name else ():
         families.add_histogram(metrics.REQUEST_TTFT, latencies.ttft, model.model_name, temperature)
         families.add_histogram(metrics.REQUEST_TPOT, latencies.tpot, model.model_name, temperature)

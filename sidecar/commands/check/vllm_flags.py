@@ -1,8 +1,8 @@
 """Flags, keys and methods of vLLM's speculation that never worked or are gone, and what replaces them: one table.
 
 Sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31), 24322 (draft models in V1), 31982 and
-32003 (sampling parameters), 35060 (disable_by_batch_size), issues 31883 and 34497, and the code of 0.32. Where the exact
-version was not seen, ``is_verified`` is False and the words say "about".
+32003 (sampling parameters), 35060 (disable_by_batch_size), issues 31883 and 34497, and the code of 0.32. If the exact
+version was not seen, ``is_verified`` is False.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
     *("run", "check", "healthcheck", "baseline", "middleware"),
-    *("plan", "sweep", "report", "record", "replay", "demo"),
+    *("plan", "sweep", "compare", "report", "record", "replay", "demo"),
 )
 
 
@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings(arguments.config, os.environ)
     except SettingsError as error:
-        for fault in error.faults:
-            print(fault, file=sys.stderr)
+        print(*error.messages, sep="\n", file=sys.stderr)
         return _USAGE
     configure_logging(settings.log.level, settings.log.format, sys.stderr)
     try:

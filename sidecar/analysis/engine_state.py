@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sidecar.analysis.acceptance import Acceptance, window_acceptance
-from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
 from sidecar.engine.continuation import Continuation, Totals
@@ -15,8 +15,8 @@ from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookback:
     """How far back each kind of number looks, in seconds."""
 
     latency: float = 300.0
@@ -33,14 +33,14 @@ class EngineReport:
     """One engine at one moment.
 
     ``counters`` and ``accepted_per_position`` are totals that never fall. What follows ``window_acceptances``
-    holds only for the moment and is empty or None where the last poll failed.
+    holds only for the moment and is empty or None if the last poll failed.
     """
 
     key: EngineKey
     counters: Mapping[Counter, float]
     accepted_per_position: tuple[float, ...]
-    kv_cache_usages: Distribution  # one observation a poll
-    window_acceptances: Distribution  # one observation a poll that drafted
+    kv_cache_usages: Histogram  # one observation a poll
+    window_acceptances: Histogram  # one observation a poll that drafted
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
     kv_cache_capacity_tokens: int | None
@@ -53,16 +53,16 @@ class EngineReport:
 class EngineState:
     """One engine's history and distributions; bounded whatever vLLM sends."""
 
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
+    def __init__(self, lookback: Lookback) -> None:
+        self._lookback = lookback
         self._continuation = Continuation()
-        self._histograms = HistogramWindow(windows.latency)
-        self._kv_cache = KvCacheUsage(windows.kv_peak, windows.latency)
-        self._window_acceptances = Distribution(ACCEPTANCE_EDGES)
+        self._histograms = HistogramWindow(lookback.latency)
+        self._kv_cache = KvCacheUsage(lookback.kv_peak, lookback.latency)
+        self._window_acceptances = Histogram(ACCEPTANCE_EDGES)
         self._counters: dict[Counter, float] = {}
         self._positions: tuple[float, ...] = ()
         self._latest: EngineSnapshot | None = None
-        self.timeline = Timeline(windows.history)
+        self.timeline = Timeline(lookback.history)
         self.acceptance: Acceptance | None = None  # over the latency window that ends at the last snapshot
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
@@ -86,9 +86,9 @@ class EngineState:
         return totals
 
     def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
-        """The state at ``now``; without what holds only for the moment where the last poll is not ``fresh``.
+        """The state at ``now``; without what holds only for the moment unless the last poll is ``fresh``.
 
-        The two histories, which only people look at, are there where ``history`` asks for them.
+        ``history`` asks for the two histories, which only the page and the status show.
         """
         latest = self._latest if fresh else None
         return EngineReport(
@@ -114,13 +114,13 @@ class EngineState:
         span = self.timeline.span
         if span is None:
             return None
-        return window_acceptance(self.timeline, max(span.start, span.end - self._windows.latency), span.end)
+        return window_acceptance(self.timeline, max(span.start, span.end - self._lookback.latency), span.end)
 
     def _acceptance_history(self) -> History:
         span = self.timeline.span
         if span is None:
             return ()
-        start = max(span.start, span.end - self._windows.latency)
+        start = max(span.start, span.end - self._lookback.latency)
         step = (span.end - start) / _STRETCHES
         ends = [start + step * (index + 1) for index in range(_STRETCHES - 1)] + [span.end]
         windows = [window_acceptance(self.timeline, end - step, end) for end in ends]

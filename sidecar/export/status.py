@@ -11,7 +11,7 @@ from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.request_stats import RecentWork
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.export.collector import ExportOptions
@@ -153,7 +153,7 @@ def _model_requests(model: ModelRequests, judged: ModelJudgement | None) -> dict
     }
 
 
-def _temperature(work: RecentWork, judgement: Judgement) -> dict[str, Any]:
+def _temperature(work: SpeculationSummary, judgement: Judgement) -> dict[str, Any]:
     """One bucket over the sliding window; no verdict while vLLM is down."""
     return {
         **_judgement(judgement),

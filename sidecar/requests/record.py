@@ -6,7 +6,7 @@ The ranges are those that a record read from outside the process is held to; see
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -105,16 +105,3 @@ def aborted(request: RequestStart, end: float) -> RequestRecord:
         end=max(end, request.start),
         outcome=Outcome.ABORTED,
     )
-
-
-class RequestSink(Protocol):
-    """Takes what a source observes. Calls are quick, never block and never raise."""
-
-    def started(self, request: RequestStart) -> None:
-        """A request has begun; exactly one ``finished`` with its id follows, unless the source dies."""
-
-    def finished(self, record: RequestRecord) -> None:
-        """A request has ended; ``started`` may not have been called for it (traces report only ends)."""
-
-    def dropped(self, reason: str, count: int) -> None:
-        """``count`` events were lost or refused; ``reason`` is one of a small fixed set."""

@@ -1,18 +1,19 @@
-"""A target's report, for the conditions of the direct push."""
+"""A server's report, for the conditions of the direct push."""
 
-from sidecar.alerting.look import Look
+from sidecar.alerting.conditions import Limits
 from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.request_stats import RecentWork
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds
 from sidecar.engine.names import Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.groups import Thresholds
 
+WINDOW = 300.0
 WINDOW = 300.0
 
 
@@ -38,7 +39,7 @@ def engine(*, acceptance=0.8, drafts=5.0, number="0", peak=0.5, waiting=0.0, tpo
 def bucket(acceptance, drafts=5.0, requests=50):
     count = drafts * WINDOW
     return filled(
-        RecentWork,
+        SpeculationSummary,
         requests=requests,
         drafts=count,
         draft_tokens=3 * count,
@@ -47,26 +48,28 @@ def bucket(acceptance, drafts=5.0, requests=50):
     )
 
 
-def make_look(*engines, temperatures=None, coverage=0.9, up=True, last_scrape=1.0, old=False, **options):
-    """``temperatures`` by label; ``options``: thresholds and ``baselines``."""
-    baselines = options.pop("baselines", {})
-    model = filled(
-        ModelRequests,
-        model_name="m",
-        coverage=coverage,
-        residual=0.02,
-    )
-    report = filled(
+def make_report(*engines, temperatures=None, coverage=0.9, up=True, last_scrape=1.0, old=False, name="vllm", **limits):
+    """``temperatures`` by label; ``limits``: thresholds."""
+    model = filled(ModelRequests, model_name="m", coverage=coverage, residual=0.02)
+    return filled(
         TargetReport,
-        name="vllm",
+        name=name,
         up=up,
         last_scrape=last_scrape,
         engines=engines,
         limitations={EngineKey("m", "0"): frozenset({Limitation.V0_COUNTERS} if old else ())},
         requests=filled(RequestReport, source="proxy", models=(model,)),
-        judgements=_judged(engines, temperatures or {}, coverage, Thresholds(**options)) if up else (),
+        judgements=_judged(engines, temperatures or {}, coverage, Thresholds(**limits)) if up else (),
     )
-    return Look(report, Thresholds(**options), baselines, WINDOW)
+
+
+def make_limits(baselines=None):
+    thresholds = Thresholds()
+    return Limits(
+        latency_gap_growth=thresholds.latency_gap_growth,
+        kv_cache_usage=thresholds.kv_cache_usage,
+        baselines=baselines or {},
+    )
 
 
 def _judged(engines, temperatures, coverage, limits):

@@ -157,19 +157,21 @@ async def test_several_targets_are_polled_side_by_side(vllm, served, sidecar, tm
             assert [(target["name"], target["up"]) for target in status["targets"]] == [("a", False), ("b", True)]
 
 
-async def test_reexported_series_go_where_vllm_is_down(vllm, sidecar, is_up):
-    """Repeating vLLM's last page would show a dead server as one that works."""
+@pytest.mark.parametrize("fault", ["error_500", "hang"])
+async def test_reexported_series_go_where_vllm_is_down(fault, vllm, sidecar, is_up):
+    """Repeating vLLM's last page would show a dead server as one that works, or one that hangs."""
 
     def own(samples):
         return {name for name, _ in samples if name.startswith("vllm:")}
 
-    async with sidecar(vllm.url, reexport="true", scrape_backoff_max="100ms") as page:
+    async with sidecar(vllm.url, reexport="true", scrape_timeout="5s", scrape_backoff_max="100ms") as page:
         up = await page.until(lambda samples: is_up(samples) and own(samples))
         assert "vllm:num_requests_running" in own(up)
-        vllm.faults.set("error_500")
+        vllm.faults.set(fault)
         assert own(await page.until(lambda samples: samples[UP] == 0)) == set()
         vllm.faults.clear()
-        await page.until(own)
+        again = await page.until(own)
+        assert is_up(again)
 
 
 @pytest.mark.servers

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionOptions:
     """Times in seconds. The number of requests kept is bounded by ``most_requests``, in flight and pending each.
 

@@ -45,11 +45,6 @@ class ExchangeObserver:
     ``offsets``: keep the time of each event with tokens.
     """
 
-    __slots__ = (
-        "_body", "_clock", "_ended", "_fields", "_gone", "_max_bytes", "_offsets", "_reply", "_request",
-        "_request_encoded", "_started", "_status", "_stream", "endpoint", "faults", "start",
-    )  # fmt: skip
-
     def __init__(
         self,
         request_id: str,
@@ -178,12 +173,6 @@ class ExchangeObserver:
         if self.endpoint in (CHAT, COMPLETIONS):
             # The usage and the error were counted: they look like the chunks with tokens before them.
             return fields, max(stream.events - (fields.is_usage or fields.error), 0)
-        first = stream.first()
-        if first is not None and fields.model is None:  # it broke off, or ends without what it said at first
-            prompt_tokens = first.prompt_tokens if fields.prompt_tokens is None else fields.prompt_tokens
-            fields = ReplyFields(
-                first.model, first.temperature, prompt_tokens, fields.completion_tokens, error=fields.error
-            )
         return fields, stream.events
 
     def _final_fields(self, stream: StreamReader) -> ReplyFields:

@@ -79,7 +79,6 @@ class _Reply(_Model):
     type: str | None = None
     status: str | None = None
     response: "_Reply | None" = None  # in the events of `/v1/responses`
-    message: "_Reply | str | None" = None  # in `message_start`; a text in errors before vLLM 0.10
 
 
 class _Speculation(msgspec.Struct):
@@ -158,9 +157,6 @@ def read_reply(body: bytes | bytearray) -> ReplyFields | None:
         return None
     reply = outer.response or outer
     usage = outer.usage or reply.usage or _Usage()
-    if isinstance(outer.message, _Reply):  # `message_start`: its count of output tokens is not the final one
-        reply, usage = outer.message, outer.message.usage or _Usage()
-        usage.output_tokens = None
     acceptance, malformed = _acceptance(reply.metrics)
     return ReplyFields(
         reply.model,

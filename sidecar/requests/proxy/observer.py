@@ -7,7 +7,7 @@ from typing import Protocol, TypeVarTuple
 from sidecar.requests.observe.endpoint import endpoint_of
 from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
-from sidecar.requests.record import RequestSink
+from sidecar.requests.source import RequestSink
 
 Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")

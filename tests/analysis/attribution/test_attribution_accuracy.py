@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.request_stats import quantile
+from sidecar.analysis.quantile import quantile
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.recording.recording import read_requests, read_scrapes
 from sidecar.recording.replay import replay, replay_events

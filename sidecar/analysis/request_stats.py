@@ -13,7 +13,7 @@ from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
 from sidecar.requests.record import Outcome
 
-WORST_ERROR: Final = 0.025  # standard error of a bucket's acceptance rate above which it is not told
+WORST_ERROR: Final = 0.015  # standard error of a bucket's acceptance rate above which it is withheld
 LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge costs 16 series
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)

@@ -16,6 +16,7 @@ RUN awk '/^[a-z]/ { wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trov
         -r build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY sidecar ./sidecar
+COPY alerts ./alerts
 # Compiled here, since the root file system is read-only when it runs; the hashes make the result independent of dates.
 RUN /tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist . \
     && /tools/bin/pip --python /opt/specdec/bin/python install --no-cache-dir --no-compile --no-deps --no-index \

@@ -73,9 +73,9 @@ lock: ## resolve the lock files anew
 	@scripts/setup dev
 	@scripts/lock
 
-build: ## the wheel, into dist/
+build: ## the wheel and the source distribution, into dist/
 	@scripts/setup dev
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m hatchling build -d dist
 
 clean: ## remove what the other targets made
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,8 +2,7 @@
 
 import argparse
 
-from dashboards.builders.output import write
-from sidecar.alerting.alert import RUNBOOKS
+from dashboards.builders.output import RUNBOOKS, write
 
 parser = argparse.ArgumentParser(prog="scripts/dashboards", allow_abbrev=False)
 parser.add_argument("--runbooks", metavar="URL", default=RUNBOOKS, help="where alerts/runbooks is served")

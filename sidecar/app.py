@@ -18,17 +18,17 @@ from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import listening
-from sidecar.export.collector import export_families
-from sidecar.export.exporter import Exporter
-from sidecar.export.reexport import own_series
+from sidecar.export.collector import OwnCounts, export_families
+from sidecar.export.exporter import Exporter, Reading
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
+from sidecar.http.guard import GuardedServer
 from sidecar.http.server import serving
 from sidecar.log import StateLog
 from sidecar.requests.source import drop_reasons, request_source
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Target
-from sidecar.settings.places import Address
 from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # not every sidecar needs them
@@ -69,26 +69,32 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             return [state.report(time.time(), history=history) for state in states]
 
         told = requests if recorder is None else recorder.tee_requests(requests)
-        relay = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
+        proxy_stats = await stack.enter_async_context(request_source(settings, told, log, offsets=recorder is not None))
         push = alert_push(settings, reports, StateLog(log))
         if push is not None:
             supervisor.start("alerts", push.run)
         export = wiring.export(settings)
-        exporter = Exporter(
-            lambda: export_families(
-                reports(), supervisor.failures, export, relay=relay(), alerts_sent=push.sent if push else {}
+        passthrough_series = wiring.reexported(settings)
+
+        def read() -> Reading:
+            found = reports()
+            counts = OwnCounts(
+                failures=supervisor.failures,
+                http=server.stats,
+                proxy=proxy_stats(),
+                alerts_sent=push.sent if push else {},
             )
-        )
+            pages = {report.name: sources[report.name].whole_page for report in found if report.up}
+            return Reading(export_families(found, counts, export), pages if passthrough_series else {})
+
         pages = Pages(
-            exporter,
-            own_series=lambda: own_series(
-                {name: source.whole_page for name, source in sources.items()}, wiring.reexported(settings)
-            ),
+            Exporter(read, passthrough_series),
             status=lambda: status(reports(history=True), export),
             ready=lambda: all(state.polled for state in states),
         )
+        server = GuardedServer(make_web(pages))
         with listening("SPECDEC_LISTEN", settings.listen):
-            address = await stack.enter_async_context(serving(make_web(pages), settings.listen))
+            address = await stack.enter_async_context(serving(server, settings.listen))
         yield address
 
 
@@ -97,19 +103,19 @@ def alert_push(settings: Settings, reports: Callable[[], list[TargetReport]], lo
     if not settings.alerting.alertmanagers:
         return None
     from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default, and then not paid for in memory
-    from sidecar.alerting.push_options import push_options  # noqa: PLC0415
 
-    return Push(reports, push_options(settings), log)
+    return Push(reports, wiring.push(settings), log)
 
 
 def target_state(target: Target, settings: Settings, requests: RequestState) -> TargetState:
     """The empty state of one server; only one server's requests can be told apart."""
     return TargetState(
         target.name,
-        wiring.windows(settings),
+        wiring.lookback(settings),
         interval=settings.scrape_interval,
         max_engines=settings.limits.engines,
         max_positions=settings.limits.positions,
+        thresholds=wiring.verdicts(settings),
         requests=None if settings.requests.source == "none" else requests,
     )
 
@@ -118,8 +124,9 @@ def request_state(settings: Settings) -> RequestState:
     """The empty state of the requests."""
     return RequestState(
         settings.requests.source,
-        wiring.buckets(settings),
-        wiring.attribution(settings),
-        wiring.verdicts(settings),
-        drop_reasons(settings) | DROP_REASONS,
+        buckets=wiring.buckets(settings),
+        options=wiring.attribution(settings),
+        window=settings.latency_window,
+        drop_reasons=drop_reasons(settings) | DROP_REASONS,
+        max_models=settings.limits.models,
     )

@@ -118,3 +118,22 @@ class AnotherServer(ScrapeError):
 
     reason = "another_server"
     remedy = "Give each vLLM server a sidecar, or a target, of its own."
+
+
+class Refusal(SpecDecError):
+    """An HTTP message that the proxy does not forward; the text is fixed and quotes nothing of it.
+
+    A request is refused with the status of ``reason`` in the proxy's ``REFUSALS``. A response counts as invalid.
+    """
+
+    def __init__(self, message: str, reason: str = "bad_request") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class ConnectFailed(SpecDecError):
+    """The proxy has no connection to the upstream; ``kind`` is a key of its ``UPSTREAM_ERRORS``."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind

@@ -1,9 +1,13 @@
 """From the settings to each part's options: the only place that knows both."""
 
+import socket
 import ssl
+from typing import TYPE_CHECKING
 
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.speed_state import SpeedOptions
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.fetch import FetchOptions
@@ -11,6 +15,9 @@ from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
 from sidecar.settings import Settings
+
+if TYPE_CHECKING:
+    from sidecar.alerting.push import PushOptions
 
 
 def fetch(settings: Settings) -> FetchOptions:
@@ -44,9 +51,9 @@ def reexported(settings: Settings) -> int:
     return settings.limits.passthrough_series if settings.reexport else 0
 
 
-def windows(settings: Settings) -> Windows:
+def lookback(settings: Settings) -> Lookback:
     """How far back to look."""
-    return Windows(settings.latency_window, settings.kv_peak_window, settings.history)
+    return Lookback(settings.latency_window, settings.kv_peak_window, settings.history)
 
 
 def export(settings: Settings) -> ExportOptions:
@@ -70,6 +77,31 @@ def attribution(settings: Settings) -> AttributionOptions:
     return AttributionOptions(lateness=lateness, history=settings.history)
 
 
+def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
+    """The measured plain step times, by model."""
+    return {
+        model: PlainCurve(
+            running=steps.running,
+            seconds=steps.seconds,
+            errors=steps.errors,
+            prompt_share=steps.prompt_share,
+            prompt_seconds=steps.prompt_seconds,
+        )
+        for model, steps in settings.plain_steps.items()
+    }
+
+
+def speed(settings: Settings) -> SpeedOptions:
+    """How speedup is measured."""
+    return SpeedOptions(
+        baselines=plain_curves(settings),
+        temperatures=buckets(settings).labels,
+        window=settings.latency_window,
+        stretch=settings.latency_window / _STRETCHES,
+        history=settings.history,
+    )
+
+
 def verdicts(settings: Settings) -> VerdictThresholds:
     """Where verdicts draw the line."""
     thresholds = settings.thresholds
@@ -78,13 +110,42 @@ def verdicts(settings: Settings) -> VerdictThresholds:
         break_even=thresholds.acceptance_break_even,
         fewer_tokens=thresholds.acceptance_fewer_tokens,
         more_tokens=thresholds.acceptance_more_tokens,
+        slower=thresholds.speedup_net_negative,
+        faster=thresholds.speedup_net_positive,
         min_requests=thresholds.min_requests,
         min_drafts_per_second=thresholds.min_drafts_per_second,
         min_share=thresholds.min_bucket_share,
+        coverage=thresholds.coverage,
         window=settings.latency_window,
     )
 
 
+def push(settings: Settings) -> "PushOptions":
+    """What alerts are pushed by, and where to."""
+    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - off by default, and then not paid for in memory
+    from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - the same
+    from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - the same
+
+    alerting, thresholds = settings.alerting, settings.thresholds
+    return PushOptions(
+        alertmanagers=alerting.alertmanagers,
+        instance=alerting.instance or socket.gethostname(),
+        runbooks=alerting.runbooks,
+        rules=load_rules(),
+        limits=Limits(
+            latency_gap_growth=thresholds.latency_gap_growth,
+            kv_cache_usage=thresholds.kv_cache_usage,
+            baselines=settings.baselines,
+        ),
+        interval=alerting.interval,
+        resend=alerting.resend,
+        timeout=alerting.timeout,
+        pace=alerting.pace,
+        per_target=bool(settings.targets),
+    )
+
+
+_STRETCHES = 60  # of the sliding window; how much they differ gives a speedup's error
 _TRACES_LATENESS = 15.0  # seconds: vLLM's exporter sends every 5 s, a Collector may hold spans as long again
 
 

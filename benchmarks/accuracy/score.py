@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
-from sidecar.analysis.request_stats import quantile
+from sidecar.analysis.quantile import quantile
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.recording.recording import Scrape, read_requests, read_scrapes
 from sidecar.recording.replay import ReplayResult, replay_events

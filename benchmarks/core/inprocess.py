@@ -9,14 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.core.pages import later, real_page, with_engines
 from benchmarks.table import Row
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.target_state import TargetState
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.export.client import FamilyCollector
-from sidecar.export.collector import ExportOptions, export_families
+from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.export.families import Family
 from sidecar.export.text import TextRenderer
 
@@ -72,7 +72,7 @@ def parse_rows() -> list[Row]:
 
 def state_of(page: bytes, engines: int, polls: int) -> TargetState:
     """A state that has seen ``polls`` polls of a page with that many engines."""
-    state = TargetState("vllm", Windows(), interval=1.0, max_engines=8)
+    state = TargetState("vllm", Lookback(), interval=1.0, max_engines=8)
     reader, snapshots = PageReader(names.wanted(), PageLimits()), SnapshotReader()
     for poll in range(polls):
         body = later(with_engines(page, engines), poll)
@@ -82,7 +82,7 @@ def state_of(page: bytes, engines: int, polls: int) -> TargetState:
 
 def families_of(state: TargetState, now: float) -> list[Family]:
     """What the state puts on the page."""
-    return export_families([state.report(now)], {}, ExportOptions())
+    return export_families([state.report(now)], OwnCounts(), ExportOptions())
 
 
 def cycle_rows() -> list[Row]:
@@ -90,7 +90,7 @@ def cycle_rows() -> list[Row]:
     page = real_page()
     shown, now = state_of(page, 4, 20), 19.0
     series = sum(len(family.values) for family in families_of(shown, now))
-    state, poll = TargetState("vllm", Windows(), interval=1.0, max_engines=8), iter(range(10**9))
+    state, poll = TargetState("vllm", Lookback(), interval=1.0, max_engines=8), iter(range(10**9))
     reader, snapshots = PageReader(names.wanted(), PageLimits()), SnapshotReader()
     bodies = [later(page, step) for step in range(400)]
     text = TextRenderer()
@@ -109,7 +109,7 @@ def cycle_rows() -> list[Row]:
 def render_rows() -> list[Row]:
     """Rendering against prometheus_client on the same families."""
     families = families_of(state_of(real_page(), 4, 20), 19.0)
-    text, collector = TextRenderer(), FamilyCollector(lambda: families)
+    text, collector = TextRenderer(), FamilyCollector(families)
     if text.render(families) != generate_latest(collector):
         raise AssertionError("the two pages differ")
     ours, theirs = side_by_side(lambda: text.render(families), lambda: generate_latest(collector), (50, 5))

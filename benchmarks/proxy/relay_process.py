@@ -8,7 +8,10 @@ from collections import deque
 import structlog
 import uvloop
 
-from sidecar.requests.proxy import ExchangeOutcome, Headers, Relay, RelayOptions, Upstream
+from sidecar.requests.proxy.observer import Headers
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
+from sidecar.requests.proxy.outcomes import ExchangeOutcome
+from sidecar.requests.proxy.server import ProxyServer
 
 
 class Sniff:
@@ -18,24 +21,24 @@ class Sniff:
         self.events = 0
         self.last: deque[bytes] = deque(maxlen=3)
 
-    def request_head(self, method: bytes, target: bytes, headers: Headers) -> None: ...
-
-    def request_body(self, data: bytes) -> None: ...
+    def request_piece(self, piece: bytes) -> None: ...
 
     def request_end(self) -> None: ...
 
-    def response_head(self, status: int, headers: Headers) -> None: ...
+    def reply_head(self, status: int, headers: Headers) -> None: ...
 
-    def response_body(self, data: bytes) -> None:
-        self.events += data.count(b"\n\n")
-        self.last.append(data)
+    def reply_piece(self, piece: bytes) -> None:
+        self.events += piece.count(b"\n\n")
+        self.last.append(piece)
 
     def finished(self, outcome: ExchangeOutcome) -> None: ...
 
 
 async def main(port: int) -> None:
-    relay = Relay(Upstream("127.0.0.1", port), RelayOptions(), Sniff, time.monotonic, structlog.get_logger())
-    print((await relay.start("127.0.0.1", 0))[1], flush=True)
+    proxy = ProxyServer(
+        Upstream("127.0.0.1", port), ProxyOptions(), lambda *_: Sniff(), time.monotonic, structlog.get_logger()
+    )
+    print((await proxy.start("127.0.0.1", 0))[1], flush=True)
     await asyncio.Event().wait()
 
 

@@ -9,8 +9,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dashboards.builders.fleet_page import fleet_page
 from dashboards.builders.operator_page import operator_page
 from dashboards.builders.page import FLEET, OPERATOR
-from sidecar.alerting.alert import RUNBOOKS
 
+RUNBOOKS: Final = "https://specdec-sidecar.example/alerts/runbooks"  # until the dashboards are built for a site
 FOLDER: Final = Path(__file__).resolve().parent.parent
 
 

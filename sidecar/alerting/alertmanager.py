@@ -1,4 +1,4 @@
-"""One replica of Alertmanager: what it has been told, what it is to be told, and how to tell it (API v2)."""
+"""One replica of Alertmanager: what it has to know, and how to send it (API v2)."""
 
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,17 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from sidecar.alerting.alert import finding_annotations
-from sidecar.alerting.tracker import Key, Notice, labels_of
+from sidecar.alerting.tracker import Key, Notice
 from sidecar.log import StateLog
 
 _ALERTS: Final = "/api/v2/alerts"
 _MOST_ALERTS: Final = 64  # in one request
 _LIVES: Final = 4  # an alert that is not sent again ends by itself after as many resend intervals
-_LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it can't be reached
+_LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it does not take alerts
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """What all alerts of this sidecar have in common; ``resend`` is in seconds."""
 
@@ -30,21 +29,27 @@ class Message:
     resend: float
 
     def body(self, notices: Sequence[Notice], wall: float) -> bytes:
-        """The request's body at ``wall``, Unix seconds. Each alert says itself when it ends."""
+        """The request's body at ``wall``, Unix seconds. Each alert carries its own end."""
         return msgspec.json.encode([self._alert(notice, wall) for notice in notices])
 
     def _alert(self, notice: Notice, wall: float) -> dict[str, Any]:
-        ends = wall + _LIVES * self.resend if notice.ended is None else notice.ended
+        rule, match = notice.alert.rule, notice.alert.match
+        labels = {"alertname": rule.name, "severity": rule.severity, **self.labels, **match.labels}
         return {
-            "labels": labels_of(notice, self.labels),
-            "annotations": finding_annotations(notice.alert, notice.finding, self.runbooks),
+            "labels": labels,
+            "annotations": {
+                "summary": rule.text(rule.summary, labels, match.value),
+                "description": rule.text(rule.description, labels, match.value),
+                "context": notice.alert.context,
+                "runbook_url": f"{self.runbooks}/{rule.name}.md",
+            },
             "startsAt": _rfc3339(notice.started),
-            "endsAt": _rfc3339(ends),
+            "endsAt": _rfc3339(wall + _LIVES * self.resend if notice.ended is None else notice.ended),
         }
 
 
 class Alertmanager:
-    """Sends one replica what it does not know yet, and again what fires; backs off while it can't be reached."""
+    """Sends one replica what it does not know yet, and again what fires; backs off while it does not take alerts."""
 
     def __init__(self, url: str, message: Message, interval: float, log: StateLog) -> None:
         """``interval`` is the first pause after a failure, in seconds; it doubles up to a minute."""
@@ -53,40 +58,41 @@ class Alertmanager:
         self._message = message
         self._interval = interval
         self._log = log
-        self._told: dict[Key, tuple[float | None, float]] = {}  # the end it was told of, and when, by alert
+        self._sent: dict[Key, tuple[float | None, float]] = {}  # the end that was sent, and when, by alert
         self._answered = False
         self._failures = 0
         self._next = 0.0
         self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
 
-    async def tell(self, session: aiohttp.ClientSession, notices: Sequence[Notice], now: float, wall: float) -> None:
+    async def send(
+        self, session: aiohttp.ClientSession, notices: Mapping[Key, Notice], now: float, wall: float
+    ) -> None:
         """Sends what is due at ``now`` (monotonic seconds), in as few requests as the bound on alerts allows.
 
-        Until it has answered once it is sent no alerts rather than nothing: a wrong URL shows before an alert needs it.
+        Until the first answer an empty list is sent if nothing is due: a wrong URL shows before an alert needs it.
         """
-        known = {notice.key for notice in notices}
-        self._told = {key: told for key, told in self._told.items() if key in known}
-        due = [notice for notice in notices if self._due(notice, now)]
+        self._sent = {key: sent for key, sent in self._sent.items() if key in notices}
         if now < self._next:
             return
+        due = [key for key, notice in notices.items() if self._is_due(key, notice, now)]
         batches = [due[start : start + _MOST_ALERTS] for start in range(0, len(due), _MOST_ALERTS)]
         if not batches and not self._answered:
             batches = [[]]
         for batch in batches:
-            if not await self._post(session, batch, wall):
+            if not await self._post(session, [notices[key] for key in batch], wall):
                 self._failures += 1
                 self._next = now + min(self._interval * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE)
                 return
-            self._told |= {notice.key: (notice.ended, now) for notice in batch}
+            self._sent |= {key: (notices[key].ended, now) for key in batch}
         if batches:
             self._answered = True
             self._failures = 0
             self._log.clear(self.name, "Alertmanager takes alerts again", alertmanager=self.name)
 
-    def _due(self, notice: Notice, now: float) -> bool:
-        if notice.key not in self._told:
-            return notice.ended is None  # what it never heard of it need not hear the end of
-        ended, at = self._told[notice.key]
+    def _is_due(self, key: Key, notice: Notice, now: float) -> bool:
+        if key not in self._sent:
+            return notice.ended is None  # an alert that it never knew need not be resolved
+        ended, at = self._sent[key]
         return ended != notice.ended or (notice.ended is None and now - at >= self._message.resend)
 
     async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Notice], wall: float) -> bool:
@@ -103,9 +109,9 @@ def alert_session(seconds: float) -> aiohttp.ClientSession:
 
 
 async def post_alerts(session: aiohttp.ClientSession, url: str, body: bytes = b"[]") -> tuple[str, str]:
-    """Sends alerts to the Alertmanager at the base ``url``; gives the outcome (see ``OUTCOMES``) and what was wrong.
+    """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``) and the reason.
 
-    No alerts at all tell whether it would take some.
+    An empty list tests whether it would take any.
     """
     headers = {"Content-Type": "application/json"}
     try:

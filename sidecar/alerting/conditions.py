@@ -1,122 +1,164 @@
-"""The alerts' conditions over the sidecar's own state: what ``expr`` asks of Prometheus, for the direct push."""
+"""The alerts that the direct push can judge: what their rules ask of Prometheus, asked of the sidecar's own state."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
-from sidecar.alerting.look import Finding, Look
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.request_stats import RecentWork
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.target_state import TargetReport
+from sidecar.analysis.verdict import Judgement, ModelJudgement, Verdict
 from sidecar.engine.names import Gauge, Phase
 
-
-def acceptance_low(look: Look) -> Iterator[Finding]:
-    """A model's whole acceptance is below the threshold."""
-    limit = look.thresholds.acceptance_net_negative
-    for model, rate in _acceptances(look):
-        if rate < limit:
-            yield Finding({"model_name": model}, rate, {"threshold": limit})
+Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
 
-def break_even(look: Look) -> Iterator[Finding]:
-    """A model's whole acceptance lies between loss and gain."""
-    low, high = look.thresholds.acceptance_net_negative, look.thresholds.acceptance_break_even
-    for model, rate in _acceptances(look):
-        if low <= rate < high:
-            yield Finding({"model_name": model}, rate, {"threshold": high})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The thresholds that are not part of a judgement; ``baselines`` are the configured latencies."""
+
+    latency_gap_growth: float
+    kv_cache_usage: float
+    baselines: Baselines
 
 
-def acceptance_low_at_temperature(look: Look) -> Iterator[Finding]:
-    """One temperature's acceptance is below the threshold, and it has enough of the traffic to matter."""
-    limit = look.thresholds.acceptance_net_negative
-    whole = dict(_acceptances(look))
-    for model, temperature, work, share in _temperatures(look):
-        if work.acceptance is not None and work.acceptance < limit:
-            readings = {"threshold": limit, "share": share, "past": None, "whole": whole.get(model)}
-            yield Finding({"model_name": model, "temperature": temperature}, work.acceptance, readings)
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One thing for which a condition holds: which, and the value that the alert quotes."""
+
+    labels: Mapping[str, str]
+    value: float
 
 
-def latency_gap_wide(look: Look) -> Iterator[Finding]:
-    """The gap P99 - P50 has outgrown the configured baseline's; without a baseline there is nothing to tell by."""
-    limit = look.thresholds.latency_gap_growth
-    drafting = dict(_acceptances(look))
-    for model, engines in _by_model(look.report.engines).items():
-        found = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
-        if not found or model not in drafting:
+def _acceptance_low(report: TargetReport, _: Limits) -> Iterator[Match]:
+    return _judged(report, Verdict.NET_NEGATIVE)
+
+
+def _break_even(report: TargetReport, _: Limits) -> Iterator[Match]:
+    return _judged(report, Verdict.BREAK_EVEN)
+
+
+def _judged(report: TargetReport, verdict: Verdict) -> Iterator[Match]:
+    for model in report.judgements:
+        if model.whole.by_acceptance is verdict:
+            yield _match(model.whole, model_name=model.model_name)
+
+
+def _acceptance_low_at_temperature(report: TargetReport, _: Limits) -> Iterator[Match]:
+    for model in report.judgements:
+        for temperature, judgement in model.temperatures.items():
+            if judgement.by_acceptance is Verdict.NET_NEGATIVE:
+                yield _match(judgement, model_name=model.model_name, temperature=temperature)
+
+
+def _match(judgement: Judgement, **labels: str) -> Match:
+    return Match(labels, judgement.evidence.acceptance or 0.0)
+
+
+def _latency_gap_wide(report: TargetReport, limits: Limits) -> Iterator[Match]:
+    """By the configured baseline; without one there is nothing to compare with."""
+    for model, engines in _judgeable(report):
+        latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
+        if not latencies:
             continue
-        widest = max(found, key=_gap_seconds)
-        growth = gap_growth(widest, look.baselines.get(model, {}).get(Phase.TPOT, {}))
-        if growth is not None and growth > limit:
-            readings = {"threshold": limit, "p50": widest.quantiles[0.5], "p99": widest.quantiles[0.99]}
-            yield Finding({"model_name": model}, growth, readings)
+        widest = max(latencies, key=_gap)
+        growth = gap_growth(widest, limits.baselines.get(model.model_name, {}).get(Phase.TPOT, {}))
+        if growth is not None and growth > limits.latency_gap_growth:
+            yield Match({"model_name": model.model_name}, growth)
 
 
-def kv_cache_pressure(look: Look) -> Iterator[Finding]:
-    """The KV cache is nearly full while requests wait."""
-    limit = look.thresholds.kv_cache_usage
-    for model, engines in _by_model(look.report.engines).items():
+def _kv_cache_pressure(report: TargetReport, limits: Limits) -> Iterator[Match]:
+    for model, engines in _by_model(report.engines).items():
         peaks = [engine.kv_cache_peak for engine in engines if engine.kv_cache_peak is not None]
         waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0) for engine in engines)
-        if peaks and max(peaks) > limit and waiting > 0:
-            readings = {"threshold": limit, "waiting": waiting, "preemptions": None}
-            yield Finding({"model_name": model}, max(peaks), readings)
+        if peaks and max(peaks) > limits.kv_cache_usage and waiting > 0:
+            yield Match({"model_name": model}, max(peaks))
 
 
-def vllm_down(look: Look) -> Iterator[Finding]:
-    """The page can't be had, and once could."""
-    if not look.report.up and look.report.last_scrape is not None:
-        yield Finding({}, 0)
+def _vllm_down(report: TargetReport, _: Limits) -> Iterator[Match]:
+    if not report.up and report.last_scrape is not None:
+        yield Match({}, 0)
 
 
-def vllm_never_up(look: Look) -> Iterator[Finding]:
-    """The page could never be had."""
-    if not look.report.up and look.report.last_scrape is None:
-        yield Finding({}, 0)
+def _vllm_never_up(report: TargetReport, _: Limits) -> Iterator[Match]:
+    if not report.up and report.last_scrape is None:
+        yield Match({}, 0)
 
 
-def coverage_low(look: Look) -> Iterator[Finding]:
-    """Too small a part of the draft tokens is attributed to requests."""
-    limit = look.thresholds.coverage
-    drafting = dict(_acceptances(look))
-    for model in look.report.requests.models if look.report.requests and look.report.up else ():
-        if model.model_name in drafting and model.coverage is not None and model.coverage < limit:
-            readings = {"threshold": limit, "residual": model.residual}
-            yield Finding({"model_name": model.model_name}, model.coverage, readings)
+def _coverage_low(report: TargetReport, _: Limits) -> Iterator[Match]:
+    coverages = {model.model_name: model.coverage for model in report.requests.models} if report.requests else {}
+    for model, _engines in _judgeable(report):
+        coverage = coverages.get(model.model_name)
+        if coverage is not None and not model.is_covered:
+            yield Match({"model_name": model.model_name}, coverage)
 
 
-def not_judged(look: Look) -> Iterator[Finding]:
-    """The V0 engine, whose counters are useless."""
-    models = {key.model_name for key, found in look.report.limitations.items() if Limitation.V0_COUNTERS in found}
+def _not_judged(report: TargetReport, _: Limits) -> Iterator[Match]:
+    """The V0 engine, whose counters are unusable."""
+    models = {key.model_name for key, found in report.limitations.items() if Limitation.V0_COUNTERS in found}
     for model in sorted(models):
-        yield Finding({"model_name": model}, 1)
+        yield Match({"model_name": model}, 1)
 
 
-def _acceptances(look: Look) -> Iterator[tuple[str, float]]:
-    """Each model's acceptance over its engines, where enough was drafted to judge it."""
-    for model, engines in _by_model(look.report.engines).items():
-        known = [engine.acceptance for engine in engines if engine.acceptance is not None]
-        draft_tokens = sum(acceptance.draft_tokens for acceptance in known)
-        drafts = sum(acceptance.drafts for acceptance in known)
-        if draft_tokens > 0 and drafts >= look.thresholds.min_drafts_per_second * look.window:
-            yield model, sum(acceptance.accepted_tokens for acceptance in known) / draft_tokens
+Condition = Callable[[TargetReport, Limits], Iterator[Match]]
+
+# The other rules ask for a past, for other pods or for the sidecar's own absence; only Prometheus can answer those.
+CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
+    {
+        "SpecDecodeAcceptanceLow": _acceptance_low,
+        "SpecDecodeAcceptanceLowAtTemperature": _acceptance_low_at_temperature,
+        "SpecDecodeBreakEven": _break_even,
+        "SpecDecodeLatencyGapWide": _latency_gap_wide,
+        "SpecDecodeKVCachePressure": _kv_cache_pressure,
+        "SpecDecodeVLLMDown": _vllm_down,
+        "SpecDecodeVLLMNeverUp": _vllm_never_up,
+        "SpecDecodeCoverageLow": _coverage_low,
+        "SpecDecodeNotJudged": _not_judged,
+    }
+)
 
 
-def _temperatures(look: Look) -> Iterator[tuple[str, str, RecentWork, float]]:
-    """The temperatures that have enough traffic to be judged: model, temperature, work, share of the draft tokens."""
-    marks = look.thresholds
-    for model in look.report.requests.models if look.report.requests and look.report.up else ():
-        total = sum(work.draft_tokens for work in model.recent.values())
-        for temperature, work in model.recent.items():
-            share = work.draft_tokens / total if total > 0 else 0
-            enough = (
-                share >= marks.min_bucket_share
-                and work.drafts >= marks.min_drafts_per_second * look.window
-                and work.requests >= marks.min_requests
-            )
-            if enough and model.verdicts.get(temperature) is not Verdict.INSUFFICIENT_DATA:
-                yield model.model_name, temperature, work, share
+def context(report: TargetReport, model_name: str) -> str:
+    """A model's other numbers for a person to read, as the rules' annotation ``context`` has them."""
+    judged = {model.model_name: model for model in report.judgements}.get(model_name)
+    engines = _by_model(report.engines).get(model_name, [])
+    sentences = list(_acceptance_sentences(judged)) if judged else []
+    latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
+    if latencies:
+        worst = max(latencies, key=_gap)
+        found = " ".join(f"[{quantile:g}] {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
+        sentences.append(f"Time per output token: {found}.")
+    return " ".join(sentences)
+
+
+def _acceptance_sentences(model: ModelJudgement) -> Iterator[str]:
+    if model.whole.evidence.acceptance is not None:
+        yield f"Acceptance {_percent(model.whole.evidence.acceptance)}."
+    evidence = {temperature: judgement.evidence for temperature, judgement in model.temperatures.items()}
+    rates = {temperature: one.acceptance for temperature, one in evidence.items() if one.acceptance is not None}
+    if rates:
+        yield f"By temperature: {_listed(rates)}."
+        shares = {temperature: evidence[temperature].share for temperature in rates}
+        yield f"Share of the draft tokens: {_listed(shares)}."
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return " ".join(f"[{name}] {_percent(value)}" for name, value in values.items())
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.4g}%"
+
+
+def _judgeable(report: TargetReport) -> Iterator[tuple[ModelJudgement, list[EngineReport]]]:
+    """The models that draft enough to be judged, with their engines."""
+    engines = _by_model(report.engines)
+    for model in report.judgements:
+        if model.whole.has_enough_data:
+            yield model, engines.get(model.model_name, [])
 
 
 def _by_model(engines: Iterable[EngineReport]) -> dict[str, list[EngineReport]]:
@@ -126,5 +168,5 @@ def _by_model(engines: Iterable[EngineReport]) -> dict[str, list[EngineReport]]:
     return found
 
 
-def _gap_seconds(latency: Latency) -> float:
+def _gap(latency: Latency) -> float:
     return latency.gap_seconds

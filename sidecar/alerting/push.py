@@ -1,25 +1,40 @@
-"""Alerts sent straight to Alertmanager, for sites without Prometheus: the catalogue's conditions over the own state."""
+"""Alerts sent straight to Alertmanager, for sites without Prometheus: the rules over the sidecar's own state."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import aiohttp
 
-from sidecar.alerting.alert import Alert
 from sidecar.alerting.alertmanager import Alertmanager, Message, alert_session
-from sidecar.alerting.catalogue import catalogue
-from sidecar.alerting.look import Finding, Look
-from sidecar.alerting.push_options import PushOptions
-from sidecar.alerting.tracker import Tracker
+from sidecar.alerting.conditions import CONDITIONS, Limits, Match, context
+from sidecar.alerting.rules import Rule
+from sidecar.alerting.tracker import Alert, Tracker
 from sidecar.analysis.target_state import TargetReport
 from sidecar.log import StateLog
 
-SOURCE = "sidecar"  # its own identity: a resolved alert from Prometheus must not end this one, nor the other way
+SOURCE = "sidecar"  # an identity of its own, so that these alerts and Prometheus' do not resolve each other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """``alertmanagers`` are base URLs, which may hold credentials; times are seconds."""
+
+    alertmanagers: tuple[str, ...]
+    instance: str
+    runbooks: str
+    rules: Mapping[str, Rule]
+    limits: Limits
+    interval: float = 15.0
+    resend: float = 60.0
+    timeout: float = 5.0
+    pace: float = 1.0
+    per_target: bool = False
 
 
 class Push:
-    """Looks at the state now and again and tells every replica; ``run`` is one supervised task."""
+    """Evaluates the alerts at every interval and sends them to every replica; ``run`` is one supervised task."""
 
     def __init__(
         self,
@@ -34,23 +49,25 @@ class Push:
         self._options = options
         self._monotonic = monotonic
         self._wall = wall
-        self._alerts = [alert for alert in catalogue() if alert.condition is not None]
+        self._conditions = [(options.rules[name], condition) for name, condition in CONDITIONS.items()]
         self._tracker = Tracker(options.pace)
-        message = Message({"source": SOURCE, "instance": options.instance}, options.runbooks, options.resend)
+        message = Message(
+            labels={"source": SOURCE, "instance": options.instance}, runbooks=options.runbooks, resend=options.resend
+        )
         self._replicas = [Alertmanager(url, message, options.interval, log) for url in options.alertmanagers]
 
     async def run(self) -> None:
-        """Goes on until it is cancelled. What fires then ends by itself, since nobody sends it again."""
+        """Goes on until it is cancelled. What fires then ends by itself, since it is not sent again."""
         async with alert_session(self._options.timeout) as session:
             while True:
-                await self.look(session)
+                await self.evaluate(session)
                 await asyncio.sleep(self._options.interval)
 
-    async def look(self, session: aiohttp.ClientSession) -> None:
-        """Looks once, and tells every replica at the same time."""
+    async def evaluate(self, session: aiohttp.ClientSession) -> None:
+        """Evaluates all alerts once and sends them to all replicas at the same time."""
         now, wall = self._monotonic(), self._wall()
-        notices = self._tracker.update(self._findings(), now, wall)
-        await asyncio.gather(*(replica.tell(session, notices, now, wall) for replica in self._replicas))
+        notices = self._tracker.update(self._alerts(), now, wall)
+        await asyncio.gather(*(replica.send(session, notices, now, wall) for replica in self._replicas))
 
     @property
     def sent(self) -> dict[tuple[str, str], int]:
@@ -58,16 +75,14 @@ class Push:
         sent = {(one.name, outcome): count for one in self._replicas for outcome, count in one.sent.items()}
         return sent | {(one.name, "dropped"): self._tracker.overflowed for one in self._replicas}
 
-    def _findings(self) -> Iterator[tuple[Alert, Finding]]:
-        options = self._options
+    def _alerts(self) -> Iterator[Alert]:
         for report in self._reports():
-            look = Look(report, options.thresholds, options.baselines, options.window)
-            scope = {"target": report.name} if options.per_target else {}
-            for alert in self._alerts:
-                for finding in alert.condition(look) if alert.condition else ():
-                    yield alert, self._placed(finding, scope)
-
-    def _placed(self, finding: Finding, scope: dict[str, str]) -> Finding:
-        # The instance is quoted in the descriptions.
-        labels = {"instance": self._options.instance, **scope, **finding.labels}
-        return Finding(labels, finding.value, finding.readings)
+            scope = {"target": report.name} if self._options.per_target else {}
+            for rule, condition in self._conditions:
+                for match in condition(report, self._options.limits):
+                    model = match.labels.get("model_name")
+                    yield Alert(
+                        rule=rule,
+                        match=Match({**scope, **match.labels}, match.value),
+                        context=context(report, model) if model else "",
+                    )

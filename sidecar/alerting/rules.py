@@ -1,89 +1,67 @@
-"""``python -m sidecar.alerting.rules DIRECTORY``: the catalogue as Prometheus' rule files (``scripts/rules``).
+"""The shipped alert rules, ``alerts/alerts.yaml``, as the direct push reads them."""
 
-The files stay inside what Prometheus 2.42 accepts.
-"""
-
-import argparse
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
-from sidecar.alerting.alert import DASHBOARDS, RUNBOOKS, Alert, Links, rule_annotations
-from sidecar.alerting.catalogue import catalogue
-from sidecar.alerting.recording import Recording, fleet_rules, past_rules, pod_rules
-from sidecar.alerting.timing import SHIPPED, Timing
-from sidecar.settings.kinds import show_seconds
+import sidecar
 
-_HEAD = "# Written by scripts/rules from sidecar/alerting/; change it there.\n"
+# What a summary or a description may quote; anything else needs Prometheus.
+_QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (humanizePercentage|printf \"%\.(\d)[gf]\")) \}\}")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def rule_files(timing: Timing = SHIPPED, links: Links | None = None) -> dict[str, dict[str, Any]]:
-    """The rule files by name, as YAML would read them."""
-    pod, fleet, past = (_recordings(rules) for rules in (pod_rules(timing), fleet_rules(timing), past_rules(timing)))
-    alerts = [_alert(alert, timing, links or Links()) for alert in catalogue(timing)]
-    return {
-        "recording.yaml": {
-            "groups": [
-                _group("specdec-pod", timing.interval, pod),
-                _group("specdec-fleet", timing.interval, fleet),
-                _group("specdec-past", timing.past_interval, past),
-            ]
-        },
-        "alerts.yaml": {"groups": [_group("specdec-alerts", timing.interval, alerts)]},
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One alert; its condition has to hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds."""
+
+    name: str
+    severity: str
+    wait: float
+    keep: float
+    summary: str
+    description: str
+
+    def text(self, template: str, labels: Mapping[str, str], value: float) -> str:
+        """``summary`` or ``description`` with an alert's labels and value in it."""
+
+        def quoted(match: re.Match[str]) -> str:
+            label, form, digits = match.groups()
+            if label:
+                return labels.get(label, "")
+            return f"{100 * value:.4g}%" if form == "humanizePercentage" else f"{value:.{digits}{form[-2]}}"
+
+        return _QUOTE.sub(quoted, template)
 
 
-def shown(content: Mapping[str, Any]) -> str:
-    """A rule file's text; several lines of PromQL stay several lines."""
-    return _HEAD + yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+def shipped(name: str) -> Path:
+    """A file or folder of ``alerts/``: inside the installed package, else in the repository around it."""
+    package = Path(sidecar.__file__).parent
+    packaged = package / "alerts" / name
+    return packaged if packaged.exists() else package.parent / "alerts" / name
 
 
-def _group(name: str, interval: float, rules: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": name, "interval": show_seconds(interval), "rules": rules}
+def load_rules() -> dict[str, Rule]:
+    """All alerts by name."""
+    groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    rules = [_rule(found) for group in groups for found in group["rules"]]
+    return {rule.name: rule for rule in rules}
 
 
-def _recordings(rules: Iterable[Recording]) -> list[dict[str, Any]]:
-    return [
-        {"record": rule.record, "expr": rule.expr} | ({"labels": dict(rule.labels)} if rule.labels else {})
-        for rule in rules
-    ]
+def _rule(found: Mapping[str, Any]) -> Rule:
+    return Rule(
+        name=found["alert"],
+        severity=found["labels"]["severity"],
+        wait=_seconds(found.get("for", "0s")),
+        keep=_seconds(found.get("keep_firing_for", "0s")),
+        summary=found["annotations"]["summary"],
+        description=found["annotations"]["description"],
+    )
 
 
-def _alert(alert: Alert, timing: Timing, links: Links) -> dict[str, Any]:
-    return {
-        "alert": alert.name,
-        "expr": alert.expr,
-        **({"for": timing.held(alert.wait)} if alert.wait else {}),
-        **({"keep_firing_for": timing.held(alert.keep)} if alert.keep and timing.pace else {}),
-        "labels": {"severity": str(alert.severity)},
-        "annotations": rule_annotations(alert, links),
-    }
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as a block."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def main() -> None:
-    """Writes the files; the exit code is 0."""
-    parser = argparse.ArgumentParser(prog="rules", description="Writes the Prometheus rules.")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--runbooks", default=RUNBOOKS, metavar="URL", help="where alerts/runbooks is served")
-    parser.add_argument("--dashboards", default=DASHBOARDS, metavar="URL", help="Grafana's address")
-    arguments = parser.parse_args()
-    links = Links(arguments.runbooks.rstrip("/"), arguments.dashboards.rstrip("/"))
-    for name, content in rule_files(links=links).items():
-        (arguments.directory / name).write_text(shown(content))
-
-
-if __name__ == "__main__":
-    main()
+def _seconds(duration: str) -> float:
+    return float(duration[:-1]) * _UNITS[duration[-1]]

@@ -1,43 +1,54 @@
-"""What ``for`` and ``keep_firing_for`` do in Prometheus, for the direct push: which findings fire, and since when."""
+"""What ``for`` and ``keep_firing_for`` do in Prometheus, for the direct push: which matches fire, and since when."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.alerting.alert import Alert
-from sidecar.alerting.look import Finding
+from sidecar.alerting.conditions import Match
+from sidecar.alerting.rules import Rule
 
-Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's name and its finding's labels
+Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's name and its match's labels
 
-_RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is told of, as Prometheus has it
+_RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is still sent, as in Prometheus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A rule whose condition holds for ``match``; ``context`` is text for a person."""
+
+    rule: Rule
+    match: Match
+    context: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What tells it from every other alert."""
+        return self.rule.name, frozenset(self.match.labels.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One alert that fires, or did until ``ended``: Unix seconds, None while it fires."""
+    """An alert that fires, or did until ``ended``: Unix seconds, None while it fires."""
 
-    key: Key
     alert: Alert
-    finding: Finding
     started: float
-    ended: float | None
+    ended: float | None = None
 
 
 @dataclass(slots=True)
 class _Course:
-    """One finding over time. ``since`` and ``held`` are in the monotonic clock's seconds, the others Unix seconds."""
+    """One alert over time. ``since`` and ``held`` are in the monotonic clock's seconds, the others Unix seconds."""
 
     alert: Alert
-    finding: Finding
     since: float  # the condition has held without a break
     held: float  # the condition held last
-    started: float | None = None  # it fires
-    ended: float | None = None
-    ended_at: float = 0.0  # the same in the monotonic clock's seconds
+    started: float | None = field(default=None, kw_only=True)
+    ended: float | None = field(default=None, kw_only=True)
+    ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
 
 
 class Tracker:
-    """Follows findings from look to look; at most ``most`` at one time, ``overflowed`` counts those past that."""
+    """Follows alerts from evaluation to evaluation; at most ``most`` at a time, ``overflowed`` counts the others."""
 
     def __init__(self, pace: float = 1.0, most: int = 1000) -> None:
         """``pace`` multiplies how long conditions have to hold and how long alerts outlast them."""
@@ -46,44 +57,37 @@ class Tracker:
         self._courses: dict[Key, _Course] = {}
         self.overflowed = 0
 
-    def update(self, found: Iterable[tuple[Alert, Finding]], now: float, wall: float) -> list[Notice]:
-        """Takes in all that holds at ``now`` (monotonic seconds; ``wall``: Unix seconds); gives what is to be told."""
-        current = {(alert.name, frozenset(finding.labels.items())): (alert, finding) for alert, finding in found}
-        for key in [key for key in self._courses if key not in current]:
+    def update(self, alerts: Iterable[Alert], now: float, wall: float) -> dict[Key, Notice]:
+        """Takes in all alerts whose condition holds at ``now`` (monotonic seconds; ``wall``: Unix seconds).
+
+        Returns what Alertmanager should know.
+        """
+        current = {alert.key: alert for alert in alerts}
+        for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
-        for key, (alert, finding) in current.items():
-            self._holds(key, alert, finding, now, wall)
-        return [
-            Notice(key, course.alert, course.finding, course.started, course.ended)
+        for key, alert in current.items():
+            self._holds(key, alert, now, wall)
+        return {
+            key: Notice(alert=course.alert, started=course.started, ended=course.ended)
             for key, course in self._courses.items()
             if course.started is not None
-        ]
+        }
 
-    def _holds(self, key: Key, alert: Alert, finding: Finding, now: float, wall: float) -> None:
+    def _holds(self, key: Key, alert: Alert, now: float, wall: float) -> None:
         course = self._courses.get(key)
         if course is None or course.ended is not None:
             if course is None and len(self._courses) >= self._most:
                 self.overflowed += 1
                 return
-            course = self._courses[key] = _Course(alert, finding, now, now)
-        course.finding, course.held = finding, now
-        if course.started is None and now - course.since >= self._pace * alert.wait:
+            course = self._courses[key] = _Course(alert, now, now)
+        course.alert, course.held = alert, now
+        if course.started is None and now - course.since >= self._pace * alert.rule.wait:
             course.started = wall
 
     def _fails(self, key: Key, course: _Course, now: float, wall: float) -> None:
         if course.started is None:
             del self._courses[key]
-        elif course.ended is None and now - course.held >= self._pace * course.alert.keep:
+        elif course.ended is None and now - course.held >= self._pace * course.alert.rule.keep:
             course.ended, course.ended_at = wall, now
         elif course.ended is not None and now - course.ended_at > _RESOLVED_SECONDS:
             del self._courses[key]
-
-
-def labels_of(notice: Notice, own: Mapping[str, str]) -> dict[str, str]:
-    """An alert's labels, its identity; ``own`` are those of the sidecar."""
-    return {
-        "alertname": notice.alert.name,
-        "severity": str(notice.alert.severity),
-        **own,
-        **notice.finding.labels,
-    }

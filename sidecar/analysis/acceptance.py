@@ -1,6 +1,8 @@
-"""Acceptance from counter growth: of one window, one engine."""
+"""Acceptance from counter growth over a window: of one engine, and of several together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from sidecar.engine.names import Counter
 from sidecar.engine.timeline import Timeline
@@ -8,7 +10,7 @@ from sidecar.engine.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What was drafted and accepted in a window that drafted: ``draft_tokens`` is more than 0.
+    """What was drafted and accepted in a window; ``draft_tokens`` is more than 0.
 
     ``drafts`` counts verification steps of speculating requests; ``positions[p]`` the steps that accepted the
     draft token at position p.
@@ -26,7 +28,7 @@ class Acceptance:
 
     @property
     def length(self) -> float | None:
-        """Tokens per verification step, the bonus token included; None where no step was counted."""
+        """Tokens per verification step, the bonus token included; None if no step was counted."""
         return 1 + self.accepted_tokens / self.drafts if self.drafts > 0 else None
 
     @property
@@ -35,8 +37,18 @@ class Acceptance:
         return tuple(min(accepted / self.drafts, 1.0) for accepted in self.positions) if self.drafts > 0 else ()
 
 
+def over_engines(acceptances: Sequence[Acceptance]) -> Acceptance:
+    """At least one engine's acceptance together, each with the weight of what it drafted."""
+    return Acceptance(
+        drafts=sum(one.drafts for one in acceptances),
+        draft_tokens=sum(one.draft_tokens for one in acceptances),
+        accepted_tokens=sum(one.accepted_tokens for one in acceptances),
+        positions=tuple(map(sum, zip_longest(*(one.positions for one in acceptances), fillvalue=0.0))),
+    )
+
+
 def window_acceptance(timeline: Timeline, start: float, end: float) -> Acceptance | None:
-    """The acceptance between two moments; None where nothing was drafted or vLLM does not tell."""
+    """The acceptance between two moments; None if nothing was drafted or vLLM has no such counters."""
     grown = [timeline.growth(counter, start, end) for counter in _COUNTERS]
     drafts, draft_tokens, accepted_tokens = grown
     if drafts is None or draft_tokens is None or accepted_tokens is None or draft_tokens <= 0:

@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sidecar.analysis.acceptance import Acceptance, window_acceptance
-from sidecar.analysis.distribution import ACCEPTANCE_EDGES, Distribution
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
 from sidecar.engine.continuation import Continuation, Totals
 from sidecar.engine.histograms import HistogramWindow
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Lookback:
     """How far back each kind of number looks, in seconds."""
 
     latency: float = 300.0
@@ -28,7 +28,7 @@ History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or No
 _STRETCHES = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
     """One engine at one moment.
 
@@ -37,11 +37,10 @@ class EngineReport:
     """
 
     key: EngineKey
-    traits: frozenset[Trait]
     counters: Mapping[Counter, float]
     accepted_per_position: tuple[float, ...]
-    kv_cache_usages: Distribution  # one observation a poll
-    window_acceptances: Distribution  # one observation a poll that drafted
+    kv_cache_usages: Histogram  # one observation a poll
+    window_acceptances: Histogram  # one observation a poll that drafted
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
     kv_cache_capacity_tokens: int | None
@@ -54,16 +53,17 @@ class EngineReport:
 class EngineState:
     """One engine's history and distributions; bounded whatever vLLM sends."""
 
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
+    def __init__(self, lookback: Lookback) -> None:
+        self._lookback = lookback
         self._continuation = Continuation()
-        self._histograms = HistogramWindow(windows.latency)
-        self._kv_cache = KvCacheUsage(windows.kv_peak, windows.latency)
-        self._window_acceptances = Distribution(ACCEPTANCE_EDGES)
+        self._histograms = HistogramWindow(lookback.latency)
+        self._kv_cache = KvCacheUsage(lookback.kv_peak, lookback.latency)
+        self._window_acceptances = Histogram(ACCEPTANCE_EDGES)
         self._counters: dict[Counter, float] = {}
         self._positions: tuple[float, ...] = ()
         self._latest: EngineSnapshot | None = None
-        self.timeline = Timeline(windows.history)
+        self.timeline = Timeline(lookback.history)
+        self.acceptance: Acceptance | None = None  # over the latency window that ends at the last snapshot
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
 
@@ -81,6 +81,7 @@ class EngineState:
             self._kv_cache.observe(at, usage)
         self._counters.update(totals.engine.counters)
         self._positions = totals.engine.accepted_per_position or self._positions
+        self.acceptance = self._acceptance()
         self._latest, self.seen_at = snapshot, at
         return totals
 
@@ -91,19 +92,18 @@ class EngineState:
         """
         latest = self._latest if fresh else None
         return EngineReport(
-            key,
-            self._latest.traits if self._latest else frozenset(),
-            self._counters,
-            self._positions,
-            self._kv_cache.distribution,
-            self._window_acceptances,
-            latest.gauges if latest else {},
-            self._kv_cache.peak(now) if latest else None,
-            latest.kv_cache_capacity_tokens if latest else None,
-            self._latencies() if latest else {},
-            self._acceptance() if latest else None,
-            self._acceptance_history() if latest and history else (),
-            self._kv_cache.history() if latest and history else (),
+            key=key,
+            counters=self._counters,
+            accepted_per_position=self._positions,
+            kv_cache_usages=self._kv_cache.distribution,
+            window_acceptances=self._window_acceptances,
+            gauges=latest.gauges if latest else {},
+            kv_cache_peak=self._kv_cache.peak(now) if latest else None,
+            kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
+            latencies=self._latencies() if latest else {},
+            acceptance=self.acceptance if latest else None,
+            acceptance_history=self._acceptance_history() if latest and history else (),
+            kv_cache_history=self._kv_cache.history() if latest and history else (),
         )
 
     def _latencies(self) -> dict[Phase, Latency]:
@@ -114,13 +114,13 @@ class EngineState:
         span = self.timeline.span
         if span is None:
             return None
-        return window_acceptance(self.timeline, max(span.start, span.end - self._windows.latency), span.end)
+        return window_acceptance(self.timeline, max(span.start, span.end - self._lookback.latency), span.end)
 
     def _acceptance_history(self) -> History:
         span = self.timeline.span
         if span is None:
             return ()
-        start = max(span.start, span.end - self._windows.latency)
+        start = max(span.start, span.end - self._lookback.latency)
         step = (span.end - start) / _STRETCHES
         ends = [start + step * (index + 1) for index in range(_STRETCHES - 1)] + [span.end]
         windows = [window_acceptance(self.timeline, end - step, end) for end in ends]

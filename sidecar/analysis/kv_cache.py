@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from sidecar.analysis.distribution import USAGE_EDGES, Distribution
+from sidecar.analysis.histogram import USAGE_EDGES, Histogram
 
 _SLOTS = 60
 
@@ -17,7 +17,7 @@ class KvCacheUsage:
         self._slots: deque[tuple[float, float]] = deque()
         # Falling values only: what is older and lower than a newer one can't be the peak any more.
         self._peaks: deque[tuple[float, float]] = deque()
-        self.distribution = Distribution(USAGE_EDGES)
+        self.distribution = Histogram(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
         """Adds one poll's usage. One that is not later than the last begins anew: the clock was set back."""

@@ -5,26 +5,25 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sidecar.analysis.attribution.attributors import Attributors, Settled
+from sidecar.analysis.attribution.attributors import UNKNOWN_MODEL, Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.outcome import AttributionOutcome
-from sidecar.analysis.request_stats import RecentWork, RequestStats
+from sidecar.analysis.request_stats import RequestStats
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
-from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice
+from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import RequestRecord, RequestStart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequests:
     """One model's requests at one moment; ``coverage`` and ``residual`` are 0 to 1, None while unknown."""
 
     model_name: str
     stats: RequestStats
-    recent: Mapping[str, RecentWork]  # by temperature
-    verdicts: Mapping[str, Verdict]  # by temperature
-    advice: Mapping[str, str]  # by temperature, where there is any
+    recent: Mapping[str, SpeculationSummary]  # by temperature, over the sliding window that ended at the last poll
     coverage: float | None
     residual: float | None
     attribution_outcomes: Mapping[AttributionOutcome, int]  # over the sliding window
@@ -38,6 +37,7 @@ class RequestReport:
     events: int
     dropped: Mapping[str, int]
     models: tuple[ModelRequests, ...]
+    overflowed_models: int = 0  # models that became "other", at each poll that settled a request of theirs
 
 
 class RequestState:
@@ -46,22 +46,28 @@ class RequestState:
     def __init__(
         self,
         source: str,
+        *,
         buckets: TemperatureBuckets,
         options: AttributionOptions,
-        thresholds: VerdictThresholds,
+        window: float,
         drop_reasons: Iterable[str] = (),
+        max_models: int = 1,
     ) -> None:
-        """``drop_reasons`` are those to count from 0 on."""
+        """``window`` is the sliding window in seconds; ``drop_reasons`` are those to count from 0 on.
+
+        Past ``max_models``, which are those that have requests first, requests count as the model ``other``.
+        """
         self._source = source
         self._labels = buckets.labels
-        self._thresholds = thresholds
+        self._window = window
         self._attributors = Attributors(buckets, options)
         self._history = options.history
+        self._max_models = max_models
+        self._overflowed_models = 0
         self._stats: dict[str, RequestStats] = {}
-        self._verdicts: dict[str, Mapping[str, Verdict]] = {}
+        self._models: tuple[ModelRequests, ...] = ()
         self._polled_at = -math.inf
         self._seen: dict[str, float] = {}  # when a model was last on vLLM's page, or had a request
-        self._judges: dict[str, Judge] = {}
         self._events = 0
         self._dropped: Tally[str] = Tally(dict.fromkeys(drop_reasons, 0))
 
@@ -83,64 +89,80 @@ class RequestState:
         if at < self._polled_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():
-                stats.forget_recent()
+                stats.clear_window()
         self._polled_at = at
         settled = self._attributors.poll(at, timelines, several_processes=several_processes)
-        shown = self._attributors.by_model
-        for model in self._stats.keys() - shown.keys():
-            self._stats[model].forget_recent()  # nothing is known of it any more
-        for model in shown:
-            self._model(model)  # its series begin at 0, before its first request
-        self._seen |= dict.fromkeys(shown, at)
+        shown = self._attributors.by_model.keys()
         self._take(at, settled)
+        for model in self._stats.keys() - shown - {OTHER.model_name}:
+            self._stats[model].clear_window()  # nothing is known of it any more
+        if len(shown) <= self._max_models:
+            for model in shown:
+                self._stats_of(self._label(model))  # its series begin at 0, before its first request
+        self._seen |= dict.fromkeys(shown, at)
         for model in [model for model, seen in self._seen.items() if seen < at - self._history]:
-            for known in (self._seen, self._stats, self._judges, self._verdicts):
-                del known[model]
+            del self._seen[model]
+            self._stats.pop(model, None)
+        self._read(at)
 
     def unpolled(self, at: float) -> None:
         """Settles what is settled though a scrape at ``at`` failed."""
         self._take(at, self._attributors.unpolled(at))
+        self._read(at)
 
-    def report(self, now: float) -> RequestReport:
-        """The state at ``now``, Unix seconds."""
+    @property
+    def models(self) -> tuple[ModelRequests, ...]:
+        """All models as of the last poll, good or failed: however often they are read, the windows are read once."""
+        return self._models
+
+    def report(self) -> RequestReport:
+        """The state as of the last poll."""
         dropped = self._dropped.copy()
         dropped.update(self._attributors.dropped)  # adds, and unlike + keeps what is 0
         for attributor in self._attributors.by_model.values():
             dropped.update(attributor.dropped)
-        models = tuple(self._report(model, stats, now) for model, stats in self._stats.items())
-        return RequestReport(self._source, self._events, dropped, models)
+        return RequestReport(self._source, self._events, dropped, self._models, self._overflowed_models)
 
     def _take(self, at: float, settled: Iterable[Settled]) -> None:
+        others = set()
         for one in settled:
-            self._model(one.model_name).add(one.request, at)
-            self._seen[one.model_name] = at
-        # Here and not in ``report``: however many read, and when, they read the same verdict.
-        for model, stats in self._stats.items():
-            self._verdicts[model] = self._judges[model].judge(stats.recent(at))
+            model = self._label(one.model_name)
+            if model != one.model_name:
+                others.add(one.model_name)
+            self._stats_of(model).add(one.request, at)
+            self._seen[model] = at
+        self._overflowed_models += len(others)
 
-    def _model(self, model: str) -> RequestStats:
+    def _label(self, model: str) -> str:
+        """The model's own name, or ``other`` past the bound and for a model that is not on vLLM's page."""
+        named = [name for name in self._stats if name != OTHER.model_name]
+        if model in named:
+            return model
+        if model == UNKNOWN_MODEL:
+            return OTHER.model_name
+        if len(named) >= self._max_models:
+            left = [name for name in named if name not in self._attributors.by_model]
+            if not left:
+                return OTHER.model_name
+            del self._stats[left[0]]  # vLLM serves another model now
+        return model
+
+    def _stats_of(self, model: str) -> RequestStats:
         stats = self._stats.get(model)
         if stats is None:
-            stats = self._stats[model] = RequestStats(self._labels, self._thresholds.window)
-            self._judges[model] = Judge(self._thresholds)
-            self._verdicts[model] = dict.fromkeys(self._labels, Verdict.INSUFFICIENT_DATA)
+            stats = self._stats[model] = RequestStats(self._labels, self._window)
         return stats
 
-    def _report(self, model: str, stats: RequestStats, now: float) -> ModelRequests:
+    def _read(self, at: float) -> None:
+        self._models = tuple(self._model_requests(model, stats, at) for model, stats in self._stats.items())
+
+    def _model_requests(self, model: str, stats: RequestStats, at: float) -> ModelRequests:
         attributor = self._attributors.by_model.get(model)
-        recent = stats.recent(now)
-        found = {
-            temperature: text
-            for temperature, work in recent.items()
-            if (text := advice(self._verdicts[model][temperature], work, self._thresholds))
-        }
         return ModelRequests(
-            model,
-            stats,
-            recent,
-            self._verdicts[model],
-            found,
-            attributor.coverage if attributor else None,
-            attributor.residual if attributor else None,
-            stats.attribution_outcomes(now),
+            model_name=model,
+            stats=stats,
+            recent=stats.recent(at),
+            coverage=attributor.coverage if attributor else None,
+            residual=attributor.residual if attributor else None,
+            attribution_outcomes=stats.attribution_outcomes(at),
         )

@@ -1,4 +1,4 @@
-"""What is worth a log line about one server: changes, never the polls themselves."""
+"""Logs what changed about one server, never the polls themselves."""
 
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.target_state import TargetState
@@ -7,7 +7,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log, StateLog
 
-# The others are told by ``check``, the metric and the page; these change what the numbers are worth.
+# ``check``, the metric and the page show the others; these change what the numbers are worth.
 _WARNED = (Limitation.V0_COUNTERS, Limitation.DIFFUSION)
 
 
@@ -26,29 +26,32 @@ class LoggedTarget:
         """See ``ScrapeSink``."""
         state = self._state
         state.scraped(at, duration, interval, page)
-        report = state.report(at)
         self._changes.clear("scrape", "vLLM answers again", target=state.name)
-        if report.restarts > self._restarts:
-            self._restarts = report.restarts
-            self._log.info("vLLM restarted; counters go on from where they were", target=state.name)
-        known = frozenset(engine.key for engine in report.engines)
-        for key in sorted(known - self._known):
+        if state.restarts > self._restarts:
+            self._restarts = state.restarts
+            self._log.info("vLLM restarted; counters continue from where they were", target=state.name)
+        if state.engines.keys() != self._known:
+            self._new_engines()
+        if state.malformed_lines:
+            self._changes.fault("malformed", "skipping malformed lines on vLLM's page", target=state.name)
+        if state.overflowed_engines and not self._overflowed:
+            self._overflowed = True
+            self._log.warning("more engines than limits.engines; summing the rest as 'other'", target=state.name)
+
+    def _new_engines(self) -> None:
+        state = self._state
+        for key in sorted(state.engines.keys() - self._known):
             self._log.info(
-                "engine found", target=state.name, model=key.model_name, engine=key.engine, vllm=str(report.version)
+                "found an engine", target=state.name, model=key.model_name, engine=key.engine, vllm=str(state.version)
             )
             for limitation in _WARNED:
-                if limitation in report.limitations[key]:
+                if limitation in state.limitations[key]:
                     self._log.warning(EXPLANATIONS[limitation], target=state.name, limitation=str(limitation))
-        self._known = known
-        if report.malformed_lines:
-            self._changes.fault("malformed", "vLLM's page has broken lines; they are skipped", target=state.name)
-        if report.overflowed_engines and not self._overflowed:
-            self._overflowed = True
-            self._log.warning("more engines than limits.engines; the rest is summed as 'other'", target=state.name)
+        self._known = frozenset(state.engines)
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
         self._state.failed(at, error)
         self._changes.fault(
-            "scrape", "vLLM's page can't be had", target=self._state.name, reason=error.reason, problem=str(error)
+            "scrape", "cannot read vLLM's page", target=self._state.name, reason=error.reason, problem=str(error)
         )

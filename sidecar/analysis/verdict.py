@@ -1,19 +1,22 @@
-"""Whether speculation pays at a temperature, and how many tokens to speculate."""
+"""Whether speculation pays: the one place that judges, a model as a whole and each temperature of it.
 
-from collections.abc import Mapping, Sequence
+The page, the report, ``/api/v1/status``, the metrics and the direct push read a ``Judgement`` and decide nothing.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.analysis.request_stats import RecentWork
+from sidecar.analysis.advice import tokens_advice
 
-_MOST_TOKENS: Final = 16  # more are never advised
 # vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
+_CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a line
 
 
 class Verdict(StrEnum):
-    """What an acceptance rate means for the time that generation takes."""
+    """What speculation does to the time that generation takes."""
 
     NET_POSITIVE = "net_positive"
     BREAK_EVEN = "break_even"
@@ -21,103 +24,203 @@ class Verdict(StrEnum):
     INSUFFICIENT_DATA = "insufficient_data"
 
 
+_RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE)
+
+
+class Basis(StrEnum):
+    """What a verdict rests on."""
+
+    SPEEDUP = "speedup"  # plain time per token / actual, where plain decoding was measured
+    ACCEPTANCE = "acceptance"  # the rule of thumb where nothing better is known
+
+
 @dataclass(frozen=True, slots=True)
 class VerdictThresholds:
-    """Acceptance rates (0 to 1) and the volume below which nothing is said.
+    """Where the lines are drawn, and the volume below which nothing is judged.
 
-    ``margin``: how far beyond a threshold a rate has to go to change a verdict. ``window`` is the length of the sliding
-    window in seconds, ``min_share`` the part of all draft tokens that a bucket must have.
+    Below ``net_negative`` (acceptance rate, 0 to 1) or ``slower`` (speedup) speculation loses; from ``break_even`` or
+    ``faster`` on it wins. A verdict falls as soon as a line is crossed, and rises once the value is ``margin`` above
+    it. ``window`` is the length of the sliding window in seconds, ``min_share`` the share of the model's draft tokens
+    that a temperature must have, ``coverage`` the share that must be attributed to requests.
     """
 
     net_negative: float = 0.5
     break_even: float = 0.65
     fewer_tokens: float = 0.4
     more_tokens: float = 0.8
+    slower: float = 0.97
+    faster: float = 1.05
     min_requests: int = 20
     min_drafts_per_second: float = 1.0
     min_share: float = 0.1
+    coverage: float = 0.8
     window: float = 300.0
-    margin: float = 0.01
+    margin: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value and its standard error, in the value's unit."""
+
+    value: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a judgement is made from: one model's or one temperature's speculation over the sliding window.
+
+    ``requests`` is None if requests were not counted (vLLM's own counters). ``acceptance`` is accepted / drafted,
+    0 to 1; None without drafts, or if its error is too large. ``position_rates[p]`` is the acceptance rate at draft
+    position p; empty if unknown. ``share`` is the part of the model's draft tokens, 0 to 1. ``speedup`` is plain time
+    per token / actual; None if there is nothing to compare with.
+    """
+
+    requests: int | None = None
+    drafts: float = 0.0
+    draft_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    acceptance: float | None = None
+    position_rates: tuple[float, ...] = ()
+    share: float = 1.0
+    speedup: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The verdict on one model or one temperature, with what it was made from.
+
+    ``by_acceptance`` is the rule of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known.
+    """
+
+    evidence: Evidence
+    by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
+    by_speedup: Verdict | None = None
+    advice: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The one that counts: by speedup if it is known."""
+        return self.by_acceptance if self.by_speedup is None else self.by_speedup
+
+    @property
+    def basis(self) -> Basis:
+        """What ``verdict`` rests on."""
+        return Basis.ACCEPTANCE if self.by_speedup is None else Basis.SPEEDUP
+
+    @property
+    def has_enough_data(self) -> bool:
+        """Whether there is a verdict at all."""
+        return self.verdict is not Verdict.INSUFFICIENT_DATA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEvidence:
+    """What is known of one model: over all its engines, and by temperature where there is a request source.
+
+    ``coverage`` is the share of its draft tokens that is attributed to requests, 0 to 1; None if unknown.
+    """
+
+    model_name: str
+    whole: Evidence
+    temperatures: Mapping[str, Evidence]
+    coverage: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelJudgement:
+    """All judgements on one model. ``is_covered``: the temperatures speak for (nearly) all of its traffic.
+
+    ``temperatures`` is empty without a request source, and has every bucket otherwise, the coldest first.
+    """
+
+    model_name: str
+    whole: Judgement
+    temperatures: Mapping[str, Judgement]
+    is_covered: bool
 
 
 class Judge:
-    """Keeps each temperature's verdict, so that one near a threshold does not flap."""
+    """Judges one server's models poll by poll; remembers the last verdicts, so that none flaps near a line."""
 
     def __init__(self, thresholds: VerdictThresholds) -> None:
         self._thresholds = thresholds
-        self._verdicts: dict[str, Verdict] = {}
+        self._last: dict[tuple[str, str | None], Judgement] = {}
 
-    def judge(self, recent: Mapping[str, RecentWork]) -> dict[str, Verdict]:
-        """The verdicts on all temperatures of a model, from their sliding windows."""
-        total = sum(work.draft_tokens for work in recent.values())
-        for temperature, work in recent.items():
-            before = self._verdicts.get(temperature, Verdict.INSUFFICIENT_DATA)
-            self._verdicts[temperature] = verdict(before, work, total, self._thresholds)
-        return {temperature: self._verdicts[temperature] for temperature in recent}
+    def judge(self, models: Iterable[ModelEvidence]) -> tuple[ModelJudgement, ...]:
+        """The judgements on all models there are now; a model that is not among them is forgotten."""
+        before, self._last = self._last, {}
+        return tuple(self._model(model, before) for model in models)
+
+    def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str | None], Judgement]) -> ModelJudgement:
+        def judged(temperature: str | None, evidence: Evidence) -> Judgement:
+            key = (model.model_name, temperature)
+            self._last[key] = judge(evidence, self._thresholds, before.get(key, _NOTHING))
+            return self._last[key]
+
+        return ModelJudgement(
+            model_name=model.model_name,
+            whole=judged(None, model.whole),
+            temperatures={temperature: judged(temperature, found) for temperature, found in model.temperatures.items()},
+            is_covered=model.coverage is None or model.coverage >= self._thresholds.coverage,
+        )
 
 
-def verdict(before: Verdict, work: RecentWork, total: float, thresholds: VerdictThresholds) -> Verdict:
-    """The verdict that follows ``before``; ``total`` are the draft tokens of all temperatures."""
-    # A verdict once given holds until the volume is half of what it took.
-    need = 1.0 if before is Verdict.INSUFFICIENT_DATA else 0.5
-    enough = (
-        work.requests >= need * thresholds.min_requests
-        and work.drafts >= need * thresholds.min_drafts_per_second * thresholds.window
-        and work.draft_tokens >= need * thresholds.min_share * total
+_NOTHING: Final = Judgement(evidence=Evidence())
+
+
+def judge(evidence: Evidence, thresholds: VerdictThresholds, before: Judgement = _NOTHING) -> Judgement:
+    """The judgement on ``evidence`` that follows ``before``."""
+    if not _is_enough(evidence, thresholds, held=before.has_enough_data):
+        return Judgement(evidence=evidence)
+    by_acceptance, by_speedup, tokens = Verdict.INSUFFICIENT_DATA, None, None
+    if evidence.acceptance is not None:
+        by_acceptance = _ruled(
+            before.by_acceptance,
+            Estimate(evidence.acceptance),
+            (thresholds.net_negative, thresholds.break_even),
+            thresholds.margin,
+        )
+        tokens = tokens_advice(
+            evidence.acceptance,
+            evidence.position_rates,
+            fewer=thresholds.fewer_tokens,
+            more=thresholds.more_tokens,
+        )
+    if evidence.speedup is not None:
+        by_speedup = _ruled(
+            before.by_speedup, evidence.speedup, (thresholds.slower, thresholds.faster), thresholds.margin
+        )
+    loses = (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE
+    return Judgement(
+        evidence=evidence,
+        by_acceptance=by_acceptance,
+        by_speedup=by_speedup,
+        advice=tokens or (_LOSING if loses else None),
     )
-    if work.acceptance is None or not enough:
-        return Verdict.INSUFFICIENT_DATA
-    near = {_plain(work.acceptance + shift, thresholds) for shift in (-thresholds.margin, thresholds.margin)}
-    return before if before in near else _plain(work.acceptance, thresholds)
 
 
-def _plain(acceptance: float, thresholds: VerdictThresholds) -> Verdict:
-    if acceptance < thresholds.net_negative:
+def _is_enough(evidence: Evidence, thresholds: VerdictThresholds, *, held: bool) -> bool:
+    part = 0.5 if held else 1.0  # a verdict once given holds until the volume is half of what it took
+    return (
+        (evidence.requests is None or evidence.requests >= part * thresholds.min_requests)
+        and evidence.drafts >= part * thresholds.min_drafts_per_second * thresholds.window
+        and evidence.draft_tokens > 0
+        and evidence.share >= part * thresholds.min_share
+    )
+
+
+def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float], margin: float) -> Verdict:
+    """The verdict on ``estimate`` by ``lines``, below the first of which it loses and from the second on wins."""
+    now = _plain(estimate.value, estimate.error, lines)
+    if before not in _RISING:
+        return now
+    risen = _plain(estimate.value - margin, estimate.error, lines)
+    return min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
+
+
+def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
+    """Break-even between the lines, and where the error reaches across one."""
+    if value + _CONFIDENCE * error < lines[0]:
         return Verdict.NET_NEGATIVE
-    return Verdict.BREAK_EVEN if acceptance < thresholds.break_even else Verdict.NET_POSITIVE
-
-
-def advice(judged: Verdict, work: RecentWork, thresholds: VerdictThresholds) -> str | None:
-    """What to change where ``judged`` is the verdict on ``work``; None where all fits, or too little is known."""
-    if judged is Verdict.INSUFFICIENT_DATA:
-        return None
-    found = None if work.acceptance is None else tokens_advice(work.acceptance, work.positions, thresholds)
-    return _LOSING if found is None and judged is Verdict.NET_NEGATIVE else found
-
-
-def tokens_advice(acceptance: float, positions: Sequence[float], thresholds: VerdictThresholds) -> str | None:
-    """What to change about the number of speculative tokens; None where it fits.
-
-    ``positions[p]`` is the acceptance rate at draft position p, out of all drafts; empty where not known.
-    """
-    if acceptance < thresholds.fewer_tokens:
-        return _fewer(acceptance, positions, thresholds)
-    if acceptance > thresholds.more_tokens:
-        return _more(acceptance, positions, thresholds)
-    return None
-
-
-def _fewer(acceptance: float, positions: Sequence[float], thresholds: VerdictThresholds) -> str:
-    text = f"Acceptance {acceptance:.2f}: speculate fewer tokens"
-    if not positions:
-        return f"{text}."
-    worth = sum(1 for rate in positions if rate >= thresholds.fewer_tokens)  # rates fall from position to position
-    if worth == 0:
-        return f"{text}, or none: even the first is accepted {positions[0]:.0%} of the time."
-    if worth == len(positions):
-        return f"{text}."
-    return f"{text}: {worth} instead of {len(positions)}; the next one is accepted {positions[worth]:.0%} of the time."
-
-
-def _more(acceptance: float, positions: Sequence[float], thresholds: VerdictThresholds) -> str | None:
-    text = f"Acceptance {acceptance:.2f}: speculate more tokens"
-    if not positions or positions[-1] <= 0:
-        return f"{text}."
-    # Beyond the last position acceptance is taken to fall as it did on the way there, on average.
-    fall = min(positions[-1] ** (1 / len(positions)), 1.0)
-    rate, count = positions[-1], len(positions)
-    while count < min(2 * len(positions), _MOST_TOKENS) and rate * fall >= thresholds.fewer_tokens:
-        rate, count = rate * fall, count + 1
-    if count == len(positions):
-        return None
-    return f"{text}: up to {count} instead of {len(positions)}, as long as latency under load allows."
+    return Verdict.NET_POSITIVE if value - _CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN

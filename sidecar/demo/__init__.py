@@ -1,5 +1,4 @@
-"""A simulated vLLM 0.32 and traffic for it: for load, for faults and for the demo.
+"""A simulated vLLM 0.32 and traffic for it, for the demo and for tests.
 
-It is held against recorded pages and exchanges of the real one (``tests/demo``). Import from ``server``,
-``traffic`` and ``options``; nothing is loaded here.
+Its page and its responses are checked against recorded ones of the real vLLM (``tests/demo``).
 """

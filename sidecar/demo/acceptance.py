@@ -6,19 +6,19 @@ from sidecar.demo.options import SimulatorOptions
 
 
 def acceptance_rate(temperature: float, options: SimulatorOptions) -> float:
-    """Accepted / drafted tokens (0-1) that requests at ``temperature`` tend to: falls linearly, then is flat."""
+    """Expected accepted / drafted tokens (0-1) at ``temperature``: falls linearly, then is flat."""
     heat = min(max(temperature, 0.0) / options.hot_temperature, 1.0)
     return options.cold_acceptance + heat * (options.hot_acceptance - options.cold_acceptance)
 
 
 @lru_cache(maxsize=1024)
 def position_probability(rate: float, positions: int) -> float:
-    """The chance (0-1) with which each position must accept for ``rate`` of all draft tokens to be accepted.
+    """The probability (0-1) per position at which ``rate`` of all draft tokens is accepted.
 
-    A position counts only if all before it were accepted, so the rate is the mean of p, p^2 ... p^positions.
+    A position counts only if all before it were accepted, so the rate is the mean of p, p^2 … p^positions.
     """
     low, high = 0.0, 1.0
-    for _ in range(40):  # halves to below a float's own precision at this size
+    for _ in range(40):  # bisects to float precision
         middle = (low + high) / 2
         if sum(middle**position for position in range(1, positions + 1)) / positions < rate:
             low = middle

@@ -1,4 +1,4 @@
-"""The KV cache: how many blocks are in use, and which prompt blocks can be used again."""
+"""The KV cache: how many blocks are in use, and which prompt blocks can be reused."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,7 +13,7 @@ class BlockPool:
     def __init__(self, total: int) -> None:
         self.total = total
         self._held: dict[int, int] = {}  # hash of a shared block -> requests that hold it
-        self._idle: dict[int, None] = {}  # cached and held by nobody, least recently used first
+        self._idle: dict[int, None] = {}  # cached and not held, least recently used first
         self._private = 0
 
     @property
@@ -27,14 +27,14 @@ class BlockPool:
         return self.used / self.total
 
     def cached(self, hashes: Sequence[int]) -> int:
-        """How many of a prompt's leading full blocks are in the cache."""
+        """The number of a prompt's leading full blocks that are cached."""
         for count, block in enumerate(hashes):
             if block not in self._held and block not in self._idle:
                 return count
         return len(hashes)
 
     def acquire(self, hashes: Sequence[int], private: int) -> bool:
-        """Take shared blocks and ``private`` others; takes nothing and returns False where they don't fit."""
+        """Takes shared blocks and ``private`` others; takes nothing and returns False if they do not fit."""
         added = sum(block not in self._held for block in hashes) + private
         if self.used + added > self.total:
             return False
@@ -47,7 +47,7 @@ class BlockPool:
         return True
 
     def release(self, hashes: Sequence[int], private: int) -> None:
-        """Give back what ``acquire`` took; shared blocks stay cached until their room is needed."""
+        """Returns what ``acquire`` took; shared blocks stay cached until their space is needed."""
         self._private -= private
         for block in reversed(hashes):  # the end of a prefix is evicted before its beginning
             if self._held[block] > 1:

@@ -1,21 +1,14 @@
-"""Drives the simulated engine in real time and hands its tokens to the requests that wait for them."""
+"""Drives the simulated engine in real time and delivers its tokens to the waiting requests."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from sidecar.demo.engine import Engine
-from sidecar.demo.generation import (
-    FinishReason,
-    Fork,
-    Generation,
-    Load,
-    Prompt,
-    Sampling,
-    StepReport,
-)
+from sidecar.demo.generation import FinishReason, Generation, Prompt, Sampling
+from sidecar.demo.metrics_page import MetricsPage
 
 
 class BrokenOff(Exception):
@@ -24,7 +17,7 @@ class BrokenOff(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New tokens of one choice, and why it ended if it has."""
+    """New tokens of one choice, and its finish reason if it has finished."""
 
     index: int
     tokens: int
@@ -32,10 +25,7 @@ class Delta:
 
 
 class Mailbox:
-    """What the engine has for one request; a slow reader finds several steps merged, as in vLLM.
-
-    So memory is bounded by the number of choices, however slow the client.
-    """
+    """Tokens for one request; a slow reader gets several steps merged, as in vLLM, so memory is bounded."""
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[int, FinishReason | None]] = {}
@@ -48,12 +38,12 @@ class Mailbox:
         self._ready.set()
 
     def break_off(self) -> None:
-        """Nothing more will come."""
+        """No more tokens will come."""
         self._broken_off = True
         self._ready.set()
 
     async def take(self) -> list[Delta]:
-        """Wait for new tokens and take all there are; raises ``BrokenOff`` after a restart."""
+        """Waits for new tokens and takes them all; raises ``BrokenOff`` after a restart."""
         await self._ready.wait()
         if self._broken_off:
             raise BrokenOff
@@ -63,35 +53,23 @@ class Mailbox:
 
 
 class EngineDriver:
-    """Runs an engine as a task, from ``start`` to ``stop``.
+    """Runs an engine as a task from ``start`` to ``stop`` and records its steps on ``page``."""
 
-    ``on_step`` and ``on_abort`` get what the metrics page records, with the load after it.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        speed: float,
-        on_step: Callable[[StepReport, Load], None],
-        on_abort: Callable[[Load], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, engine: Engine, page: MetricsPage, *, speed: float) -> None:
         self._engine = engine
+        self._page = page
         self._speed = speed
-        self._on_step = on_step
-        self._on_abort = on_abort
-        self._clock = clock
+        self._clock = time.monotonic
         self._work = asyncio.Event()
         self._mailboxes: set[Mailbox] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to step; needs a running loop."""
+        """Starts stepping; needs a running loop."""
         self._task = asyncio.create_task(self._run(), name="simulated engine")
 
     async def stop(self) -> None:
-        """Stop stepping and break off every request in flight."""
+        """Stops stepping and breaks off every request in flight."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -99,14 +77,13 @@ class EngineDriver:
             self._task = None
 
     def submit(self, prompts: Sequence[Prompt], sampling: Sampling, n: int) -> tuple[Mailbox, list[Generation]]:
-        """Queue ``n`` choices for every prompt; choice i of prompt p has the index p * n + i."""
+        """Queues ``n`` choices for every prompt; choice i of prompt p has the index p * n + i."""
         now = self._clock()
         mailbox = Mailbox()
         generations: list[Generation] = []
         for number, prompt in enumerate(prompts):
-            fork = Fork(n=n, open=n)
             generations.extend(
-                self._engine.submit(prompt, sampling, fork, index=number * n + choice, sink=mailbox, now=now)
+                self._engine.submit(prompt, sampling, index=number * n + choice, sink=mailbox, now=now)
                 for choice in range(n)
             )
         self._mailboxes.add(mailbox)
@@ -114,14 +91,13 @@ class EngineDriver:
         return mailbox, generations
 
     def close(self, mailbox: Mailbox, generations: Sequence[Generation]) -> None:
-        """The request is over; what has not finished is aborted."""
+        """Ends the request; aborts what has not finished."""
         self._mailboxes.discard(mailbox)
         if self._task is None:
-            return  # a stopped engine counts nothing any more
+            return  # a stopped engine counts nothing
         for generation in generations:
-            finished = self._engine.abort(generation, self._clock())
-            if finished is not None:
-                self._on_abort(self._engine.load)
+            if self._engine.abort(generation, self._clock()) is not None:
+                self._page.record_load(self._engine.load)
 
     async def _run(self) -> None:
         try:
@@ -146,6 +122,6 @@ class EngineDriver:
             deadline = max(deadline, now - step) + step
             await asyncio.sleep(max(0.0, deadline - now))
             report = self._engine.complete(self._clock())
-            self._on_step(report, self._engine.load)
+            self._page.record_step(report, self._engine.load)
             for generation, tokens in report.outputs:
                 generation.sink.put(generation.index, tokens, generation.finished)

@@ -8,7 +8,6 @@ from sidecar.demo.blocks import BlockPool
 from sidecar.demo.generation import (
     FinishedGeneration,
     FinishReason,
-    Fork,
     Generation,
     Load,
     Prompt,
@@ -20,11 +19,11 @@ from sidecar.demo.options import SimulatorOptions
 
 
 class Engine:
-    """Schedules and advances generations; whoever drives it calls ``schedule``, waits, and calls ``complete``.
+    """Schedules and advances generations; its driver calls ``schedule``, waits, and calls ``complete``.
 
     As in vLLM: a generation's first token comes with the end of its prompt; after it, each step verifies K
     draft tokens and yields those accepted and one more. What exceeds ``max_tokens`` is cut off but counts as
-    accepted. Where the KV cache is full the youngest running request is preempted and computed anew later.
+    accepted. When the KV cache is full, the youngest running request is preempted and recomputed later.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -32,7 +31,7 @@ class Engine:
         self._pool = BlockPool(options.num_gpu_blocks)
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
-        self._planned: list[tuple[Generation, int]] = []  # and how many of its tokens this step computes
+        self._planned: list[tuple[Generation, int]] = []  # with how many of its tokens this step computes
         self._report = StepReport()
         self._submitted = 0
 
@@ -41,10 +40,8 @@ class Engine:
         """The gauges as they stand."""
         return Load(len(self._running), len(self._waiting), self._pool.usage)
 
-    def submit(
-        self, prompt: Prompt, sampling: Sampling, fork: Fork, *, index: int, sink: Sink, now: float
-    ) -> Generation:
-        """Queue one choice; its tokens go to ``sink`` from a later ``complete`` on."""
+    def submit(self, prompt: Prompt, sampling: Sampling, *, index: int, sink: Sink, now: float) -> Generation:
+        """Queues one choice; ``outputs`` of later steps hold its tokens."""
         options = self._options
         draws = options.seed * 1_000_003 + self._submitted
         self._submitted += 1
@@ -53,7 +50,6 @@ class Engine:
         generation = Generation(
             prompt=prompt,
             sampling=sampling,
-            fork=fork,
             index=index,
             sink=sink,
             random=Random(draws),
@@ -66,7 +62,7 @@ class Engine:
         return generation
 
     def abort(self, generation: Generation, now: float) -> FinishedGeneration | None:
-        """Stop a generation whose client went away; None if it had ended before."""
+        """Stops a generation whose client disconnected; None if it had already finished."""
         if generation.finished is not None:
             return None
         if generation in self._running:
@@ -76,7 +72,7 @@ class Engine:
         return self._finish(generation, FinishReason.ABORT, now)
 
     def schedule(self, now: float) -> float | None:
-        """Plan the next step and return how many seconds it takes; None where there is nothing to do."""
+        """Plans the next step and returns its duration in seconds; None if there is nothing to do."""
         self._planned = []
         budget = self._options.max_num_batched_tokens
         preempted = False
@@ -99,7 +95,7 @@ class Engine:
         return self._duration()
 
     def complete(self, now: float) -> StepReport:
-        """End the planned step: draw what was accepted, finish what is done, and report all of it."""
+        """Ends the planned step: draws accepted tokens, finishes what is done, and reports all of it."""
         report, self._report = self._report, StepReport()
         report.accepted_per_position = [0] * self._options.num_speculative_tokens
         for generation, tokens in self._planned:
@@ -118,9 +114,9 @@ class Engine:
         return report
 
     def _make_room(self, generation: Generation, tokens: int) -> tuple[bool, bool]:
-        """Blocks for ``tokens`` more; whether they fit, and whether someone was preempted for them."""
+        """Blocks for ``tokens`` more; whether they fit, and whether a request was preempted for them."""
         if generation.prefilling:
-            return True, False  # admission took the blocks of all there is to compute
+            return True, False  # admission took all the blocks it needs
         wanted = self._blocks(generation.computed_tokens + tokens)
         preempted = False
         while (missing := wanted - generation.shared_blocks - generation.private_blocks) > 0:
@@ -175,7 +171,7 @@ class Engine:
         )
 
     def _verify(self, generation: Generation, report: StepReport) -> int:
-        """One verification step: how many draft tokens were accepted (0 to K)."""
+        """One verification step: the number of accepted draft tokens (0 to K)."""
         positions = self._options.num_speculative_tokens
         if not positions:
             return 0
@@ -190,7 +186,7 @@ class Engine:
         return accepted
 
     def _emit(self, generation: Generation, sampled: int, report: StepReport, now: float) -> None:
-        """Hand on the sampled tokens up to the first that ends the generation."""
+        """Outputs the sampled tokens up to the first that ends the generation."""
         reason = None
         kept = 0
         while kept < sampled and reason is None:
@@ -219,25 +215,15 @@ class Engine:
     def _finish(self, generation: Generation, reason: FinishReason, now: float) -> FinishedGeneration:
         self._free(generation)
         generation.finished = reason
-        fork = generation.fork
-        fork.open -= 1
-        fork.longest = max(fork.longest, generation.output_tokens)
         scheduled = now if generation.scheduled is None else generation.scheduled
         first = now if generation.first_token is None else generation.first_token
         return FinishedGeneration(
             reason=reason,
-            prompt_tokens=generation.prompt.tokens,
             generation_tokens=generation.output_tokens,
-            max_tokens=generation.sampling.max_tokens,
-            computed_prompt_tokens=generation.prompt.tokens - generation.cached_tokens,
             preemptions=generation.preemptions,
             e2e=now - generation.arrival,
             queue=scheduled - generation.arrival,
-            prefill=first - scheduled,
-            inference=now - scheduled,
             decode=now - first,
-            fork_n=None if fork.open else fork.n,
-            fork_longest=fork.longest,
         )
 
     def _free(self, generation: Generation) -> None:

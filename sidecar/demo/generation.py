@@ -1,4 +1,4 @@
-"""One sequence that the simulated engine generates, and what is reported about engine steps."""
+"""One sequence that the simulated engine generates, and what an engine step reports."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,7 +26,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What of the request steers generation; ``temperature`` is the effective one."""
+    """The request's parameters that steer generation; ``temperature`` is the effective one."""
 
     temperature: float
     max_tokens: int
@@ -34,19 +34,10 @@ class Sampling:
 
 
 class Sink(Protocol):
-    """Where a sequence's tokens go."""
+    """Receives a sequence's tokens."""
 
     def put(self, index: int, tokens: int, reason: FinishReason | None) -> None:
         """``tokens`` new ones for choice ``index``; ``reason`` with the last of them. Never blocks or raises."""
-
-
-@dataclass(slots=True)
-class Fork:
-    """The choices that one prompt was forked into (``n``): some histograms observe them once, when all ended."""
-
-    n: int
-    open: int
-    longest: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +46,6 @@ class Generation:
 
     prompt: Prompt
     sampling: Sampling
-    fork: Fork
     index: int
     sink: Sink
     random: Random
@@ -67,7 +57,7 @@ class Generation:
     last_token: float = 0.0
     output_tokens: int = 0
     computed_tokens: int = 0
-    cached_tokens: int = 0  # prompt tokens that the prefix cache spared at first admission
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     shared_blocks: int = 0
     private_blocks: int = 0
     prefilling: bool = True  # the prompt, or after a preemption everything so far, is not computed yet
@@ -85,31 +75,19 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class FinishedGeneration:
-    """What vLLM's per-request histograms observe at the end of one choice; times in seconds.
-
-    ``fork_n`` and ``fork_longest`` are set with the last choice of a prompt only.
-    """
+    """What vLLM's per-request histograms observe at the end of one choice; times in seconds."""
 
     reason: FinishReason
-    prompt_tokens: int
     generation_tokens: int
-    max_tokens: int
-    computed_prompt_tokens: int
     preemptions: int
     e2e: float
     queue: float
-    prefill: float
-    inference: float
     decode: float
-    fork_n: int | None
-    fork_longest: int
 
     @property
     def time_per_output_token(self) -> float:
-        """Decode seconds a token after the first; 0 for a request of one token, as vLLM has it."""
-        if self.generation_tokens <= 1:
-            return 0.0
-        return self.decode / (self.generation_tokens - 1)
+        """Decode seconds per token after the first; 0 for a request of one token, as in vLLM."""
+        return self.decode / (self.generation_tokens - 1) if self.generation_tokens > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +114,4 @@ class StepReport:
     first_token_seconds: list[float] = field(default_factory=list)
     inter_token_seconds: list[float] = field(default_factory=list)
     finished: list[FinishedGeneration] = field(default_factory=list)
-    outputs: list[tuple[Generation, int]] = field(default_factory=list)  # and its new tokens
+    outputs: list[tuple[Generation, int]] = field(default_factory=list)  # with the number of new tokens

@@ -1,4 +1,4 @@
-"""What a client asks of the simulated vLLM: bodies of chat and text completions, checked as vLLM checks them."""
+"""Request bodies of chat and text completions, validated as vLLM validates them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from sidecar.demo.blocks import block_hashes
 from sidecar.demo.generation import Prompt, Sampling
 from sidecar.demo.options import SimulatorOptions
 
-BYTES_PER_TOKEN = 4  # a rough tokenizer: equal beginnings of text are equal tokens
-TEMPLATE = b"<|start|>%s<|end|>\n"  # what a chat template puts around each message's role
+_BYTES_PER_TOKEN = 4  # a rough tokenizer: equal prefixes of text are equal tokens
+_TEMPLATE = b"<|start|>%s<|end|>\n"  # the chat template around each message's role
 
 
 class BadRequest(Exception):
-    """The request is answered with an OpenAI error body."""
+    """A request answered with an OpenAI error body."""
 
     def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -25,15 +25,13 @@ class BadRequest(Exception):
         self.kind = "NotFoundError" if status == 404 else "BadRequestError"
 
 
-class StreamOptions(msgspec.Struct):
-    """``stream_options`` of a request."""
-
+class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class Body(msgspec.Struct):
-    """The fields of a completion request that matter here; all others are ignored, as they may be any."""
+class _Body(msgspec.Struct):
+    """The fields of a completion request that matter here; others are ignored."""
 
     model: str | None = None
     messages: list[Any] | None = None
@@ -43,16 +41,16 @@ class Body(msgspec.Struct):
     temperature: float | None = None
     n: int | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: _StreamOptions | None = None
     ignore_eos: bool | None = None
 
 
-_decode_body = msgspec.json.Decoder(Body).decode
+_decode_body = msgspec.json.Decoder(_Body).decode
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """A request that can be run. ``choices`` is ``n`` times the number of prompts."""
+    """A valid request. ``choices`` is ``n`` times the number of prompts."""
 
     prompts: tuple[Prompt, ...]
     sampling: Sampling
@@ -63,17 +61,17 @@ class InferenceRequest:
 
     @property
     def choices(self) -> int:
-        """How many completions it asks for."""
+        """The number of completions."""
         return self.n * len(self.prompts)
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts together; ``n`` does not multiply them."""
+        """The sum over prompts, each counted once whatever ``n``."""
         return sum(prompt.tokens for prompt in self.prompts)
 
 
 def parse_request(raw: bytes, *, chat: bool, options: SimulatorOptions) -> InferenceRequest:
-    """Raises ``BadRequest`` with vLLM's words where they are known, and never with text of the request."""
+    """Raises ``BadRequest`` with vLLM's message if it is known, and never with text of the request."""
     try:
         body = _decode_body(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -100,11 +98,11 @@ def parse_request(raw: bytes, *, chat: bool, options: SimulatorOptions) -> Infer
     return request
 
 
-def _asked(body: Body, option: str) -> bool:
+def _asked(body: _Body, option: str) -> bool:
     return body.stream_options is not None and bool(getattr(body.stream_options, option))
 
 
-def _sampling(body: Body, prompt_tokens: int, *, chat: bool, options: SimulatorOptions) -> Sampling:
+def _sampling(body: _Body, prompt_tokens: int, *, chat: bool, options: SimulatorOptions) -> Sampling:
     temperature = options.default_temperature if body.temperature is None else body.temperature
     if temperature < 0:
         raise _out_of_range("temperature", "non-negative", temperature)
@@ -124,7 +122,7 @@ def _sampling(body: Body, prompt_tokens: int, *, chat: bool, options: SimulatorO
     return Sampling(temperature, min(asked, room), bool(body.ignore_eos))
 
 
-def _checked_n(body: Body, temperature: float) -> int:
+def _checked_n(body: _Body, temperature: float) -> int:
     n = 1 if body.n is None else body.n
     if n < 1:
         raise _out_of_range("n", "at least 1", n)
@@ -147,7 +145,7 @@ def _chat_tokens(messages: list[Any] | None) -> Iterable[object]:
         content = message.get("content")
         # Content in parts (text, images) counts as the JSON it is.
         encoded = content.encode() if isinstance(content, str) else msgspec.json.encode(content)
-        text += TEMPLATE % message["role"].encode() + encoded
+        text += _TEMPLATE % message["role"].encode() + encoded
     return _text_tokens(text)
 
 
@@ -166,10 +164,10 @@ def _prompt_tokens(prompt: Any) -> list[Sequence[object]]:
 
 
 def _text_tokens(text: bytes) -> Sequence[object]:
-    return [text[start : start + BYTES_PER_TOKEN] for start in range(0, max(len(text), 1), BYTES_PER_TOKEN)]
+    return [text[start : start + _BYTES_PER_TOKEN] for start in range(0, max(len(text), 1), _BYTES_PER_TOKEN)]
 
 
 def _prompt(tokens: Iterable[object], options: SimulatorOptions) -> Prompt:
     listed = list(tokens)
-    # A prompt that is too long is refused later, so its end needs no hashes.
+    # A prompt that is too long is refused later, so its tail needs no hashes.
     return Prompt(len(listed), block_hashes(listed[: options.max_model_len], options.block_size))

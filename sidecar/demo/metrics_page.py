@@ -1,143 +1,176 @@
-"""The simulated vLLM's ``/metrics``: what it counts, and how it is served."""
+"""The simulated vLLM's ``/metrics``: those families of vLLM 0.32 that the sidecar reads, as the real page has them."""
 
 import gzip
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector
-from prometheus_client.exposition import (
-    CONTENT_TYPE_LATEST,
-    choose_encoder,
-    generate_latest,
-    gzip_accepted,
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest, gzip_accepted
+
+from sidecar.demo.generation import FinishedGeneration, FinishReason, Load, StepReport
+from sidecar.demo.options import SimulatorOptions
+
+_REQUEST: Final = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_TOKEN: Final = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+_FIRST_TOKEN: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 
-from sidecar.demo.families import FamilySpec, cache_config_labels, family_specs
-from sidecar.demo.generation import FinishedGeneration, FinishReason, Load, StepReport
-from sidecar.demo.instruments import Distribution, SimulatedProcess, Values
-from sidecar.demo.options import SimulatorOptions
+
+class _Labelled(NamedTuple):
+    help: str
+    label: str
+    values: tuple[str, ...]
+
+
+_SPECULATION: Final = {
+    "spec_decode_num_drafts": "Number of spec decoding drafts.",
+    "spec_decode_num_draft_tokens": "Number of draft tokens.",
+    "spec_decode_num_accepted_tokens": "Number of accepted tokens.",
+}
+_GAUGES: Final[dict[str, str | _Labelled]] = {
+    "num_requests_running": "Number of requests in model execution batches.",
+    "num_requests_waiting": "Number of requests waiting to be processed.",
+    "num_requests_waiting_by_reason": _Labelled(
+        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; "
+        "'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). "
+        "Sum of all reasons equals vllm:num_requests_waiting.",
+        "reason",
+        ("capacity", "deferred"),
+    ),
+    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage.",
+}
+_COUNTERS: Final[dict[str, str | _Labelled]] = {
+    "prefix_cache_queries": "Prefix cache queries, in terms of number of queried tokens.",
+    "prefix_cache_hits": "Prefix cache hits, in terms of number of cached tokens.",
+    "num_preemptions": "Cumulative number of preemption from the engine.",
+    "prompt_tokens": "Number of prefill tokens processed.",
+    "generation_tokens": "Number of generation tokens processed.",
+    "request_success": _Labelled(
+        "Count of successfully processed requests.", "finished_reason", tuple(map(str, FinishReason))
+    ),
+}
+_HISTOGRAMS: Final = {
+    "iteration_tokens_total": (
+        "Histogram of number of tokens per engine_step.",
+        (1.0, *(float(2**power) for power in range(3, 15))),
+    ),
+    "time_to_first_token_seconds": ("Histogram of time to first token in seconds.", _FIRST_TOKEN),
+    "inter_token_latency_seconds": ("Histogram of inter-token latency in seconds.", _TOKEN),
+    "request_time_per_output_token_seconds": ("Histogram of time_per_output_token_seconds per request.", _TOKEN),
+    "e2e_request_latency_seconds": ("Histogram of e2e request latency in seconds.", _REQUEST),
+    "request_queue_time_seconds": ("Histogram of time spent in WAITING phase for request.", _REQUEST),
+    "request_num_preemptions": (
+        "Histogram of the number of times a request was preempted.",
+        (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0),
+    ),
+}
+
+
+_Kind = TypeVar("_Kind", Counter, Gauge)
 
 
 class MetricsPage:
-    """All families of one simulated server in a registry of its own, from its start at ``started`` (Unix seconds).
-
-    The order of collectors, and so of the page, is the real one's.
-    """
+    """One simulated server's families, in a registry of its own, from its start at ``started`` (Unix seconds)."""
 
     def __init__(self, options: SimulatorOptions, *, started: float) -> None:
-        self._options = options
-        self.started = started
         self.registry = CollectorRegistry()
-        GCCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
-        self.process = SimulatedProcess(started)
-        self.registry.register(self.process)
-        self._values: dict[str, Values] = {}
-        self._distributions: dict[str, Distribution] = {}
-        for spec in family_specs(options):
-            self._add(spec, started)
-        info = Values(
-            FamilySpec("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig"),
-            cache_config_labels(options),
-            started,
+        self._labels = {"model_name": options.model_name, "engine": options.engine}
+        self._positions = options.num_speculative_tokens
+        text = "Start time of the process since unix epoch in seconds."
+        Gauge("process_start_time_seconds", text, registry=self.registry).set(started)
+        self._counters: dict[tuple[str, str], Counter] = {}  # by name and value of the label of their own
+        self._gauges: dict[tuple[str, str], Gauge] = {}
+        if self._positions:
+            numbers = tuple(map(str, range(self._positions)))
+            per_position = _Labelled("Accepted tokens per draft position.", "position", numbers)
+            for name, family in (_SPECULATION | {"spec_decode_num_accepted_tokens_per_pos": per_position}).items():
+                self._counters |= self._family(Counter, name, family)
+        for name, gauge in _GAUGES.items():
+            self._gauges |= self._family(Gauge, name, gauge)
+        for name, counter in _COUNTERS.items():
+            self._counters |= self._family(Counter, name, counter)
+        self._observers = {
+            name: Histogram(f"vllm:{name}", text, self._labels, buckets=edges, registry=self.registry)
+            .labels(**self._labels)
+            .observe
+            for name, (text, edges) in _HISTOGRAMS.items()
+        }
+        cache = {
+            "block_size": str(options.block_size),
+            "engine": options.engine,
+            "kv_cache_size_tokens": str(options.num_gpu_blocks * options.block_size),
+            "num_gpu_blocks": str(options.num_gpu_blocks),
+        }
+        info = Gauge(
+            "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", cache, registry=self.registry
         )
-        info.values[None] = 1.0
-        self.registry.register(info)
-        self._values["vllm:engine_sleep_state"].values["awake"] = 1.0
+        info.labels(**cache).set(1)
 
-    def _add(self, spec: FamilySpec, started: float) -> None:
-        labels = {"model_name": self._options.model_name}
-        if spec.engine_label:
-            labels["engine"] = self._options.engine
-        if spec.kind == "histogram":
-            distribution = Distribution(spec, labels, started)
-            self._distributions[spec.name.removeprefix("vllm:")] = distribution
-            self.registry.register(distribution)
-        else:
-            values = Values(spec, labels, started)
-            self._values[spec.name] = values
-            self.registry.register(values)
-
-    def value(self, name: str, label: str | None = None) -> float:
-        """A counter's or gauge's value; ``name`` without ``vllm:`` and ``_total``. Raises KeyError."""
-        return self._values[f"vllm:{name}"].values[label]
+    def _family(self, kind: type[_Kind], name: str, family: str | _Labelled) -> dict[tuple[str, str], _Kind]:
+        """Registers a counter or gauge; returns its children by name and label value."""
+        if isinstance(family, str):
+            made = kind(f"vllm:{name}", family, self._labels, registry=self.registry)
+            return {(name, ""): made.labels(**self._labels)}
+        made = kind(f"vllm:{name}", family.help, (*self._labels, family.label), registry=self.registry)
+        return {(name, value): made.labels(**self._labels, **{family.label: value}) for value in family.values}
 
     def record_step(self, report: StepReport, load: Load) -> None:
-        """Count one engine step."""
+        """Counts one engine step."""
         self._increase("prompt_tokens", report.prompt_tokens)
-        computed = report.prompt_tokens - report.cached_prompt_tokens
-        self._increase("prompt_tokens_by_source", computed, "local_compute")
-        self._increase("prompt_tokens_by_source", report.cached_prompt_tokens, "local_cache_hit")
-        self._increase("prompt_tokens_cached", report.cached_prompt_tokens)
-        self._increase("prompt_tokens_cached_by_source", report.prefix_hits, "device")
         self._increase("prefix_cache_queries", report.prefix_queries)
         self._increase("prefix_cache_hits", report.prefix_hits)
         self._increase("generation_tokens", report.generation_tokens)
         self._increase("num_preemptions", report.preemptions)
-        self._record_speculation(report)
+        if self._positions:
+            self._increase("spec_decode_num_drafts", report.drafts)
+            self._increase("spec_decode_num_draft_tokens", report.drafts * self._positions)
+            self._increase("spec_decode_num_accepted_tokens", sum(report.accepted_per_position))
+            for position, accepted in enumerate(report.accepted_per_position):
+                self._increase("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))
         # From vLLM 0.25.1 on: the prompt tokens computed, not those cached, and the generated ones.
-        self._observe("iteration_tokens_total", computed + report.generation_tokens)
+        computed = report.prompt_tokens - report.cached_prompt_tokens
+        self._observers["iteration_tokens_total"](computed + report.generation_tokens)
         for seconds in report.first_token_seconds:
-            self._observe("time_to_first_token_seconds", seconds)
+            self._observers["time_to_first_token_seconds"](seconds)
         for seconds in report.inter_token_seconds:
-            self._observe("inter_token_latency_seconds", seconds)
+            self._observers["inter_token_latency_seconds"](seconds)
         for finished in report.finished:
             self._record_finished(finished)
-        self._record_load(load)
+        self.record_load(load)
 
-    def record_abort(self, load: Load) -> None:
-        """A client gave a generation up: it leaves the load and no other trace.
-
-        vLLM 0.32 does not count it under ``request_success{finished_reason="abort"}`` (seen on the real one).
-        """
-        self._record_load(load)
-
-    def _record_speculation(self, report: StepReport) -> None:
-        positions = self._options.num_speculative_tokens
-        if not positions:
-            return
-        self._increase("spec_decode_num_drafts", report.drafts)
-        self._increase("spec_decode_num_draft_tokens", report.drafts * positions)
-        self._increase("spec_decode_num_accepted_tokens", sum(report.accepted_per_position))
-        for position, accepted in enumerate(report.accepted_per_position):
-            self._increase("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))
+    def record_load(self, load: Load) -> None:
+        """Sets the gauges. An aborted request changes nothing else: vLLM 0.32 does not count it either."""
+        self._gauges["num_requests_running", ""].set(load.running)
+        self._gauges["num_requests_waiting", ""].set(load.waiting)
+        self._gauges["num_requests_waiting_by_reason", "capacity"].set(load.waiting)
+        self._gauges["kv_cache_usage_perc", ""].set(load.kv_usage)
 
     def _record_finished(self, finished: FinishedGeneration) -> None:
         self._increase("request_success", 1, finished.reason)
-        self._observe("request_prompt_tokens", finished.prompt_tokens)
-        self._observe("request_generation_tokens", finished.generation_tokens)
-        self._observe("request_params_max_tokens", finished.max_tokens)
-        if finished.fork_n is not None:
-            self._observe("request_params_n", finished.fork_n)
-            self._observe("request_max_num_generation_tokens", finished.fork_longest)
-        self._observe("request_time_per_output_token_seconds", finished.time_per_output_token)
-        self._observe("e2e_request_latency_seconds", finished.e2e)
-        self._observe("request_queue_time_seconds", finished.queue)
-        self._observe("request_inference_time_seconds", finished.inference)
-        self._observe("request_prefill_time_seconds", finished.prefill)
-        self._observe("request_decode_time_seconds", finished.decode)
-        self._observe("request_num_preemptions", finished.preemptions)
-        self._observe("request_prefill_kv_computed_tokens", finished.computed_prompt_tokens)
+        self._observers["request_time_per_output_token_seconds"](finished.time_per_output_token)
+        self._observers["e2e_request_latency_seconds"](finished.e2e)
+        self._observers["request_queue_time_seconds"](finished.queue)
+        self._observers["request_num_preemptions"](finished.preemptions)
 
-    def _record_load(self, load: Load) -> None:
-        self._values["vllm:num_requests_running"].values[None] = load.running
-        self._values["vllm:num_requests_waiting"].values[None] = load.waiting
-        self._values["vllm:num_requests_waiting_by_reason"].values["capacity"] = load.waiting
-        self._values["vllm:kv_cache_usage_perc"].values[None] = load.kv_usage
-
-    def _increase(self, name: str, by: float, label: FinishReason | str | None = None) -> None:
-        self._values[f"vllm:{name}"].values[label] += by
-
-    def _observe(self, name: str, number: float) -> None:
-        self._distributions[name].observe(number)
+    def _increase(self, name: str, by: float, label: str = "") -> None:
+        self._counters[name, label].inc(by)
 
     def render(self) -> tuple[bytes, dict[str, str]]:
-        """``GET /metrics``: always the whole page as text; vLLM's route looks at no header and no query."""
+        """``GET /metrics``: always the whole page as text; vLLM's route ignores headers and query."""
         return generate_latest(self.registry), {"Content-Type": CONTENT_TYPE_LATEST}
 
     def render_mounted(self, query: str, accept: str, accept_encoding: str) -> tuple[bytes, dict[str, str]]:
-        """``GET /metrics/``: what prometheus_client's ASGI app makes of the query and the headers.
+        """``GET /metrics/``: as prometheus_client's ASGI app renders it.
 
-        ``name[]`` restricts the page to samples of that name; OpenMetrics and gzip go by the headers.
+        ``name[]`` restricts the page to samples of that name; headers choose OpenMetrics and gzip.
         """
         encoder, content_type = choose_encoder(accept)
         names = parse_qs(query).get("name[]")

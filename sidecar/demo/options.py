@@ -1,4 +1,4 @@
-"""Everything about the simulated vLLM that can be set."""
+"""Options of the simulated vLLM."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from sidecar.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class SimulatorOptions:
-    """How the simulated vLLM behaves; the defaults are a small model with one draft model.
+    """How the simulated vLLM behaves; the defaults are a small model with a draft model.
 
     Raises:
         SettingsError: a value is outside its range, or one full-length request would not fit the KV cache.
@@ -16,16 +16,16 @@ class SimulatorOptions:
     model_name: str = "demo"  # the only name that requests may ask for
     engine: str = "0"  # the value of the `engine` label
     seed: int = 0  # equal seeds and an equal order of requests give equal tokens
-    speed: float = 1.0  # engine steps run this many times faster; above about 10 the event loop is the limit
+    speed: float = 1.0  # factor on engine speed; above about 10 the event loop is the limit
 
-    num_speculative_tokens: int = 3  # draft tokens a verification step; 0: no speculation at all
+    num_speculative_tokens: int = 3  # draft tokens a verification step; 0: no speculation
     exact: bool = True  # as --per-request-spec-decode-metrics summary
     force_include_usage: bool = True  # as --enable-force-include-usage
-    default_temperature: float = 1.0  # for requests that name none, as the model's generation_config has it
+    default_temperature: float = 1.0  # for requests without one, as in the model's generation_config
     cold_acceptance: float = 0.95  # accepted / drafted at temperature 0 (0-1)
     hot_acceptance: float = 0.35  # the same from hot_temperature on (0-1); linear between the two
     hot_temperature: float = 1.2  # with these defaults acceptance crosses 0.5 at temperature 0.9
-    mean_tokens_to_eos: int = 200  # tokens after which a request without ignore_eos stops by itself, on average
+    mean_tokens_to_eos: int = 200  # mean length of a request without ignore_eos
 
     max_num_seqs: int = 16  # requests that run at once
     max_num_batched_tokens: int = 2048  # prompt and generated tokens computed in one step, at most
@@ -33,7 +33,7 @@ class SimulatorOptions:
     block_size: int = 16  # tokens a KV-cache block
     num_gpu_blocks: int = 4096  # KV-cache blocks
 
-    step_seconds: float = 0.014  # one engine step with nothing in it
+    step_seconds: float = 0.014  # an empty engine step
     step_seconds_per_request: float = 0.0002  # added for every running request
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
 
@@ -41,27 +41,10 @@ class SimulatorOptions:
     max_choices: int = 128  # n times the number of prompts; more is answered 400
 
     def __post_init__(self) -> None:
-        faults = [
-            f"{name}: must be above 0"
-            for name in (
-                "speed",
-                "hot_temperature",
-                "mean_tokens_to_eos",
-                "max_num_seqs",
-                "max_num_batched_tokens",
-                "max_model_len",
-                "block_size",
-                "max_body_bytes",
-                "max_choices",
-                "step_seconds",
-            )
-            if getattr(self, name) <= 0
-        ]
-        faults += [
-            f"{name}: must be from 0 to 1"
-            for name in ("cold_acceptance", "hot_acceptance")
-            if not 0 <= getattr(self, name) <= 1
-        ]
+        above_0 = ("speed", "hot_temperature", "mean_tokens_to_eos", "max_num_seqs", "max_model_len", "block_size")
+        faults = [f"{name}: must be above 0" for name in above_0 if getattr(self, name) <= 0]
+        shares = ("cold_acceptance", "hot_acceptance")
+        faults += [f"{name}: must be from 0 to 1" for name in shares if not 0 <= getattr(self, name) <= 1]
         if self.num_speculative_tokens < 0:
             faults.append("num_speculative_tokens: must be 0 or more")
         if self.max_num_batched_tokens < self.max_num_seqs * (self.num_speculative_tokens + 1):

@@ -3,8 +3,7 @@
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,29 +11,25 @@ from sidecar.demo.driver import Delta
 from sidecar.demo.generation import FinishReason, Generation
 from sidecar.demo.inference_requests import BadRequest, InferenceRequest
 
-FINGERPRINT = "vllm-0.32.0-5df78fb7"
-WORDS = "draft token verify accept reject sample cache block batch queue prompt step "
-_WORD_LIST = WORDS.split(" ")[:-1]
+_FINGERPRINT: Final = "vllm-0.32.0-5df78fb7"
+_WORDS: Final = ("draft", "token", "verify", "accept", "reject", "sample", "cache", "block", "batch", "queue")
 
-encode = msgspec.json.encode
+_encode = msgspec.json.encode
 
 
 def filler(start: int, tokens: int) -> str:
     """Text for ``tokens`` tokens from token number ``start`` on: one word each."""
-    size = len(_WORD_LIST)
-    return "".join(f"{_WORD_LIST[(start + offset) % size]} " for offset in range(tokens))
+    return "".join(f"{_WORDS[(start + offset) % len(_WORDS)]} " for offset in range(tokens))
 
 
 def error_body(error: BadRequest, model: str) -> bytes:
-    """An OpenAI error object. The known name of an unknown model is part of vLLM's message."""
-    message = error.message
-    if error.status == 404:
-        message = f"{message} Valid aliases: {model}."
-    return encode({"error": {"message": message, "type": error.kind, "param": error.param, "code": error.status}})
+    """An OpenAI error object; vLLM's message for an unknown model names the known one."""
+    message = f"{error.message} Valid aliases: {model}." if error.status == 404 else error.message
+    return _encode({"error": {"message": message, "type": error.kind, "param": error.param, "code": error.status}})
 
 
-def speculative_decoding(generations: Sequence[Generation]) -> dict[str, Any] | None:
-    """What vLLM says of a request of one choice; None for several choices and where nothing was drafted."""
+def _speculative_decoding(generations: Sequence[Generation]) -> dict[str, Any] | None:
+    """VLLM's per-request acceptance; None for several choices and if nothing was drafted."""
     if len(generations) != 1 or not generations[0].drafts:
         return None
     generation = generations[0]
@@ -51,145 +46,98 @@ def speculative_decoding(generations: Sequence[Generation]) -> dict[str, Any] | 
 
 
 def _usage(prompt: int, completion: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + completion,
-        "completion_tokens": completion,
-    }
+    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
 
 
-@dataclass(slots=True)
+def _sse(body: dict[str, Any]) -> bytes:
+    return b"data: " + _encode(body) + b"\n\n"
+
+
 class Reply:
-    """Builds what one request is answered with; ``exact``: with vLLM's per-request acceptance."""
+    """Builds the response to one request; ``exact``: with vLLM's per-request acceptance."""
 
-    request: InferenceRequest
-    model: str
-    chat: bool
-    exact: bool
-    id: str = ""
-    created: int = 0
-    _sent: dict[int, int] = field(default_factory=dict)  # choice -> tokens streamed so far
-
-    def __post_init__(self) -> None:
-        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(8)}"
-        self.created = int(time.time())
+    def __init__(self, request: InferenceRequest, model: str, *, chat: bool, exact: bool) -> None:
+        self._request = request
+        self._chat = chat
+        self._exact = exact
+        self._head: dict[str, Any] = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(8)}",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._event_head = self._head | ({"object": "chat.completion.chunk"} if chat else {})
+        self._sent: dict[int, int] = {}  # choice -> tokens streamed so far
 
     def whole(self, generations: Sequence[Generation]) -> bytes:
         """The body of a reply that is not streamed; every generation has finished."""
-        usage = _usage(self.request.prompt_tokens, sum(each.output_tokens for each in generations))
+        usage = _usage(self._request.prompt_tokens, sum(each.output_tokens for each in generations))
         usage |= {"prompt_tokens_details": None, "completion_tokens_details": None}
-        body = self._head("chat.completion" if self.chat else "text_completion")
-        body["choices"] = [self._choice(each) for each in generations]
-        body |= {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage}
-        if self.chat:
-            body |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
-        body |= {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
-        acceptance = speculative_decoding(generations) if self.exact else None
+        body: dict[str, Any] = {**self._head, "choices": [self._choice(each) for each in generations]}
+        body |= {"service_tier": None, "system_fingerprint": _FINGERPRINT, "usage": usage}
+        if self._chat:
+            body |= dict.fromkeys(("prompt_logprobs", "prompt_token_ids", "prompt_text"))
+        body |= dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "metrics"))
+        acceptance = _speculative_decoding(generations) if self._exact else None
         if acceptance is not None:
+            times = ("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms")
+            steps = dict.fromkeys(("per_step_accepted", "per_step_drafted"))
             body["metrics"] = {
-                "time_to_first_token_ms": None,
-                "generation_time_ms": None,
-                "queue_time_ms": None,
-                "mean_itl_ms": None,
-                "tokens_per_second": None,
-                "speculative_decoding": {
-                    **acceptance,
-                    "per_step_accepted": None,
-                    "per_step_drafted": None,
-                },
+                **dict.fromkeys((*times, "tokens_per_second")),
+                "speculative_decoding": acceptance | steps,
             }
-        return encode(body)
+        return _encode(body)
 
     def event(self, delta: Delta, *, last: bool) -> bytes:
         """The SSE events for new tokens of a choice; ``last``: no choice is open after it."""
         start = self._sent.get(delta.index)
-        events = b""
-        if start is None:
-            start = 0
-            if self.chat:
-                events = self._role_event(delta.index)
-        self._sent[delta.index] = start + delta.tokens
-        text = filler(start, delta.tokens)
-        body = self._head("chat.completion.chunk" if self.chat else "text_completion")
-        body["choices"] = [self._delta(delta.index, text, delta.reason)]
-        if self.request.continuous_usage:
-            body["usage"] = self._running_usage(delta.index, start + delta.tokens)
-        elif last and not self.request.include_usage:
-            body["system_fingerprint"] = FINGERPRINT
+        events = self._role_event(delta.index) if start is None and self._chat else b""
+        sent = self._sent[delta.index] = (start or 0) + delta.tokens
+        text = filler(start or 0, delta.tokens)
+        body = {**self._event_head, "choices": [self._delta(delta.index, text, delta.reason)]}
+        if self._request.continuous_usage:
+            body["usage"] = self._running_usage(delta.index, sent)
+        elif last and not self._request.include_usage:
+            body["system_fingerprint"] = _FINGERPRINT
         return events + _sse(body)
 
     def end(self, generations: Sequence[Generation]) -> bytes:
-        """What closes a stream: the usage event where it was asked for, and the mark of the end."""
-        if not self.request.include_usage:
+        """The end of a stream: a usage event if the client asked for it, and the end mark."""
+        if not self._request.include_usage:
             return b"data: [DONE]\n\n"
-        body = self._head("chat.completion.chunk" if self.chat else "text_completion")
-        body["choices"] = []
-        body["usage"] = _usage(self.request.prompt_tokens, sum(each.output_tokens for each in generations))
-        body["system_fingerprint"] = FINGERPRINT
-        acceptance = speculative_decoding(generations) if self.exact else None
+        usage = _usage(self._request.prompt_tokens, sum(each.output_tokens for each in generations))
+        body: dict[str, Any] = {**self._event_head, "choices": [], "usage": usage, "system_fingerprint": _FINGERPRINT}
+        acceptance = _speculative_decoding(generations) if self._exact else None
         if acceptance is not None:
             body["metrics"] = {"speculative_decoding": acceptance}
         return _sse(body) + b"data: [DONE]\n\n"
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-
     def _choice(self, generation: Generation) -> dict[str, Any]:
         text = filler(0, generation.output_tokens)
-        ending = {"logprobs": None, "finish_reason": generation.finished, "stop_reason": None}
-        if not self.chat:
-            return {
-                "index": generation.index,
-                "text": text,
-                **ending,
-                "token_ids": None,
-                "prompt_logprobs": None,
-                "prompt_token_ids": None,
-                "routed_experts": None,
-            }
+        finish = {"logprobs": None, "finish_reason": generation.finished, "stop_reason": None, "token_ids": None}
+        if not self._chat:
+            none = dict.fromkeys(("prompt_logprobs", "prompt_token_ids", "routed_experts"))
+            return {"index": generation.index, "text": text, **finish, **none}
         message: dict[str, Any] = {"role": "assistant", "content": text}
         message |= dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))
-        return {
-            "index": generation.index,
-            "message": message,
-            **ending,
-            "token_ids": None,
-            "routed_experts": None,
-        }
+        return {"index": generation.index, "message": message, **finish, "routed_experts": None}
 
     def _role_event(self, index: int) -> bytes:
-        body = self._head("chat.completion.chunk")
         delta = {"role": "assistant", "content": ""}
-        body["choices"] = [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
-        if self.request.continuous_usage:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        body: dict[str, Any] = {**self._event_head, "choices": [choice]}
+        if self._request.continuous_usage:
             body["usage"] = self._running_usage(index, 0)
         return _sse(body | {"prompt_token_ids": None, "prompt_text": None})
 
     def _delta(self, index: int, text: str, reason: FinishReason | None) -> dict[str, Any]:
-        if not self.chat:
-            return {
-                "index": index,
-                "text": text,
-                "logprobs": None,
-                "finish_reason": reason,
-                "stop_reason": None,
-                "prompt_token_ids": None,
-                "token_ids": None,
-            }
-        choice: dict[str, Any] = {
-            "index": index,
-            "delta": {"content": text},
-            "logprobs": None,
-            "finish_reason": reason,
-        }
-        if reason is not None:
-            choice["stop_reason"] = None
-        return choice | {"token_ids": None}
+        finish = {"logprobs": None, "finish_reason": reason}
+        if not self._chat:
+            none = dict.fromkeys(("stop_reason", "prompt_token_ids", "token_ids"))
+            return {"index": index, "text": text, **finish, **none}
+        stop = {} if reason is None else {"stop_reason": None}
+        return {"index": index, "delta": {"content": text}, **finish, **stop, "token_ids": None}
 
     def _running_usage(self, index: int, tokens: int) -> dict[str, Any]:
-        usage = _usage(self.request.prompts[index // self.request.n].tokens, tokens)
-        return usage | {"completion_tokens_details": None} if self.chat else usage
-
-
-def _sse(body: dict[str, Any]) -> bytes:
-    return b"data: " + encode(body) + b"\n\n"
+        usage = _usage(self._request.prompts[index // self._request.n].tokens, tokens)
+        return usage | {"completion_tokens_details": None} if self._chat else usage

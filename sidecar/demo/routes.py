@@ -1,56 +1,56 @@
 """The simulated vLLM's HTTP routes."""
 
-import asyncio
+from typing import Final, Protocol
 
 import msgspec
 from aiohttp import web
 
-from sidecar.demo.driver import BrokenOff, Mailbox
-from sidecar.demo.faults import FaultKind, answer, fault_body, hang_up, parse_fault
+from sidecar.demo.driver import BrokenOff, EngineDriver, Mailbox
 from sidecar.demo.generation import Generation
 from sidecar.demo.inference_requests import BadRequest, parse_request
+from sidecar.demo.metrics_page import MetricsPage
+from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.replies import Reply, error_body
-from sidecar.demo.simulation import Simulation
 
-VERSION = "0.32.0"
-JSON = "application/json"
-SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
+_VERSION: Final = "0.32.0"
+_JSON: Final = "application/json"
+_SSE: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
+
+
+class Process(Protocol):
+    """The simulated process; a restart replaces all but its options."""
+
+    options: SimulatorOptions
+    started: float
+    page: MetricsPage
+    driver: EngineDriver
 
 
 class Routes:
-    """Handlers over one simulation. They rely on the server cancelling a handler whose client went away."""
+    """Handlers over one process; they rely on the server cancelling a handler whose client disconnects."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def add_to(self, app: web.Application) -> None:
-        """Register every route."""
+        """Registers every route."""
         app.add_routes(
             [
-                web.post("/v1/chat/completions", self.chat),
-                web.post("/v1/completions", self.completion),
-                web.get("/v1/models", self.models),
-                web.get("/version", self.version),
-                web.get("/health", self.healthy),
-                web.get("/ping", self.healthy),
-                web.post("/ping", self.healthy),
-                web.get("/metrics", self.metrics),
-                web.get("/metrics/", self.mounted_metrics),
-                web.get("/demo/fault", self.fault),
-                web.post("/demo/fault", self.order_fault),
+                web.post("/v1/chat/completions", self._complete),
+                web.post("/v1/completions", self._complete),
+                web.get("/v1/models", self._models),
+                web.get("/version", self._version),
+                web.get("/health", self._health),
+                web.get("/ping", self._health),
+                web.post("/ping", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/metrics/", self._mounted_metrics),
             ]
         )
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        """``/v1/chat/completions``."""
-        return await self._complete(request, chat=True)
-
-    async def completion(self, request: web.Request) -> web.StreamResponse:
-        """``/v1/completions``."""
-        return await self._complete(request, chat=False)
-
-    async def _complete(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
-        options = self._simulation.options
+    async def _complete(self, http: web.Request) -> web.StreamResponse:
+        options = self._process.options
+        chat = "chat" in http.path
         try:
             request = parse_request(await http.read(), chat=chat, options=options)
         except web.HTTPRequestEntityTooLarge:
@@ -58,7 +58,7 @@ class Routes:
         except BadRequest as error:
             return self._refusal(error)
         reply = Reply(request, options.model_name, chat=chat, exact=options.exact)
-        driver = self._simulation.driver  # the one that a restart would stop
+        driver = self._process.driver  # the one that a restart would stop
         mailbox, generations = driver.submit(request.prompts, request.sampling, request.n)
         try:
             if request.stream:
@@ -66,9 +66,10 @@ class Routes:
             unfinished = len(generations)
             while unfinished:
                 unfinished -= sum(delta.reason is not None for delta in await mailbox.take())
-            return web.Response(body=reply.whole(generations), content_type=JSON)
+            return web.Response(body=reply.whole(generations), content_type=_JSON)
         except BrokenOff:
-            hang_up(http)
+            if http.transport is not None:
+                http.transport.close()
             return web.Response()
         finally:
             driver.close(mailbox, generations)
@@ -84,7 +85,7 @@ class Routes:
                 unfinished -= delta.reason is not None
                 events += reply.event(delta, last=not unfinished)
             if response is None:
-                response = web.StreamResponse(headers=SSE_HEADERS)
+                response = web.StreamResponse(headers=_SSE)
                 await response.prepare(http)
             await response.write(events)
         if response is None:  # pragma: no cover - a request has at least one choice
@@ -93,66 +94,37 @@ class Routes:
         return response
 
     def _refusal(self, error: BadRequest) -> web.Response:
-        body = error_body(error, self._simulation.options.model_name)
-        return web.Response(status=error.status, body=body, content_type=JSON)
+        body = error_body(error, self._process.options.model_name)
+        return web.Response(status=error.status, body=body, content_type=_JSON)
 
-    async def models(self, _request: web.Request) -> web.Response:
-        """``/v1/models``: the one model."""
-        options = self._simulation.options
+    async def _models(self, _request: web.Request) -> web.Response:
+        options = self._process.options
         model = {
             "id": options.model_name,
             "object": "model",
-            "created": int(self._simulation.page.started),
+            "created": int(self._process.started),
             "owned_by": "vllm",
             "root": options.model_name,
             "parent": None,
             "max_model_len": options.max_model_len,
             "permission": [],
         }
-        body = msgspec.json.encode({"object": "list", "data": [model]})
-        return web.Response(body=body, content_type=JSON)
+        return web.Response(body=msgspec.json.encode({"object": "list", "data": [model]}), content_type=_JSON)
 
-    async def version(self, _request: web.Request) -> web.Response:
-        """``/version``: of the vLLM that is simulated."""
-        return web.Response(body=msgspec.json.encode({"version": VERSION}), content_type=JSON)
+    async def _version(self, _request: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode({"version": _VERSION}), content_type=_JSON)
 
-    async def healthy(self, _request: web.Request) -> web.Response:
-        """``/health`` and ``/ping``: 200 and nothing else."""
+    async def _health(self, _request: web.Request) -> web.Response:
         return web.Response()
 
-    async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """``/metrics``: the whole page, whatever the query."""
-        await self._refresh_process()
-        return await answer(request, self._simulation.faults.current, self._simulation.page.render())
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        body, headers = self._process.page.render()
+        return web.Response(body=body, headers=headers)
 
-    async def mounted_metrics(self, request: web.Request) -> web.StreamResponse:
-        """``/metrics/``: restricted by ``name[]``."""
-        await self._refresh_process()
-        fault = self._simulation.faults.current
-        # A fault's body is as it is described, not gzip of it.
-        encodings = request.headers.getall("Accept-Encoding", []) if fault.kind is FaultKind.NONE else []
-        page = self._simulation.page.render_mounted(
+    async def _mounted_metrics(self, request: web.Request) -> web.Response:
+        body, headers = self._process.page.render_mounted(
             request.rel_url.raw_query_string,
             ",".join(request.headers.getall("Accept", [])),
-            ",".join(encodings),
+            ",".join(request.headers.getall("Accept-Encoding", [])),
         )
-        return await answer(request, fault, page)
-
-    async def _refresh_process(self) -> None:
-        await asyncio.to_thread(self._simulation.page.process.refresh)
-
-    async def fault(self, _request: web.Request) -> web.Response:
-        """``GET /demo/fault``: the fault in force."""
-        return web.json_response(fault_body(self._simulation.faults.current))
-
-    async def order_fault(self, request: web.Request) -> web.Response:
-        """``POST /demo/fault``: order one by ``kind`` (``none`` ends it) and its measures."""
-        try:
-            fault = parse_fault(await request.read())
-        except msgspec.DecodeError as error:
-            return web.json_response({"error": str(error)}, status=400)
-        if fault.kind is FaultKind.RESTART:
-            await self._simulation.restart()
-        else:
-            self._simulation.faults.current = fault
-        return web.json_response(fault_body(self._simulation.faults.current))
+        return web.Response(body=body, headers=headers)

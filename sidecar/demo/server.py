@@ -1,24 +1,25 @@
 """The simulated vLLM as an HTTP server."""
 
+import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
+from sidecar.demo.driver import EngineDriver
 from sidecar.demo.engine import Engine
-from sidecar.demo.faults import Faults
 from sidecar.demo.metrics_page import MetricsPage
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.routes import Routes
-from sidecar.demo.simulation import Simulation
 
-SHUTDOWN_SECONDS = 1.0  # requests still running at the end get no longer than this
+_SHUTDOWN: Final = 1.0  # seconds that requests in flight get at the end
 
 
 @web.middleware
 async def _client_may_leave(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Takes a write between a client's going and the handler's being cancelled for no error."""
+    """Ignores a write that fails between a client's disconnect and the handler's cancellation."""
     try:
         return await handler(request)
     except ConnectionResetError:
@@ -26,53 +27,45 @@ async def _client_may_leave(request: web.Request, handler: Handler) -> web.Strea
 
 
 class SimulatedVllm:
-    """Serves on 127.0.0.1 between ``async with``'s two ends; port 0 takes a free one, which ``url`` then names."""
+    """Serves on 127.0.0.1 inside ``async with``; port 0 takes a free one, which ``url`` then names.
 
-    def __init__(self, options: SimulatorOptions | None = None, *, port: int = 0) -> None:
+    ``middlewares`` see every request first: tests order faults with them.
+    """
+
+    def __init__(
+        self, options: SimulatorOptions | None = None, *, port: int = 0, middlewares: Sequence[Middleware] = ()
+    ) -> None:
         self.options = options or SimulatorOptions()
-        self._simulation = Simulation(self.options)
         self._port = port
-        app = web.Application(client_max_size=self.options.max_body_bytes, middlewares=[_client_may_leave])
-        Routes(self._simulation).add_to(app)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        self._begin()
+        app = web.Application(
+            client_max_size=self.options.max_body_bytes, middlewares=[*middlewares, _client_may_leave]
+        )
+        Routes(self).add_to(app)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN)
+
+    def _begin(self) -> None:
+        """A new process: counters at 0 and a new start time."""
+        self.started = time.time()
+        self.engine = Engine(self.options)
+        self.page = MetricsPage(self.options, started=self.started)
+        self.driver = EngineDriver(self.engine, self.page, speed=self.options.speed)
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:<port>``, without a slash at its end. Raises RuntimeError while it is not served."""
+        """``http://127.0.0.1:<port>``, without a trailing slash. Raises RuntimeError while it is not serving."""
         if not self._runner.addresses:
             raise RuntimeError("the simulated vLLM is not running")
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
-    @property
-    def faults(self) -> Faults:
-        """To order faults from; they outlive a restart."""
-        return self._simulation.faults
-
-    @property
-    def engine(self) -> Engine:
-        """The engine of the present life."""
-        return self._simulation.engine
-
-    @property
-    def page(self) -> MetricsPage:
-        """The metrics of the present life."""
-        return self._simulation.page
-
-    async def restart(self) -> None:
-        """Counters at 0, requests in flight broken off, a new start time; the port stays open throughout."""
-        await self._simulation.restart()
-
     async def __aenter__(self) -> Self:
-        self._simulation.driver.start()
+        self.driver.start()
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._simulation.driver.stop()
+        await self.driver.stop()
         await self._runner.cleanup()

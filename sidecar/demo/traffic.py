@@ -1,7 +1,6 @@
 """Traffic for a vLLM on this machine: mixed temperatures, both endpoints, streamed and not.
 
-It only ever targets a loopback address, is bounded in requests and in time, and stops by itself. It keeps sums and
-no text.
+It targets loopback addresses only, is bounded in requests and in time, and keeps sums but no text.
 """
 
 import asyncio
@@ -21,8 +20,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sidecar.demo.replies import filler
 from sidecar.errors import SettingsError
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-FAILURES = (aiohttp.ClientError, HttpProcessingError, msgspec.DecodeError, UnicodeDecodeError, OSError)
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_FAILURES = (aiohttp.ClientError, HttpProcessingError, msgspec.DecodeError, UnicodeDecodeError, OSError)
 
 Mix = Mapping[float | None, float]  # temperature (None: the request names none) -> weight
 
@@ -46,7 +45,7 @@ def cold_hot_cold(seconds: float) -> tuple[Phase, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TrafficOptions:
-    """What is sent where. It ends with the last phase or after ``max_requests``, whichever comes first.
+    """What to send and where. Ends with the last phase or after ``max_requests``, whichever comes first.
 
     Raises:
         SettingsError: the target is not on this machine, or there is nothing to send.
@@ -55,7 +54,7 @@ class TrafficOptions:
     base_url: str  # a loopback address; no path
     model: str = "demo"
     phases: tuple[Phase, ...] = field(default_factory=lambda: cold_hot_cold(300.0))
-    repeat: bool = False  # start over after the last phase; then only max_requests and cancelling end it
+    repeat: bool = False  # start over after the last phase, until max_requests or cancelled
     concurrency: int = 8  # requests in flight
     max_requests: int = 10_000  # in all
     request_seconds: float = 60.0  # a request that takes longer has failed
@@ -63,13 +62,12 @@ class TrafficOptions:
     max_tokens: int = 160  # longest completion
     streamed: float = 0.7  # share of requests that stream (0-1)
     chat: float = 0.7  # share of chat completions (0-1)
-    several: float = 0.0  # share of requests for two choices (0-1), for which vLLM gives no acceptance
     seed: int = 0
-    seeded: bool = False  # each request names a seed of its own, so that a second run draws the same tokens
+    seeded: bool = False  # each request has a seed, so that a second run draws the same tokens
 
     def __post_init__(self) -> None:
         faults = []
-        if urlsplit(self.base_url).hostname not in LOOPBACK:
+        if urlsplit(self.base_url).hostname not in _LOOPBACK:
             faults.append("base_url: the traffic generator only targets this machine, so use 127.0.0.1")
         if self.concurrency < 1 or self.max_requests < 1 or not self.phases:
             faults.append("concurrency, max_requests, phases: at least one of each is needed")
@@ -96,7 +94,7 @@ class _Metrics(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    """What is read of a response, or of the last event of a stream."""
+    """The parts read of a response, or of the last event of a stream."""
 
     usage: _Usage | None = None
     metrics: _Metrics | None = None
@@ -107,7 +105,7 @@ _decode_reply = msgspec.json.Decoder(_Reply).decode
 
 @dataclass(slots=True)
 class AcceptanceSums:
-    """What vLLM said of single requests, summed over those whose response carried it."""
+    """vLLM's per-request numbers, summed over the responses that carried them."""
 
     requests: int = 0
     drafts: int = 0
@@ -124,12 +122,12 @@ class AcceptanceSums:
 
 @dataclass(slots=True)
 class TrafficSummary:
-    """What was sent and seen so far; it may be read while the traffic runs."""
+    """Requests so far; may be read while the traffic runs."""
 
     sent: int = 0
     completed: int = 0
     failed: int = 0
-    completion_tokens: int = 0  # where the responses told
+    completion_tokens: int = 0  # of responses with usage
     by_temperature: Counter[float | None] = field(default_factory=Counter)  # completed requests
     acceptance: dict[float | None, AcceptanceSums] = field(default_factory=dict)  # per temperature
 
@@ -146,7 +144,7 @@ class Traffic:
         self.summary = TrafficSummary()
 
     async def run(self) -> TrafficSummary:
-        """Send everything; when cancelled, the requests in flight are broken off and the session is closed."""
+        """Sends everything; cancelling breaks off the requests in flight and closes the session."""
         options = self._options
         self._begun = self._clock()
         connector = aiohttp.TCPConnector(limit=options.concurrency)
@@ -168,14 +166,14 @@ class Traffic:
             path, body = self._request(phase)
             try:
                 reply = await _exchange(session, self._options.base_url.rstrip("/") + path, body)
-            except FAILURES:
+            except _FAILURES:
                 self.summary.failed += 1
-                await asyncio.sleep(0.1)  # a server that is down is not hammered
+                await asyncio.sleep(0.1)  # do not hammer a server that is down
                 continue
             self._count(body.get("temperature"), reply)
 
     def _phase(self) -> Phase | None:
-        """The phase that time has come to; None after the last."""
+        """The current phase; None after the last."""
         elapsed = self._clock() - self._begun
         if self._options.repeat:
             elapsed %= self._length
@@ -197,8 +195,6 @@ class Traffic:
             body["temperature"] = temperature
         if random.random() < options.streamed:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        if random.random() < options.several and temperature != 0:  # vLLM refuses n > 1 when greedy
-            body["n"] = 2
         if options.seeded:
             body["seed"] = random.randrange(2**31)
         if random.random() < options.chat:
@@ -216,23 +212,23 @@ class Traffic:
 
 
 async def _exchange(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> _Reply:
-    """What one response says of itself.
+    """Sends one request and reads its response.
 
     Raises:
-        aiohttp.ClientError: it was refused or did not end well.
-        msgspec.DecodeError, UnicodeDecodeError: it is not what vLLM answers.
-        OSError: the connection failed, or it took too long.
-        HttpProcessingError: a line of a stream is too long.
+        aiohttp.ClientError: the request was refused or the response broke off.
+        msgspec.DecodeError, UnicodeDecodeError: not a response of vLLM.
+        OSError: the connection failed, or the request timed out.
+        HttpProcessingError: a line of the stream is too long.
     """
     async with session.post(url, json=body) as response:
         response.raise_for_status()
         if not body.get("stream"):
             return _decode_reply(await response.read())
-        # A stream's numbers are in the last event before the mark of its end.
+        # A stream's numbers are in the last event before its end mark.
         last = previous = b""
         async for line in response.content:
             if line.startswith(b"data: "):
                 previous, last = last, line
         if last.strip() != b"data: [DONE]":
-            raise aiohttp.ClientPayloadError("the stream ended without its mark")
+            raise aiohttp.ClientPayloadError("the stream ended without its end mark")
         return _decode_reply(previous.removeprefix(b"data: "))

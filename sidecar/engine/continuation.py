@@ -1,6 +1,6 @@
-"""Counters that never fall: vLLM's own, carried on across its restarts.
+"""Counters that never fall: vLLM's own, continued across its restarts.
 
-A total begins at vLLM's value, adds its growth and, where vLLM starts again at 0, goes on from where it stood.
+A total starts at vLLM's value, adds its growth, and continues from its last value when vLLM restarts at 0.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """An engine's snapshot with its counters and histograms carried on; ``restarted``: vLLM began anew before it."""
+    """An engine's snapshot with its counters and histograms continued; ``restarted``: vLLM restarted before it."""
 
     engine: EngineSnapshot
     restarted: bool
 
 
 class Continuation:
-    """Carries one engine's counters on. Feed it every snapshot, in order."""
+    """Continues one engine's counters. Feed it every snapshot, in order."""
 
     def __init__(self) -> None:
         self._raw: EngineSnapshot | None = None
@@ -29,8 +29,8 @@ class Continuation:
     def advance(self, raw: EngineSnapshot, *, restarted: bool | None = None) -> Totals:
         """The totals at ``raw``.
 
-        ``restarted`` is what the caller knows of the process; None: nothing, so a counter that fell tells. Where
-        the process is known to be the same, a counter that fell adds nothing.
+        ``restarted`` says whether the process changed; None if unknown, and then a falling counter means a restart.
+        In a process known to be the same, a counter that falls adds nothing.
         """
         if self._raw is None or self._total is None:
             self._raw = self._total = raw
@@ -46,7 +46,7 @@ class Continuation:
             ),
             histograms=_histograms(self._total.histograms, base.histograms, raw.histograms),
         )
-        # What a page leaves out goes on from its last value when it comes back.
+        # A counter missing from one page continues from its last value when it returns.
         self._raw, self._total = _filled(base, raw), _filled(self._total, total)
         return Totals(total, restarted)
 
@@ -89,7 +89,7 @@ def _histograms(
     for phase, reading in raw.items():
         before = total.get(phase)
         if before is None or before.edges != reading.edges:
-            carried[phase] = reading  # first seen, or another version's buckets: nothing to carry on
+            carried[phase] = reading  # new, or another version's buckets: nothing to continue
             continue
         old = base.get(phase, HistogramReading(reading.edges, ()))
         carried[phase] = HistogramReading(reading.edges, _add(before.counts, old.counts, reading.counts))

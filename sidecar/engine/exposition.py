@@ -18,12 +18,12 @@ from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 RECHECK = 8  # polls between two comparisons of what stands outside the remembered blocks
 
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
-_NEAR = 4096  # bytes: where the next header is looked for first, since a find in a short range is cheaper
+_NEAR = 4096  # bytes: where the next header is searched first, since a short search is cheaper
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which series a page holds. The same object comes back for as long as the page keeps its shape.
+    """Which series a page holds. The same object is returned while the page keeps its shape.
 
     ``families`` are the names in all ``# TYPE`` lines, wanted or not, with their prefixes.
     """
@@ -68,12 +68,12 @@ class PageReader:
         self._polls = 0
 
     def read(self, body: bytes, *, thorough: bool = False) -> Page:
-        """The wanted samples of a page; ``thorough`` looks for new families now rather than every ``RECHECK`` polls.
+        """The wanted samples of a page; ``thorough`` also looks for new families (else every ``RECHECK`` polls).
 
         Raises:
-            PageTooLarge: the page or the number of its wanted series passes the limit.
+            PageTooLarge: the page has more bytes or wanted series than the limit.
             NotAnExposition: the body is not Prometheus text.
-            TruncatedPage: the last line does not end.
+            TruncatedPage: the last line has no end.
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
@@ -95,7 +95,7 @@ class PageReader:
         self._layout = layout
         self._memory = None
         blocks = _remember(body, self._wanted)
-        # A page that is not vLLM's yet has nothing to compare the next one with.
+        # Until vLLM's own series are there, there is nothing to compare the next page with.
         ours = any(series.name.startswith(self._wanted.prefixes) for series in read.series)
         if ours and read.malformed == 0 and _same(_read_blocks(body, blocks), read.values):
             self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))
@@ -106,11 +106,11 @@ def _refuse_unended(body: bytes) -> None:
     head = body[:256].lstrip()
     if b"\0" in body[:4096] or head.startswith((b"<", b"{", b"\x1f\x8b")):
         raise NotAnExposition(f"the body begins with {head[:16]!r}")
-    raise TruncatedPage(f"{len(body)} bytes and the last line does not end")
+    raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
 
 
 def _read_blocks(body: bytes, blocks: tuple[_Block, ...]) -> list[float] | None:
-    """The values under the remembered headers, or None where anything but a number has changed."""
+    """The values under the remembered headers; None if anything but a number has changed."""
     values: list[bytes] = []
     position = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""One GET of vLLM's page: bounded in bytes and in time, its failures told apart by class."""
+"""One GET of vLLM's page: bounded in bytes and in time, with one error class per failure."""
 
 import asyncio
 import ssl
@@ -9,7 +9,7 @@ from yarl import URL
 
 from sidecar.errors import BadStatus, Interrupted, NotAnExposition, PageTooLarge, TimedOut, Unreachable
 
-# The text format only, and nothing compressed: vLLM would spend its own time on packing.
+# Text format, uncompressed: compressing would cost vLLM CPU time.
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
 _REDIRECTS = 2  # old versions send /metrics to /metrics/
 
@@ -24,7 +24,7 @@ class FetchOptions:
 
 
 class Fetcher:
-    """GETs from one vLLM server over one kept connection."""
+    """GETs from one vLLM server over one persistent connection."""
 
     def __init__(self, base_url: str, options: FetchOptions) -> None:
         """``base_url`` may end in ``/metrics`` already."""
@@ -33,15 +33,15 @@ class Fetcher:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str) -> bytes:
-        """The body at a path, which is sent as it is.
+        """The body at a path, which is sent unescaped.
 
         Raises:
             Unreachable: no connection.
-            TimedOut: the body was not whole in time.
-            BadStatus: an answer other than 200.
-            Interrupted: the answer broke off or broke HTTP.
+            TimedOut: the body was not complete in time.
+            BadStatus: a status other than 200.
+            Interrupted: the response was cut off or was not valid HTTP.
             PageTooLarge: more bytes than the limit; the rest is not read.
-            NotAnExposition: a compressed body, which was not asked for.
+            NotAnExposition: the body is compressed, though that was not requested.
         """
         try:
             async with asyncio.timeout(self._options.timeout):
@@ -97,6 +97,6 @@ class Fetcher:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without addresses: these are in the settings."""
-    told = error.strerror if isinstance(error, OSError) and error.strerror else None
-    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+    """The cause, without addresses: they may hold credentials."""
+    cause = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {cause}" if cause else type(error).__name__

@@ -10,7 +10,7 @@ _READINGS = 60  # a window: its start is known to a sixtieth of its length
 
 
 class HistogramWindow:
-    """Bounded history of carried-on histograms (``Continuation``); times must rise."""
+    """Bounded history of continued histograms (``Continuation``); times must rise."""
 
     def __init__(self, window: float) -> None:
         """``window`` is in the clock's seconds."""
@@ -21,7 +21,7 @@ class HistogramWindow:
     def append(self, at: float, histograms: Mapping[Phase, HistogramReading]) -> None:
         """Adds a reading.
 
-        One that is not later than the last begins the history anew, since the clock was set back; so does one with
+        A reading that is not later than the last restarts the history, since the clock was set back; so does one with
         other buckets, since another vLLM was started.
         """
         if self._latest is not None and (at <= self._latest[0] or _other_buckets(self._latest[1], histograms)):
@@ -34,10 +34,10 @@ class HistogramWindow:
             self._kept.popleft()
 
     def growth(self, phase: Phase) -> HistogramReading | None:
-        """What was observed in the window that ends at the last reading.
+        """The observations in the window that ends at the last reading.
 
-        The window is shorter while the history is. None where vLLM does not keep this histogram, where one
-        reading is all there is, or where the buckets changed while vLLM did not show them.
+        The window is shorter while the history is. None if vLLM does not export this histogram, if there is only one
+        reading, or if the buckets changed while the histogram was absent.
         """
         if self._latest is None or phase not in self._latest[1]:
             return None

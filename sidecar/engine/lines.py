@@ -1,7 +1,7 @@
-"""The exposition grammar, line by line: the judge of every page, and the slow path of the reader.
+"""The exposition grammar, line by line: it decides what is valid, and is the slow path of the reader.
 
 Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4); what OpenMetrics 1.0
-adds (``# EOF``, exemplars) is accepted, since old vLLM versions negotiate it.
+adds (``# EOF``, exemplars) is accepted, since old vLLM versions serve it.
 """
 
 import re
@@ -18,12 +18,12 @@ _VALUE = re.compile(r"[ \t]+([!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
-JUDGED_LINES = 10_000  # of a longer page only the lines that may be wanted are looked at
+JUDGED_LINES = 10_000  # beyond these, only lines that may be wanted are read
 
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
-    """What a page may weigh: a heavier page is refused whole, a heavier line is skipped as malformed."""
+    """Limits of a page: a larger page is refused, a longer line is skipped as malformed."""
 
     page_bytes: int = 8 * 1024 * 1024
     line_bytes: int = 16 * 1024
@@ -35,7 +35,7 @@ class PageLimits:
 class Wanted:
     """Which samples are needed: the full names of samples (``x_total``, ``x_bucket``) and families (``x``).
 
-    Each name begins with one of ``prefixes``, save for a few that a long page need not give.
+    Each name begins with one of ``prefixes``, except for a few that may be missed on a very long page.
     """
 
     prefixes: tuple[str, ...]
@@ -60,7 +60,7 @@ class Lines:
 
 
 class LineReader:
-    """Reads pages without remembering anything."""
+    """Reads pages, and keeps no state."""
 
     def __init__(self, wanted: Wanted, limits: PageLimits) -> None:
         self._wanted = wanted
@@ -71,11 +71,11 @@ class LineReader:
         )
 
     def read(self, body: bytes) -> Lines:
-        """The wanted samples; a broken or too long line, or a series that comes twice, is skipped and counted.
+        """The wanted samples; a malformed or overlong line, or a repeated series, is skipped and counted.
 
         Raises:
             PageTooLarge: more wanted series than the limit.
-            NotAnExposition: more lines break the grammar than keep it.
+            NotAnExposition: more lines are malformed than valid.
         """
         found: dict[Series, float] = {}
         malformed = good = 0
@@ -97,7 +97,7 @@ class LineReader:
         return Lines(tuple(found), list(found.values()), malformed)
 
     def _lines(self, body: bytes) -> Iterator[bytes]:
-        """All lines of an ordinary page; of a long one's rest those that begin with a wanted prefix."""
+        """The first ``JUDGED_LINES`` lines; after them those that begin with a wanted prefix."""
         start = 0
         for _ in range(JUDGED_LINES):
             if start >= len(body):
@@ -109,14 +109,14 @@ class LineReader:
             yield body[match.start() : _line_end(body, match.start())]
 
     def _sample(self, line: bytes) -> tuple[Series, float | None] | None:
-        """The series and value of a line, the value None where nobody wants it; None for a broken line."""
+        """The series and value of a line, the value None if it is not wanted; None for a malformed line."""
         try:
             text = line.decode()
         except UnicodeDecodeError:
             return None
         name = _NAME.match(text)
         if name is None:
-            # A quoted name (UTF-8 names, format 1.0.0) is sound, and never one of vLLM's.
+            # A quoted name (UTF-8 names, format 1.0.0) is valid, and never one of vLLM's.
             return (_UNWANTED, None) if _QUOTED_NAME.match(text) else None
         wanted = name[0] in self._wanted.names
         parsed = _labels(text, name.end(), self._limits.labels)
@@ -138,7 +138,7 @@ def _line_end(body: bytes, start: int) -> int:
 
 
 def _labels(text: str, position: int, limit: int) -> tuple[tuple[tuple[str, str], ...], int] | None:
-    """The label pairs that begin at ``position`` and where they end; None where they break grammar or limit."""
+    """The label pairs that begin at ``position`` and where they end; None if malformed or more than ``limit``."""
     if not text.startswith("{", position):
         return (), position
     position += 1

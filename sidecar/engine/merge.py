@@ -1,4 +1,4 @@
-"""Several engines as one: what lies past the bound on label values is kept as ``other``."""
+"""Several engines as one: those past the bound on label values become ``other``."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest

@@ -2,7 +2,7 @@
 
 Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate that a page
 holds is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
-off the pages those versions serve (``tests/data/pages``).
+from the pages those versions serve (``tests/data/pages``).
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 
 
 class Counter(StrEnum):
-    """What only ever grows while a vLLM process lives."""
+    """A quantity that only grows while a vLLM process lives."""
 
     DRAFTS = "drafts"  # verification steps of speculating requests
     DRAFT_TOKENS = "draft_tokens"
@@ -25,10 +25,13 @@ class Counter(StrEnum):
     PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens; blocks before vLLM 0.9
     PREFIX_CACHE_HITS = "prefix_cache_hits"  # the same unit
     STEPS = "steps"  # engine steps; summed over API servers where there are several
+    DECODE_SECONDS = "decode_seconds"  # between two output events of a request, summed over requests
+    DECODE_STEPS = "decode_steps"  # how many such intervals: one a request and engine step, whatever it accepted
+    FIRST_TOKENS = "first_tokens"  # requests whose prefill ended
 
 
 class Gauge(StrEnum):
-    """What holds at the moment of the poll."""
+    """A quantity at the moment of the poll."""
 
     REQUESTS_RUNNING = "requests_running"
     REQUESTS_WAITING = "requests_waiting"
@@ -47,11 +50,14 @@ class Phase(StrEnum):
 
 
 class Trait(StrEnum):
-    """What sets an engine apart from those whose numbers can all be used."""
+    """What makes some of an engine's numbers unusable."""
 
     OVERCOUNTED = "overcounted"  # V0's counters, which add their totals again at every log interval
     DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
 
+
+# Up to 0.11 vLLM called the time between output events "time per output token".
+_ITL = ("inter_token_latency_seconds", "time_per_output_token_seconds")
 
 COUNTERS: dict[Counter, tuple[str, ...]] = {
     Counter.DRAFTS: ("spec_decode_num_drafts_total",),
@@ -63,6 +69,9 @@ COUNTERS: dict[Counter, tuple[str, ...]] = {
     Counter.PREFIX_CACHE_QUERIES: ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
     Counter.STEPS: ("iteration_tokens_total_count",),
+    Counter.DECODE_SECONDS: tuple(name + "_sum" for name in _ITL),
+    Counter.DECODE_STEPS: tuple(name + "_count" for name in _ITL),
+    Counter.FIRST_TOKENS: ("time_to_first_token_seconds_count",),
 }
 ACCEPTED_PER_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 SPECULATION = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
@@ -76,8 +85,7 @@ GAUGES: dict[Gauge, tuple[str, ...]] = {
 
 HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
     Phase.TTFT: ("time_to_first_token_seconds",),
-    # Up to 0.11 vLLM called the gap between output events "time per output token".
-    Phase.ITL: ("inter_token_latency_seconds", "time_per_output_token_seconds"),
+    Phase.ITL: _ITL,
     Phase.TPOT: ("request_time_per_output_token_seconds",),
     Phase.E2E: ("e2e_request_latency_seconds",),
     Phase.QUEUE: ("request_queue_time_seconds",),
@@ -92,7 +100,7 @@ STEP_TOKENS = "iteration_tokens_total"  # a histogram, whatever its ending: its 
 
 
 def used() -> frozenset[str]:
-    """Every sample that is used, without prefix. Of a histogram the buckets say it all but the sum."""
+    """Every sample that is used, without prefix; of most histograms only the buckets."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
     return frozenset(
@@ -101,7 +109,7 @@ def used() -> frozenset[str]:
 
 
 def wanted() -> Wanted:
-    """The samples and the families to read off a page, under every prefix: families whole, as they stand there."""
+    """The samples and families to read from a page, under every prefix; families in full."""
     histograms = {name for candidates in HISTOGRAMS.values() for name in candidates} | {STEP_TOKENS}
     samples = used() | {name + suffix for name in histograms for suffix in ("_bucket", "_sum", "_count")}
     # OpenMetrics names a counter's family without _total.
@@ -111,7 +119,7 @@ def wanted() -> Wanted:
 
 
 def split(full_name: str) -> tuple[str, str]:
-    """A full name as (prefix, rest); the prefix is empty for what is not vLLM's."""
+    """A full name as (prefix, rest); the prefix is empty for other programs' names."""
     for prefix in PREFIXES:
         if full_name.startswith(prefix):
             return prefix, full_name[len(prefix) :]

@@ -1,10 +1,10 @@
-"""When to poll next: as asked for, unless that would cost vLLM too much or vLLM is down."""
+"""When to poll next: at the configured interval, unless that costs vLLM too much or vLLM is down."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_RECENT = 5  # scrapes of which the quickest tells the cost; the others waited for something else too
+_RECENT = 5  # scrapes; the fastest shows the cost, the others also waited for something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class Pacing:
         self._random = random
         self._durations: deque[float] = deque(maxlen=_RECENT)
         self._failures = 0
-        self.interval = options.interval  # the one in force while vLLM answers
+        self.interval = options.interval  # in force while vLLM responds
 
     def succeeded(self, duration: float) -> float:
         """Seconds from this poll's start to the next one's, after a poll that took ``duration``."""
         self._failures = 0
         self._durations.append(duration)
         affordable = min(self._durations) / self._options.cpu_share
-        # One that was asked to be longer than the maximum stays as asked.
+        # A configured interval above the maximum is kept.
         longest = max(self._options.max_interval, self._options.interval)
         self.interval = min(max(self._options.interval, affordable), longest)
         return self.interval
 
     def failed(self) -> float:
-        """The same after a poll that failed: doubling, with jitter, so that many sidecars don't come as one."""
+        """The same after a poll that failed: doubling, with jitter, so that sidecars do not retry in step."""
         self._failures += 1
         doubled = self.interval * 2.0 ** min(self._failures - 1, 16)
         ceiling = max(self._options.backoff_max, self.interval)

@@ -1,4 +1,4 @@
-"""The next snapshot of one vLLM server, at the least cost to vLLM.
+"""The next snapshot of one vLLM server, at the lowest cost to vLLM.
 
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
 a tenth of that. It exists where prometheus_client serves the page from one process; with several API servers it is
@@ -19,7 +19,7 @@ from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, Scr
 WHOLE_PAGE = "/metrics"
 LARGE = 256 * 1024  # bytes: several times a page of eight engines
 RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten
-REFUSALS = 5  # of an older process's page in a row, then it is believed
+REFUSALS = 5  # in a row of an older process's page, then it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
 
 
@@ -65,7 +65,7 @@ class PageSource:
     def _same_server(self, started: float | None) -> None:
         """Refuses an older process's page: behind a load balancer two servers' counters would look like restarts.
 
-        One that keeps answering is believed: the clock was set back, or the newer one has gone.
+        One that keeps responding is accepted: the clock was set back, or the newer one is gone.
         """
         if started is None or self._newest is None or started >= self._newest or self._refused >= REFUSALS:
             self._newest, self._refused = started, 0
@@ -85,15 +85,15 @@ class PageSource:
         return await self._whole()
 
     async def _filtered_page(self) -> Page | None:
-        """A filtered page that holds what the whole one held; None where it does not, or can't be had."""
+        """A filtered page with the same series as the full one; None if it has others or is unavailable."""
         try:
             page = await _read(self._part_pages, await self._fetcher.get(self._filter))
         except (BadStatus, Interrupted, PageError):
             page = None
         except TimedOut:
             if self._proven is not None:
-                raise  # vLLM is slow, or gone
-            page = None  # something in between swallows what it does not know
+                raise  # vLLM is slow or down
+            page = None  # an intermediary does not pass the query on
         if page is not None and page.layout is not self._proven:
             page = page if frozenset(page.layout.series) == self._expected else None
         if page is None:
@@ -106,7 +106,7 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        # Between filtered pages whole ones are rare, so each is searched for what is new.
+        # Full pages are rare between filtered ones, so each is searched for new families.
         page = await _read(self._whole_pages, body, thorough=self._proven is not None)
         snapshot = self._whole_snapshots.read(page)
         self._process_start = snapshot.process_start
@@ -117,9 +117,9 @@ class PageSource:
         return snapshot
 
     def _expect(self, layout: Layout) -> None:
-        """Asks for the page's own names from now on; a page without a process's start is several processes'."""
+        """Requests only the page's own names from now on; several processes' pages have no process start."""
         used = names.used() | {names.PROCESS_START}
-        # vLLM logs the whole query at every poll: only what this page has, and of histograms only the buckets.
+        # vLLM logs the whole query at every poll, so it names only what this page has.
         asked = {series.name for series in layout.series if names.split(series.name)[1] in used}
         self._expected = frozenset(series for series in layout.series if series.name in asked)
         query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted(asked))
@@ -128,7 +128,7 @@ class PageSource:
 
 
 async def _read(reader: PageReader, body: bytes, *, thorough: bool = False) -> Page:
-    """Reads a page; a large one in a thread, so that whatever else this loop does goes on."""
+    """Reads a page; a large one in a thread, so that the event loop stays responsive."""
     if len(body) > LARGE:
         return await asyncio.to_thread(reader.read, body, thorough=thorough)
     return reader.read(body, thorough=thorough)

@@ -1,4 +1,4 @@
-"""Where on a page each quantity of each engine stands: worked out once a layout, applied at every poll."""
+"""Where each engine's quantities are on a page: computed once per layout, applied at every poll."""
 
 import math
 from collections import defaultdict
@@ -10,7 +10,7 @@ from sidecar.engine import names
 from sidecar.engine.exposition import Layout
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 
-_DIGITS = 15  # of a whole number; Python refuses to read some thousands of them
+_DIGITS = 15  # at most; Python refuses integers of some thousands of digits
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
 
@@ -50,7 +50,7 @@ class _Sample:
 
 
 def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
-    """One plan an engine, ordered by model and engine; empty where the page has no vLLM series."""
+    """One plan per engine, ordered by model and engine; empty if the page has no vLLM series."""
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
     capacities: dict[str | None, set[int | None]] = defaultdict(set)
     for index, series in enumerate(layout.series):
@@ -70,7 +70,7 @@ def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
 
 
 def process_start(layout: Layout) -> int | None:
-    """The index of the process's start time, where the page has exactly one."""
+    """The index of the process start time; None unless the page has exactly one."""
     found = [index for index, series in enumerate(layout.series) if series.name == names.PROCESS_START]
     return found[0] if len(found) == 1 else None
 
@@ -80,7 +80,7 @@ def _natural(key: EngineKey) -> tuple[str, int, str]:
 
 
 def _agreed(capacities: set[int | None] | None) -> int | None:
-    """The one capacity told; None where several models' settings differ, since nothing tells whose they are."""
+    """The capacity, if all agree: nothing on the page says which model a differing one belongs to."""
     return next(iter(capacities)) if capacities is not None and len(capacities) == 1 else None
 
 
@@ -88,7 +88,7 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], capacity:
     counters = {counter: _indices(samples, wanted) for counter, wanted in names.COUNTERS.items()}
     traits = set()
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
-        # Only V0 counts tokens without counting drafts, and it adds its totals again at every log interval.
+        # Only V0 counts tokens but no drafts, and it adds its totals again at every log interval.
         counters |= dict.fromkeys(names.SPECULATION, ())
         traits.add(Trait.OVERCOUNTED)
     if names.DIFFUSION in samples:
@@ -128,7 +128,7 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
 
 
 def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> HistogramPlan | None:
-    """The first candidate that is whole, which its bucket of +Inf tells."""
+    """The first candidate that is complete, so has a +Inf bucket."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
         for sample in samples.get(name + "_bucket", []):
@@ -142,10 +142,9 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
 
 
 def _capacity(config: Mapping[str, str]) -> int | None:
-    """Tokens that the KV cache holds: told from 0.32 on, before that the blocks times their size."""
-    told = _whole(config.get("kv_cache_size_tokens", ""))
-    if told is not None:
-        return told
+    """Tokens that the KV cache holds: exported from 0.32 on, before that blocks times block size."""
+    if (tokens := _whole(config.get("kv_cache_size_tokens", ""))) is not None:
+        return tokens
     blocks, size = _whole(config.get("num_gpu_blocks", "")), _whole(config.get("block_size", ""))
     return None if blocks is None or size is None else blocks * size
 

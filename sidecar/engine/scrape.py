@@ -1,4 +1,4 @@
-"""The polling loop of one vLLM server: one poll at a time, for as long as the program runs."""
+"""The polling loop of one vLLM server, one poll at a time."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from sidecar.errors import ScrapeError
 
 
 class ScrapeSink(Protocol):
-    """Where polls end up. Times are Unix seconds, durations seconds."""
+    """Receives the polls. Times are Unix seconds, durations seconds."""
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
-        """A poll gave a page; ``interval`` is how soon the next one comes."""
+        """A poll returned a page; the next one follows after ``interval``."""
 
     def failed(self, at: float, error: ScrapeError) -> None:
-        """A poll gave nothing."""
+        """A poll returned no page."""
 
 
 class Poller:
@@ -54,6 +54,6 @@ class Poller:
             return self._pacing.failed()
         duration = self._monotonic() - started
         pause = self._pacing.succeeded(duration)
-        # vLLM read its counters somewhere between the request and the reply.
+        # vLLM read its counters between the request and the response.
         self._sink.scraped(wall + duration / 2, duration, pause, page)
         return pause

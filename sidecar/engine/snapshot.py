@@ -27,9 +27,9 @@ class HistogramReading:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """What one engine says of itself at one moment. What its version does not tell is absent, never 0.
+    """One engine's quantities at one moment. What its version does not export is absent, never 0.
 
-    ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty where not told.
+    ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty if not exported.
     """
 
     key: EngineKey
@@ -43,16 +43,16 @@ class EngineSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PageSnapshot:
-    """One page of ``/metrics``: ``process_start`` is Unix seconds, None where the page does not tell."""
+    """One page of ``/metrics``: ``process_start`` is Unix seconds, None if the page does not have exactly one."""
 
     engines: tuple[EngineSnapshot, ...]
     version: VersionFamily
     process_start: float | None
-    malformed: int  # lines, and histograms whose buckets contradict each other
+    malformed: int  # lines, and histograms whose buckets do not rise
 
 
 class SnapshotReader:
-    """Turns one server's pages into snapshots; works the layout out once for as long as it lasts."""
+    """Turns one server's pages into snapshots; plans once per layout."""
 
     def __init__(self) -> None:
         self._layout: Layout | None = None
@@ -98,19 +98,19 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
 
 
 def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
-    # Not fsum, which raises where infinities meet.
+    # Not fsum, which raises on opposite infinities.
     return values[indices[0]] if len(indices) == 1 else sum(values[index] for index in indices)
 
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
     if gauge in _SHARED:
-        # Each process repeats the engine's one value; those that heard nothing lately show an old one, or 0.
+        # Each process repeats the engine's one value; idle ones show an old one, or 0.
         return max(values[index] for index in indices)
     return _sum(values, indices)
 
 
 _SHARED = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})  # ratios, all of them
-_LARGEST = 1e18  # no real count comes near, and what is summed up from larger ones would be infinite for ever
+_LARGEST = 1e18  # far above any real count; sums of larger ones would end up infinite
 
 
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:

@@ -1,4 +1,4 @@
-"""One engine's counters over the last minutes: growth over any window, and values between two polls."""
+"""One engine's counters over the last minutes: growth over any window, values at any moment."""
 
 import math
 from array import array
@@ -12,7 +12,7 @@ _COLUMNS = {counter: column for column, counter in enumerate(Counter)}
 _RUNNING = len(_COLUMNS)
 _WAITING = _RUNNING + 1
 _FIRST_POSITION = _WAITING + 1
-_PRUNE = 64  # readings dropped at once: dropping from the front of a list moves the rest
+_PRUNE = 64  # readings dropped at once, since dropping from the front of a list moves the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Span:
 
 
 class Timeline:
-    """Bounded history of carried-on counters (``Continuation``); times must rise.
+    """Bounded history of continued counters (``Continuation``); times must rise.
 
-    A value between two polls is interpolated in a straight line; outside the span there is none. A window that
-    contains a restart of vLLM loses what was counted between the last poll before it and the restart.
+    Between two polls values are interpolated linearly; outside the span there are none. A window that contains a
+    restart of vLLM misses what was counted between the last poll before it and the restart.
     """
 
     def __init__(self, history: float, max_readings: int = 10_000) -> None:
@@ -52,7 +52,7 @@ class Timeline:
         return self._times
 
     def append(self, at: float, totals: Totals) -> None:
-        """Adds a reading. One that is not later than the last begins the history anew: the clock was set back."""
+        """Adds a reading. One that is not later than the last restarts the history: the clock was set back."""
         if self._times and at <= self._times[-1]:
             self._times, self._rows, self._restarts = [], [], []
         if totals.restarted:
@@ -73,16 +73,16 @@ class Timeline:
             self._restarts = [at for at in self._restarts if at > self._times[0]]
 
     def value_at(self, counter: Counter, at: float) -> float | None:
-        """The counter's total at a moment; None outside the span, or where vLLM did not tell."""
+        """The counter's total at a moment; None outside the span, or if vLLM did not export it."""
         return self._interpolate(_COLUMNS[counter], at)
 
     def growth(self, counter: Counter, start: float, end: float) -> float | None:
-        """How much the counter grew from ``start`` to ``end``; None where one of them has no value."""
+        """How much the counter grew from ``start`` to ``end``; None if it has no value at one of them."""
         before, after = self.value_at(counter, start), self.value_at(counter, end)
         return None if before is None or after is None else after - before
 
     def positions_growth(self, start: float, end: float) -> tuple[float, ...]:
-        """Accepted tokens by draft position from ``start`` to ``end``; empty where vLLM did not tell."""
+        """Accepted tokens by draft position from ``start`` to ``end``; empty if vLLM did not export them."""
         if not self._rows:
             return ()
         grown = []
@@ -94,7 +94,7 @@ class Timeline:
         return tuple(grown)
 
     def queue_at(self, at: float) -> tuple[float, float] | None:
-        """Requests running and waiting at the last reading up to a moment; None where vLLM did not tell."""
+        """Requests running and waiting at the last reading up to a moment; None if vLLM did not export them."""
         index = bisect_right(self._times, at) - 1
         if index < 0:
             return None

@@ -1,4 +1,4 @@
-"""Which vLLM a page comes from, as far as its metric families tell."""
+"""Which vLLM versions a page may come from, by its metric families."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from sidecar.engine.exposition import Layout
 
 
 class VersionFamily(StrEnum):
-    """Ranges of versions that look the same on ``/metrics``; the value is what a person is shown."""
+    """Ranges of versions with the same metric families; the value is for display."""
 
     V0 = "V0 engine, 0.10.2 or earlier"
     V1_EARLY = "V1 engine, 0.7.3 to 0.8.4"
@@ -31,7 +31,7 @@ _MARKS: tuple[tuple[VersionFamily, frozenset[str], frozenset[str]], ...] = (
     (VersionFamily.V1_20, frozenset({"num_requests_waiting_by_reason"}), frozenset()),
     (VersionFamily.V1_16, frozenset({"prompt_tokens_by_source"}), frozenset()),
     (VersionFamily.V1_14, frozenset({"request_prefill_kv_computed_tokens"}), frozenset()),
-    # V1 counts prefix-cache queries from its first version on; V0 never did.
+    # V1 has counted prefix-cache queries from its first version on; V0 never did.
     (VersionFamily.V0, frozenset({"request_success"}), _PREFIX_CACHE),
     (
         VersionFamily.V1_12,
@@ -47,7 +47,7 @@ _MARKS: tuple[tuple[VersionFamily, frozenset[str], frozenset[str]], ...] = (
 
 
 def version_family(layout: Layout) -> VersionFamily:
-    """The range of versions whose families the page has; unknown for a page that was filtered by name."""
+    """The range of versions whose families the page has; unknown for a filtered page."""
     families = {names.split(name)[1].removesuffix("_total") for name in layout.families}
     if "request_success" not in families:
         return VersionFamily.UNKNOWN

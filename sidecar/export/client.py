@@ -1,30 +1,47 @@
-"""The same families as prometheus_client's metrics: the reference for the text page, and every other format."""
+"""The same families as prometheus_client's metrics: for OpenMetrics, and as the reference for the text page."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sidecar.export import metrics
 from sidecar.export.families import Family, is_histogram
-from sidecar.export.metrics import Kind
-from sidecar.export.metrics import Metric as OwnMetric
-from sidecar.export.number import go_float
+from sidecar.export.text import go_float
 
 
-class FamilyCollector(Collector):
-    """Hands families to prometheus_client's encoders. Collecting has no side effects."""
+class MetricCollector(Collector):
+    """Hands prometheus_client's encoders metrics that are already there."""
 
-    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
-        self._families = families
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._metrics = list(found)
 
     def collect(self) -> Iterator[Metric]:
-        """The families of this moment."""
-        return map(client_metric, self._families())
+        """The metrics."""
+        return iter(self._metrics)
 
 
-def client_metric(family: Family) -> Metric:
-    """One family in prometheus_client's form."""
+class FamilyCollector(MetricCollector):
+    """The same for families."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        super().__init__(map(_metric, families))
+
+
+def process_families(collector: ProcessCollector) -> list[Family]:
+    """``process_*``: what the kernel says of this process; empty if it says nothing."""
+    return [_family(metric) for metric in collector.collect()]
+
+
+def _family(metric: Metric) -> Family:
+    kind = metrics.Kind(metric.type)
+    name = metric.name + ("_total" if kind is metrics.Kind.COUNTER else "")
+    values = [sample.value for sample in metric.samples if sample.name == name]
+    return Family(metrics.Metric(name, kind, metric.documentation), (), [() for _ in values], values)
+
+
+def _metric(family: Family) -> Metric:
     metric = family.metric
     if is_histogram(family):
         return _histogram(family)
@@ -32,18 +49,6 @@ def client_metric(family: Family) -> Metric:
     for labels, value in zip(family.labels, family.values, strict=True):
         converted.add_sample(metric.name, dict(zip(family.label_names, labels, strict=True)), value)
     return converted
-
-
-def process_families(collector: ProcessCollector) -> list[Family]:
-    """``process_*``: what the kernel says of this process; empty where it says nothing."""
-    return [_family(metric) for metric in collector.collect()]
-
-
-def _family(metric: Metric) -> Family:
-    kind = Kind(metric.type)
-    name = metric.name + ("_total" if kind is Kind.COUNTER else "")
-    samples = [sample for sample in metric.samples if sample.name == name]
-    return Family(OwnMetric(name, kind, metric.documentation), (), [() for _ in samples], [s.value for s in samples])
 
 
 def _histogram(family: Family) -> HistogramMetricFamily:

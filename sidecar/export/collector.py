@@ -3,23 +3,42 @@
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sidecar import __version__
+from sidecar.analysis.attribution.result import Attribution
+from sidecar.analysis.engine_state import EngineReport
+from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.target_state import TargetReport
+from sidecar.analysis.verdict import Verdict
+from sidecar.engine.merge import OTHER
+from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
-from sidecar.export.engine_families import add_engine
 from sidecar.export.families import Families, Family
-from sidecar.export.push_families import add_push
-from sidecar.export.relay_families import add_relay
-from sidecar.export.request_families import add_requests
+from sidecar.http.guard import GuardStats
 
-if TYPE_CHECKING:  # what it imports would cost memory where there is no proxy
-    from sidecar.requests.proxy.stats import RelayStats
+if TYPE_CHECKING:  # what it imports would cost memory without a proxy
+    from sidecar.requests.proxy.outcomes import ProxyStats
 
 Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
+
+COUNTERS: Final = {
+    Counter.DRAFTS: metrics.ENGINE_DRAFTS,
+    Counter.DRAFT_TOKENS: metrics.ENGINE_DRAFT_TOKENS,
+    Counter.ACCEPTED_TOKENS: metrics.ENGINE_ACCEPTED_TOKENS,
+    Counter.GENERATION_TOKENS: metrics.GENERATION_TOKENS,
+    Counter.PROMPT_TOKENS: metrics.PROMPT_TOKENS,
+    Counter.PREEMPTIONS: metrics.PREEMPTIONS,
+    Counter.PREFIX_CACHE_QUERIES: metrics.PREFIX_CACHE_QUERIES,
+    Counter.PREFIX_CACHE_HITS: metrics.PREFIX_CACHE_HITS,
+}
+GAUGES: Final = {
+    Gauge.REQUESTS_RUNNING: metrics.REQUESTS_RUNNING,
+    Gauge.REQUESTS_WAITING: metrics.REQUESTS_WAITING,
+    Gauge.KV_CACHE_USAGE: metrics.KV_CACHE_USAGE,
+    Gauge.LIFETIME_ACCEPTANCE: metrics.ENGINE_LIFETIME_ACCEPTANCE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,54 +51,78 @@ class ExportOptions:
     per_target: bool = False
 
 
-def export_families(
-    reports: Iterable[TargetReport],
-    failures: Mapping[str, int],
-    options: ExportOptions,
-    *,
-    relay: "RelayStats | None" = None,
-    alerts_sent: Mapping[tuple[str, str], int] = MappingProxyType({}),
-) -> list[Family]:
-    """Every sample of the page, but for those of the process.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCounts:
+    """What the sidecar counts of itself.
 
-    ``failures`` are counts by part of the program, ``relay`` the proxy's own counts where there is a proxy,
-    ``alerts_sent`` those of the direct push by replica and outcome.
+    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
+    proxy.
     """
+
+    failures: Mapping[str, int] = field(default_factory=dict)
+    http: GuardStats = field(default_factory=GuardStats)
+    proxy: "ProxyStats | None" = None
+    alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options: ExportOptions) -> list[Family]:
+    """Every sample of the page but those of the process (``process_*``)."""
     general = Families()
-    general.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
-    for part, count in failures.items():
-        general.add(metrics.INTERNAL_ERRORS, count, part)
+    _add_own(general, counts)
     for name, value in options.thresholds.items():
         general.add(metrics.THRESHOLD, value, name)
     for model, phases in options.baselines.items():
         for phase, quantiles in phases.items():
             for quantile, seconds in quantiles.items():
                 general.add(metrics.LATENCY_BASELINE, seconds, model, phase, str(quantile))
-    if relay is not None:
-        add_relay(general, relay)
-    add_push(general, alerts_sent)
     families = Families(("target",) if options.per_target else ())
     for report in reports:
         families.scope = (report.name,) if options.per_target else ()
-        _add_target(families, report, options)
+        _add_target(families, report, options.max_positions)
     return [*general.all(), *families.all()]
 
 
-def _add_target(families: Families, report: TargetReport, options: ExportOptions) -> None:
+def _add_own(families: Families, counts: OwnCounts) -> None:
+    families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
+    for part, count in counts.failures.items():
+        families.add(metrics.INTERNAL_ERRORS, count, part)
+    families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
+    if (proxy := counts.proxy) is not None:
+        families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
+        families.add_each(metrics.PROXY_REFUSED, proxy.refused)
+        families.add_each(metrics.PROXY_UPSTREAM_ERRORS, proxy.upstream_errors)
+        families.add(metrics.PROXY_RETRIES, proxy.retries)
+        families.add(metrics.PROXY_OBSERVER_FAILURES, proxy.observer_failures)
+        families.add(metrics.PROXY_CONNECTIONS, proxy.client_connections, "client")
+        families.add(metrics.PROXY_CONNECTIONS, proxy.upstream_connections, "upstream")
+    for (alertmanager, outcome), count in counts.alerts_sent.items():
+        families.add(metrics.ALERTS_SENT, count, alertmanager, outcome)
+
+
+def _add_target(families: Families, report: TargetReport, max_positions: int) -> None:
     families.add(metrics.UP, report.up)
     families.add(metrics.LAST_SCRAPE, report.last_scrape)
     families.add(metrics.SCRAPE_DURATION, report.duration if report.up else None)
     families.add(metrics.SCRAPE_INTERVAL, report.interval)
-    for reason in _scrape_reasons():
-        families.add(metrics.SCRAPE_ERRORS, report.errors.get(reason, 0), reason)
+    families.add_each(metrics.SCRAPE_ERRORS, {reason: report.errors.get(reason, 0) for reason in _scrape_reasons()})
     families.add(metrics.MALFORMED_LINES, report.malformed_lines)
     families.add(metrics.VLLM_RESTARTS, report.restarts)
-    if report.up:
-        families.add(metrics.VLLM_INFO, 1, report.version)
+    families.add(metrics.VLLM_INFO, 1 if report.up else None, report.version)
     for engine in report.engines:
-        add_engine(families, engine, report.limitations.get(engine.key, frozenset()), options.max_positions)
+        _add_engine(families, engine, max_positions)
+        for limitation in sorted(report.limitations.get(engine.key, ())):
+            families.add(metrics.ENGINE_LIMITATION, 1, *engine.key, limitation)
     if report.requests is not None:
-        add_requests(families, report.requests, fresh=report.up, max_positions=options.max_positions)
+        _add_requests(families, report.requests, max_positions)
+        for model in report.requests.models if report.up else ():
+            families.add(metrics.COVERAGE, model.coverage, model.model_name)
+            families.add(metrics.RESIDUAL, model.residual, model.model_name)
+    for judged in report.judgements:
+        for temperature, judgement in judged.temperatures.items():
+            for verdict in Verdict:
+                families.add(metrics.VERDICT, verdict is judgement.verdict, judged.model_name, temperature, verdict)
+    if report.requests is not None:
+        families.add(metrics.LABEL_OVERFLOW, report.requests.overflowed_models, "model_name")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
 
@@ -93,3 +136,52 @@ def _scrape_reasons() -> list[str]:
             found.add(error.reason)
             waiting.append(error)
     return sorted(found - {"scrape", "page"})
+
+
+def _add_engine(families: Families, engine: EngineReport, max_positions: int) -> None:
+    for counter, metric in COUNTERS.items():
+        families.add(metric, engine.counters.get(counter), *engine.key)
+    families.add_positions(
+        metrics.ENGINE_ACCEPTED_PER_POSITION, engine.accepted_per_position, max_positions, *engine.key
+    )
+    for gauge, metric in GAUGES.items():
+        families.add(metric, engine.gauges.get(gauge), *engine.key)
+    families.add(metrics.KV_CACHE_PEAK, engine.kv_cache_peak, *engine.key)
+    families.add(metrics.KV_CACHE_CAPACITY, engine.kv_cache_capacity_tokens, *engine.key)
+    if engine.kv_cache_usages.count:  # only then does vLLM export its usage
+        families.add_histogram(metrics.KV_CACHE_SAMPLED, engine.kv_cache_usages, *engine.key)
+    if Counter.DRAFT_TOKENS in engine.counters:
+        families.add_histogram(metrics.ENGINE_WINDOW_ACCEPTANCE, engine.window_acceptances, *engine.key)
+    for phase, latency in engine.latencies.items():
+        for quantile, seconds in latency.quantiles.items():
+            families.add(metrics.ENGINE_LATENCY, seconds, *engine.key, phase, str(quantile))
+        families.add(metrics.ENGINE_LATENCY_GAP, latency.gap_seconds, *engine.key, phase)
+        families.add(metrics.ENGINE_LATENCY_GAP_RATIO, latency.gap_ratio, *engine.key, phase)
+
+
+def _add_requests(families: Families, report: RequestReport, max_positions: int) -> None:
+    families.add(metrics.REQUEST_EVENTS, report.events, report.source)
+    for reason, count in sorted(report.dropped.items()):
+        families.add(metrics.REQUEST_EVENTS_DROPPED, count, report.source, reason)
+    for model in report.models:
+        _add_model(families, model, max_positions)
+
+
+def _add_model(families: Families, model: ModelRequests, max_positions: int) -> None:
+    for (temperature, attribution, outcome), count in model.stats.requests.items():
+        families.add(metrics.REQUESTS, count, model.model_name, temperature, attribution, outcome)
+    for (temperature, attribution), totals in model.stats.totals.items():
+        labels = (model.model_name, temperature, attribution)
+        families.add(metrics.DRAFTS, totals.drafts, *labels)
+        families.add(metrics.DRAFT_TOKENS, totals.draft_tokens, *labels)
+        families.add(metrics.ACCEPTED_TOKENS, totals.accepted_tokens, *labels)
+        if model.model_name == OTHER.model_name:
+            continue  # a mixture of models: its histograms would say little, and cost as many series as a model's
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE, totals.acceptance, *labels)
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, totals.length, *labels)
+        if attribution is Attribution.EXACT:
+            families.add_positions(metrics.ACCEPTED_PER_POSITION, totals.accepted_per_position, max_positions, *labels)
+    for temperature, latencies in model.stats.latencies.items() if model.model_name != OTHER.model_name else ():
+        families.add_histogram(metrics.REQUEST_TTFT, latencies.ttft, model.model_name, temperature)
+        families.add_histogram(metrics.REQUEST_TPOT, latencies.tpot, model.model_name, temperature)
+        families.add_histogram(metrics.REQUEST_DURATION, latencies.duration, model.model_name, temperature)

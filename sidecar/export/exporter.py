@@ -1,8 +1,9 @@
 """Our ``/metrics`` page in the format that was asked for."""
 
+import asyncio
 import gzip
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -10,9 +11,21 @@ from prometheus_client.registry import Collector
 
 from sidecar.export.client import FamilyCollector, process_families
 from sidecar.export.families import Family
+from sidecar.export.reexport import own_series
 from sidecar.export.text import TextRenderer
 
-_GZIP_LEVEL = 1  # half the bytes of none at a fifth of the time of the default
+_GZIP_LEVEL = 1  # half the bytes of no compression at a fifth of the default's time
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that one page shows, taken at one moment.
+
+    ``vllm_pages`` are the pages of the vLLM servers that are up, by target, if their own series are re-exported.
+    """
+
+    families: Iterable[Family]
+    vllm_pages: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +37,35 @@ class Rendered:
 
 
 class Exporter:
-    """Renders the state of the moment. ``families`` is quick and has no side effects."""
+    """Renders the state of the moment. ``read`` is quick and has no side effects."""
 
-    def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
-        self._families = families
+    def __init__(self, read: Callable[[], Reading], passthrough_series: int = 0) -> None:
+        """``passthrough_series`` bounds vLLM's own series."""
+        self._read = read
+        self._passthrough_series = passthrough_series
         self._text = TextRenderer()
         self._process = ProcessCollector(registry=None)
 
-    def render(
-        self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset(), *, own: bytes = b""
-    ) -> Rendered:
-        """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (none: all metrics).
+    async def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
+        """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (empty: all metrics).
 
-        ``own`` are vLLM's own series to end the page with, see ``reexport``. They are in the text format, and then so
-        is the page: prometheus_client 0.26 writes the colons of vLLM's names as underscores in its other formats.
+        If it ends with vLLM's own series it is in the text format whatever was asked for: prometheus_client 0.26 turns
+        the colons of vLLM's names into underscores in its other formats.
         """
+        reading = self._read()
+        own = b""
+        if reading.vllm_pages and not names:
+            own = await asyncio.to_thread(own_series, reading.vllm_pages, self._passthrough_series)
         encode, content_type = _chosen("" if own else accept)
-        families = [*self._families(), *process_families(self._process)]
+        families = [*reading.families, *process_families(self._process)]
         if names:
-            families = [family for family in families if _asked(family, names)]
+            families = [family for family in families if _is_asked_for(family, names)]
         if content_type.startswith("text/plain"):
             body = self._text.render(families) + own
         else:
-            body = encode(FamilyCollector(lambda: families))
+            body = encode(FamilyCollector(families))
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        if _takes_gzip(accept_encoding):
+        if _accepts_gzip(accept_encoding):
             return Rendered(gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"})
         return Rendered(body, headers)
 
@@ -60,13 +77,13 @@ def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:
         return choose_encoder("")
 
 
-def _asked(family: Family, names: frozenset[str]) -> bool:
-    """Whether a metric is asked for by its own name or, a histogram, by one of its samples'."""
+def _is_asked_for(family: Family, names: frozenset[str]) -> bool:
+    """Whether ``names`` has the metric's name or, for a histogram, one of its samples' names."""
     name = family.metric.name
     return name in names or any(name + suffix in names for suffix in ("_bucket", "_count", "_sum"))
 
 
-def _takes_gzip(accept_encoding: str) -> bool:
+def _accepts_gzip(accept_encoding: str) -> bool:
     for accepted in accept_encoding.lower().split(","):
         coding, _, parameters = accepted.partition(";")
         if coding.strip() == "gzip":

@@ -1,9 +1,9 @@
 """Samples by metric, between the state and the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sidecar.analysis.distribution import Distribution
+from sidecar.analysis.histogram import Histogram
 from sidecar.export.metrics import Kind, Metric
 
 Labels = tuple[str, ...]  # values, in the order of the metric's label names
@@ -40,12 +40,17 @@ class Families:
             family.labels.append(self.scope + labels)
             family.values.append(value)
 
-    def add_histogram(self, metric: Metric, distribution: Distribution, *labels: str) -> None:
+    def add_each(self, metric: Metric, values: Mapping[str, float]) -> None:
+        """Adds a sample for each value of the metric's one label."""
+        for label, value in values.items():
+            self.add(metric, value, label)
+
+    def add_histogram(self, metric: Metric, histogram: Histogram, *labels: str) -> None:
         """Adds a histogram's sample; all of one metric have the same edges."""
-        family = self._family(metric, distribution.edges)
+        family = self._family(metric, histogram.edges)
         family.labels.append(self.scope + labels)
-        counts = distribution.cumulative()
-        family.values.extend((*counts, counts[-1], distribution.sum))
+        counts = histogram.cumulative()
+        family.values.extend((*counts, counts[-1], histogram.sum))
 
     def add_positions(self, metric: Metric, accepted: Sequence[float], most: int, *labels: str) -> None:
         """Adds a value for each draft position; those past ``most`` go under position ``other`` together."""

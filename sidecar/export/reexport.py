@@ -1,30 +1,22 @@
-"""vLLM's own series on our page: an option for sites where Prometheus can't reach vLLM itself."""
+"""vLLM's own series on our page: an option for sites whose Prometheus can't reach vLLM itself."""
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from sidecar.engine.names import PREFIXES
+from sidecar.export.client import MetricCollector
 
 
-async def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
-    """The text format of vLLM's own families on its servers' pages (by target), read and written in a thread.
+def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
+    """The text format of vLLM's own families on its servers' pages, by target.
 
-    ``limit`` bounds the series; a server's family is whole or left out, as it is where another server's of the same
-    name has another type. One server's series are as they are; of several, where they would be the same, each gets
-    its ``target`` as a label.
+    ``limit`` bounds the series. A server's family is whole or left out; it is left out, too, if another server's of
+    the same name has another type. With several servers each series gets its ``target`` as a label. Takes some 15 ms
+    for the page of one engine.
     """
-    if not limit or not any(pages.values()):
-        return b""
-    return await asyncio.to_thread(own_series_text, pages, limit)
-
-
-def own_series_text(pages: Mapping[str, bytes], limit: int) -> bytes:
-    """As ``own_series``; takes some 15 ms for the page of one engine."""
     found: dict[str, Metric] = {}
     series = 0
     for target, page in pages.items():
@@ -36,26 +28,16 @@ def own_series_text(pages: Mapping[str, bytes], limit: int) -> bytes:
             labels = {"target": target} if len(pages) > 1 else {}
             for sample in family.samples:
                 whole.add_sample(sample.name, {**sample.labels, **labels}, sample.value, sample.timestamp)
-    return generate_latest(_Fixed(family for family in found.values() if family.samples))
+    return generate_latest(MetricCollector([family for family in found.values() if family.samples]))
 
 
 def _families(page: bytes) -> list[Metric]:
-    """The families of one page, less the times of creation, whose names OpenMetrics takes for the counters' own.
+    """The families of one page; none if prometheus_client can't read it.
 
-    A page that prometheus_client can't read gives nothing.
+    Times of creation are left out: OpenMetrics takes their names for the counters' own.
     """
     try:
         families = list(text_string_to_metric_families(page.decode()))
     except (ValueError, KeyError, IndexError):
         return []
     return [family for family in families if family.name.startswith(PREFIXES) and not family.name.endswith("_created")]
-
-
-class _Fixed(Collector):
-    """Metrics that are there already."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = list(metrics)
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._metrics)

@@ -1,11 +1,12 @@
 """What a reader should know about the split by temperature: how much of the traffic it speaks for, and what helps."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_state import RequestReport
+from sidecar.analysis.verdict import ModelJudgement
 
 _PAST: Final[Mapping[str, str]] = {
     "proxy": "Do clients use vLLM's own port, past the proxy?",
@@ -36,13 +37,14 @@ def unattributed(ended: int) -> str:
     return f"{ended:,} request{'' if ended == 1 else 's'} ended, none could be attributed"
 
 
-def request_notes(report: RequestReport, coverage: float) -> Iterator[str]:
-    """Plain sentences, with what is to be typed between backticks; below ``coverage`` the split is incomplete."""
+def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -> Iterator[str]:
+    """Plain sentences, with what is to be typed between backticks."""
     found = attribution_outcomes(report)
+    incomplete = {model.model_name for model in judgements if not model.is_covered}
     if found[AttributionOutcome.WITHOUT_USAGE]:
         yield _without_usage(found[AttributionOutcome.WITHOUT_USAGE], found.total())
     for model in report.models:
-        if model.coverage is not None and model.coverage < coverage:
+        if model.coverage is not None and model.model_name in incomplete:
             past = "" if found[AttributionOutcome.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
             yield (
                 f"Only {model.coverage:.0%} of {model.model_name}'s draft tokens are attributed to requests, "

@@ -1,20 +1,25 @@
 """The state as JSON, for people's scripts and for the page: ``/api/v1/status``."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sidecar import __version__
 from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.attribution.outcome import AttributionOutcome
+from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
+from sidecar.analysis.request_state import ModelRequests, RequestReport
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
+from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.export.collector import ExportOptions
-from sidecar.export.request_status import request_status
+from sidecar.export.request_notes import attribution_outcomes, request_notes
 
 
 def status(reports: Iterable[TargetReport], options: ExportOptions) -> dict[str, Any]:
-    """Times are Unix seconds or seconds, ratios 0 to 1; what is not known is null or missing, never 0."""
+    """Times are Unix seconds or seconds, ratios 0 to 1; what is unknown is null or missing, never 0."""
     return {
         "version": __version__,
         "thresholds": dict(options.thresholds),
@@ -37,7 +42,27 @@ def _target(report: TargetReport, options: ExportOptions) -> dict[str, Any]:
         else {"reason": error.reason, "message": str(error), "remedy": error.remedy},
         "restarts": report.restarts,
         "engines": [_engine(report, engine, options) for engine in report.engines] if report.up else [],
-        "requests": request_status(report.requests, options.thresholds.get("coverage", 0.0)),
+        "models": [_model(model) for model in report.judgements],
+        "requests": request_status(report.requests, report.judgements),
+    }
+
+
+def _model(model: ModelJudgement) -> dict[str, Any]:
+    """A model as a whole, over all its engines; ``is_covered``: the temperatures speak for its traffic."""
+    return {"model_name": model.model_name, **_judgement(model.whole), "is_covered": model.is_covered}
+
+
+def _judgement(judgement: Judgement) -> dict[str, Any]:
+    evidence = judgement.evidence
+    return {
+        "verdict": judgement.verdict,
+        "basis": judgement.basis,
+        "advice": judgement.advice,
+        "drafts": evidence.drafts,
+        "draft_tokens": evidence.draft_tokens,
+        "accepted_tokens": evidence.accepted_tokens,
+        "acceptance": evidence.acceptance,
+        "position_rates": list(evidence.position_rates),
     }
 
 
@@ -84,3 +109,58 @@ def _latency(latency: Latency, baseline: Mapping[float, float]) -> dict[str, Any
 
 def _limitations(found: Iterable[Limitation]) -> list[dict[str, str]]:
     return [{"name": limitation, "explanation": EXPLANATIONS[limitation]} for limitation in sorted(found)]
+
+
+def request_status(report: RequestReport | None, judgements: Sequence[ModelJudgement]) -> dict[str, Any] | None:
+    """Null without a request source.
+
+    ``events`` are since the start; ``ended`` and ``attributed`` count requests of the sliding window.
+    """
+    if report is None:
+        return None
+    found = attribution_outcomes(report)
+    judged = {model.model_name: model for model in judgements}
+    return {
+        "source": report.source,
+        "events": report.events,
+        "exact": any(_is_exact(model) for model in report.models),
+        "dropped": dict(report.dropped),
+        "ended": found.total(),
+        "attributed": found[AttributionOutcome.EXACT] + found[AttributionOutcome.INFERRED],
+        "notes": list(request_notes(report, judgements)),
+        "models": [_model_requests(model, judged.get(model.model_name)) for model in report.models],
+    }
+
+
+def _is_exact(model: ModelRequests) -> bool:
+    """Whether any reply carried vLLM's own numbers."""
+    return any(
+        count for (_, attribution, _outcome), count in model.stats.requests.items() if attribution is Attribution.EXACT
+    )
+
+
+def _model_requests(model: ModelRequests, judged: ModelJudgement | None) -> dict[str, Any]:
+    judgements = judged.temperatures if judged else {}
+    return {
+        "model_name": model.model_name,
+        "coverage": model.coverage,
+        "residual": model.residual,
+        "ended": dict(model.attribution_outcomes),
+        "temperatures": {
+            temperature: _temperature(work, judgements.get(temperature) or Judgement(evidence=work.evidence(0.0)))
+            for temperature, work in model.recent.items()
+        },
+    }
+
+
+def _temperature(work: SpeculationSummary, judgement: Judgement) -> dict[str, Any]:
+    """One bucket over the sliding window; no verdict while vLLM is down."""
+    return {
+        **_judgement(judgement),
+        "share": judgement.evidence.share,
+        "requests": work.requests,
+        "p10": work.p10,
+        "p50": work.p50,
+        "p90": work.p90,
+        "distribution": list(work.distribution),
+    }

@@ -1,4 +1,4 @@
-"""The plain text page, some twenty times quicker than prometheus_client's own rendering, byte for byte the same.
+"""The plain text page, byte for byte as prometheus_client renders it, at some tenth of the time.
 
 From one page to the next only the numbers change, so each family's lines are learned once as a template; a family
 whose label sets changed is learned anew. Escaping and number format are prometheus_client's.
@@ -7,8 +7,19 @@ whose label sets changed is learned anew. Escaping and number format are prometh
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from prometheus_client.utils import floatToGoString
+
 from sidecar.export.families import Family, Labels, is_histogram
-from sidecar.export.number import go_float
+
+_PLAIN = 1e6  # from here on Go writes an exponent and Python does not
+
+
+def go_float(value: float) -> str:
+    """A value as prometheus_client writes it, which is as Go does."""
+    if -_PLAIN < value < _PLAIN:
+        return repr(value)
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,7 @@ class TextRenderer:
         self._templates: dict[str, _Template] = {}
 
     def render(self, families: Iterable[Family]) -> bytes:
-        """The families in text format 0.0.4 (1.0.0 differs in nothing that we use)."""
+        """The families in text format 0.0.4; 1.0.0 differs in nothing that we use."""
         return "".join([self._family(family) for family in families]).encode()
 
     def _family(self, family: Family) -> str:

@@ -1,7 +1,7 @@
-"""The sidecar's own HTTP server: the metrics page, probes, status and the landing page."""
+"""The sidecar's own pages: metrics, probes, status and the landing page."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,33 +12,31 @@ from sidecar.export.exporter import Exporter
 from sidecar.export.page import page
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
-_QUERY_NAMES = 200  # more than that in ?name[]= and it is no selection
+_MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server shows; each is called for every request and must be quick, or wait elsewhere.
+    """What the server shows; ``status`` and ``ready`` are called for every request and must be quick.
 
-    ``own_series`` are vLLM's own, for the end of our metrics page; empty where they are not wanted.
-    ``ready`` tells whether every server has been polled once, well or not: it says nothing of vLLM, since a Pod whose
-    sidecar is not ready gets no traffic.
+    ``ready`` tells whether every server has been polled once, successfully or not. It says nothing of vLLM: a Pod
+    whose sidecar is not ready gets no traffic.
     """
 
     exporter: Exporter
-    own_series: Callable[[], Awaitable[bytes]]
     status: Callable[[], dict[str, Any]]
     ready: Callable[[], bool]
 
 
 def make_web(pages: Pages) -> web.Application:
-    """The application; it takes no bodies."""
+    """The application; it accepts no bodies."""
     app = web.Application(client_max_size=0)
 
     async def metrics(request: web.Request) -> web.Response:
-        names = request.query.getall("name[]", [])[:_QUERY_NAMES]
-        own = b"" if names else await pages.own_series()
-        rendered = pages.exporter.render(
-            request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", ""), frozenset(names), own=own
+        rendered = await pages.exporter.render(
+            request.headers.get("Accept", ""),
+            request.headers.get("Accept-Encoding", ""),
+            frozenset(request.query.getall("name[]", [])[:_MOST_NAMES]),
         )
         return web.Response(body=rendered.body, headers=rendered.headers)
 

@@ -34,11 +34,21 @@ class GuardOptions:
 class GuardStats:
     """A snapshot. All but ``connections`` only grow."""
 
-    connections: int  # open now
-    refused: int  # closed at once: too many
-    timed_out: int  # cut at a deadline; closing an idle connection is not counted
-    malformed: int  # requests that were not HTTP; aiohttp answers 400
-    failed: int  # requests whose handler raised; aiohttp answers 500
+    connections: int = 0  # open now
+    refused: int = 0  # closed at once: too many
+    timed_out: int = 0  # cut at a deadline; closing an idle connection is not counted
+    malformed: int = 0  # requests that were not HTTP; aiohttp answers 400
+    failed: int = 0  # requests whose handler raised; aiohttp answers 500
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """The counts by reason."""
+        return {
+            "too_many_connections": self.refused,
+            "timeout": self.timed_out,
+            "malformed": self.malformed,
+            "internal": self.failed,
+        }
 
 
 class GuardedServer:

@@ -1,22 +1,19 @@
-"""Serving an application on an address, for as long as a block lasts."""
+"""Serving on an address, for as long as a block lasts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from aiohttp import web
-
 from sidecar.http.guard import GuardedServer
-from sidecar.settings.places import Address
+from sidecar.settings.addresses import Address
 
 
 @asynccontextmanager
-async def serving(app: web.Application, address: Address) -> AsyncIterator[Address]:
-    """Serves ``app``; gives the address in force, which has the real port where port 0 was asked for.
+async def serving(server: GuardedServer, address: Address) -> AsyncIterator[Address]:
+    """Runs ``server``; gives the address in force, which has the real port if port 0 was asked for.
 
     Raises:
-        OSError: the address can't be had.
+        OSError: the address can't be bound.
     """
-    server = GuardedServer(app)
     host, port = await server.start(address.host, address.port)
     try:
         yield Address(host, port)

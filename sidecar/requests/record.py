@@ -1,8 +1,27 @@
-"""What is known of one request that passed through vLLM: never its text."""
+"""What is known of one request to vLLM: never its text.
 
+The ranges are those that a record read from outside the process is held to; see ``middleware/wire.py``.
+"""
+
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+UNKNOWN_TEMPERATURE: Final = math.nan
+"""The request may have given a temperature, but it could not be read. None would claim that it gave none."""
+
+LARGEST_COUNT: Final = 2**53  # the largest range of integers that a double holds exactly
+MOST_CHOICES: Final = 2**20  # vLLM refuses n > 16,384 unless told otherwise
+LONGEST_NAME: Final = 256
+LONGEST_HISTOGRAM: Final = 128
+
+Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+UnixSeconds = Annotated[float, Meta(ge=0, le=2**40)]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+Histogram = Annotated[tuple[Count, ...], Meta(max_length=LONGEST_HISTOGRAM)]
 
 
 class Outcome(StrEnum):
@@ -17,61 +36,72 @@ class Outcome(StrEnum):
 class RequestAcceptance:
     """vLLM's own speculative-decoding numbers for one request (vLLM 0.29+, its per-request metrics).
 
-    ``histogram[j]`` is the number of verification steps that accepted exactly ``j`` draft tokens, so
-    ``sum(histogram) == drafts`` and ``sum(j * histogram[j]) == accepted_tokens`` where vLLM filled it;
-    it is empty where vLLM did not.
+    ``histogram[j]`` is the number of verification steps that accepted exactly ``j`` draft tokens; it is empty if vLLM
+    sent none.
     """
 
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    histogram: tuple[int, ...] = ()
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+    histogram: Histogram = ()
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether accepted ≤ drafted, and the histogram sums to the steps and the accepted tokens."""
+        if self.accepted_tokens > self.draft_tokens or (self.draft_tokens and not self.drafts):
+            return False
+        accepted = sum(length * steps for length, steps in enumerate(self.histogram))
+        return not self.histogram or (sum(self.histogram), accepted) == (self.drafts, self.accepted_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStart:
-    """A request that has begun and not ended; ``id`` is unique within one source's life."""
+    """A request that has begun and not ended; ``id`` is unique within the life of its source."""
 
-    id: str
-    start: float  # Unix seconds
+    id: Name
+    start: UnixSeconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One finished request.
 
-    Times are Unix seconds. ``temperature`` is the one in the request (None: not given, so the model's
-    default applies). ``choices`` is ``n`` times the number of prompts. ``stream_events`` counts the stream's
-    events that carried generated tokens: at most one an engine step, fewer where vLLM merged some; it is 0
-    for a reply that was not streamed. ``completion_tokens`` sums all choices; None where the reply did not say.
+    ``path`` is the endpoint's, empty if unknown. ``temperature`` is the one in the request: None if it gave none, so
+    that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
+    of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one an engine
+    step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
+    if the reply did not say.
     """
 
-    id: str
-    path: str
-    model: str | None
+    id: Name
+    path: Name
+    model: Name | None
     temperature: float | None
-    choices: int
+    choices: Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
     stream: bool
-    start: float
-    first_token: float | None
-    end: float
+    start: UnixSeconds
+    first_token: UnixSeconds | None
+    end: UnixSeconds
     outcome: Outcome
-    max_tokens: int | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    stream_events: int = 0
+    max_tokens: Count | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    stream_events: Count = 0
     acceptance: RequestAcceptance | None = None
     event_offsets: tuple[float, ...] = ()  # seconds from ``start``; filled only while recording
 
 
-class RequestSink(Protocol):
-    """Where a source delivers. Calls are quick, never block and never raise."""
-
-    def started(self, request: RequestStart) -> None:
-        """A request has begun; exactly one ``finished`` with its id follows, unless the source dies."""
-
-    def finished(self, record: RequestRecord) -> None:
-        """A request has ended; ``started`` may not have been called for it (traces know only ends)."""
-
-    def dropped(self, reason: str, count: int) -> None:
-        """``count`` events were lost or refused; ``reason`` is from a small fixed set."""
+def aborted(request: RequestStart, end: float) -> RequestRecord:
+    """The record of a request whose end was not observed: aborted, for all that is known."""
+    return RequestRecord(
+        id=request.id,
+        path="",
+        model=None,
+        temperature=UNKNOWN_TEMPERATURE,
+        choices=1,
+        stream=False,
+        start=request.start,
+        first_token=None,
+        end=max(end, request.start),
+        outcome=Outcome.ABORTED,
+    )

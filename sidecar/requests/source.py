@@ -1,4 +1,4 @@
-"""The one chosen request source, for as long as a block lasts."""
+"""The one configured request source, for as long as a block lasts."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -6,17 +6,30 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sidecar.requests.record import RequestSink
+from sidecar.requests.record import RequestRecord, RequestStart
 from sidecar.settings import Settings
 
-if TYPE_CHECKING:  # what it imports would cost memory in every other mode
-    from sidecar.requests.proxy.stats import RelayStats
+if TYPE_CHECKING:  # what it imports would cost memory with every other source
+    from sidecar.requests.proxy.outcomes import ProxyStats
 
-Stats = Callable[[], "RelayStats | None"]
+Stats = Callable[[], "ProxyStats | None"]
+
+
+class RequestSink(Protocol):
+    """Takes what a source observes. Calls are quick, never block and never raise."""
+
+    def started(self, request: RequestStart) -> None:
+        """A request has begun; exactly one ``finished`` with its id follows, unless the source dies."""
+
+    def finished(self, record: RequestRecord) -> None:
+        """A request has ended; ``started`` may not have been called for it (traces report only ends)."""
+
+    def dropped(self, reason: str, count: int) -> None:
+        """``count`` events were lost or refused; ``reason`` is one of a small fixed set."""
 
 
 class Log(Protocol):
-    """What of a structlog logger is needed here."""
+    """The part of a structlog logger that is used here."""
 
     def info(self, event: str, **fields: Any) -> Any:
         """Log that something is as it is."""
@@ -26,7 +39,7 @@ class Log(Protocol):
 
 
 def drop_reasons(settings: Settings) -> frozenset[str]:
-    """Why events of the chosen source may be lost, so that each is counted from 0 on."""
+    """The reasons for which the configured source may drop events: each is counted from 0 on."""
     module = _module(settings)
     return frozenset() if module is None else module.DROP_REASONS
 
@@ -35,12 +48,12 @@ def drop_reasons(settings: Settings) -> frozenset[str]:
 async def request_source(
     settings: Settings, sink: RequestSink, log: Log, *, offsets: bool = False
 ) -> AsyncIterator[Stats]:
-    """Starts what ``requests.source`` names; gives the proxy's own counts, None for the other sources.
+    """Starts the source that ``requests.source`` names; yields the proxy's own counts, None for the other sources.
 
-    ``offsets``: keep the time of each stream event, where the source can, for a recording.
+    ``offsets``: keep the time of each stream event, if the source can, for a recording.
 
     Raises:
-        OSError: its address or socket can't be had.
+        OSError: cannot bind its address or socket.
     """
     module = _module(settings)
     if module is None:

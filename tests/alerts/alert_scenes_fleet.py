@@ -15,8 +15,8 @@ def key(name, instance=None, model="m", namespace="prod", **labels):
 def numbers():
     a = (
         Pod("a", minutes=40)
-        .drafting(4, 0.8, positions=(0.95, 0.8, 0.65))
-        .drafting(1, 0.3, engine="1", positions=(0.5, 0.3, 0.1))
+        .drafting(4, 0.8)
+        .drafting(1, 0.3, engine="1")
         .generating(15)
         .generating(5, engine="1")
         .bucket("0", 4, 0.8)
@@ -26,14 +26,9 @@ def numbers():
         .tpot(0.02, 0.05)
         .tpot(0.03, 0.04, engine="1")
     )
-    for engine, peak in (("0", 0.5), ("1", 0.7)):
-        a.gauge("specdec_kv_cache_usage_peak_ratio", (40, peak), engine=engine)
-        a.gauge("specdec_engine_latency_gap_seconds", (40, peak / 10), engine=engine, phase="tpot")
-        a.gauge("specdec_requests_waiting", (40, peak * 10), engine=engine)
-        a.of_model("specdec_preemptions_total", counter((40, 30)), engine=engine)
     b = (
         Pod("b", minutes=40)
-        .drafting(15, 0.6, positions=(0.8, 0.6, 0.4))
+        .drafting(15, 0.6)
         .generating(40)
         .bucket("0", 5, 0.9)
         .bucket("1+", 10, 0.45)
@@ -64,9 +59,6 @@ def numbers():
             pick("pod:specdec_engine_draft_tokens:rate5m", "a", 15),
             pick("pod:specdec_engine_accepted_tokens:rate5m", "a", 10.5),
             pick("pod:specdec_engine_acceptance:ratio_rate5m", "a", 0.7),
-            pick("pod:specdec_engine_acceptance_length:ratio_rate5m", "a", 3.1),
-            pick("pod_position:specdec_engine_acceptance:ratio_rate5m", "a", 0.86, position="0"),
-            pick("pod_position:specdec_engine_acceptance:ratio_rate5m", "a", 0.54, position="2"),
             pick("pod_temperature:specdec_drafts:rate5m", "a", 4, temperature="0"),
             pick("pod_temperature:specdec_draft_tokens:rate5m", "a", 12, temperature="0"),
             pick("pod_temperature:specdec_accepted_tokens:rate5m", "a", 0.9, temperature="1+"),
@@ -74,31 +66,12 @@ def numbers():
             pick("pod_temperature:specdec_acceptance:judged_rate5m", "a", 0.3, temperature="1+"),
             pick("pod_temperature:specdec_draft_tokens:share_rate5m", "a", 0.2, temperature="1+"),
             pick("pod_temperature:specdec_requests:increase5m", "a", 50, temperature="1+"),
-            pick("pod:specdec_request_acceptance_bucket:rate5m", "a", 0.1, le="0.6"),
-            pick("pod:specdec_request_acceptance_count:increase5m", "a", 50),
-            pick("pod:specdec_request_acceptance:quantile_rate5m", "a", 0.1, quantile="0.1"),
-            pick("pod:specdec_request_acceptance:quantile_rate5m", "a", 0.575, quantile="0.5"),
-            pick("pod:specdec_request_acceptance:quantile_rate5m", "a", 0.875, quantile="0.9"),
+            pick("pod:specdec_request_acceptance:p10_rate5m", "a", 0.1),
             pick("pod:specdec_generation_tokens:rate5m", "a", 20),
-            pick("pod:specdec_kv_cache_usage_peak_ratio:max", "a", 0.7),
-            pick("pod:specdec_preemptions:rate5m", "a", 1),
-            pick("pod:specdec_requests_waiting:max5m", "a", 12),
-            pick("pod_phase:specdec_engine_latency_gap_seconds:max", "a", 0.07, phase="tpot"),
             pick("pod_quantile:specdec_tpot_seconds:max", "a", 0.03, quantile="0.5"),
             pick("pod_quantile:specdec_tpot_seconds:max", "a", 0.05, quantile="0.99"),
             pick("pod:specdec_speculates:bool", "a", 1),
             pick("pod:specdec_speculates:bool", "c", 0),
-            model("model:specdec_engine_acceptance:ratio_rate5m", 0.625),
-            model("model:specdec_engine_acceptance_length:ratio_rate5m", 2.875),
-            model("model_temperature:specdec_draft_tokens:rate5m", 33, temperature="1+"),
-            model("model_temperature:specdec_acceptance:ratio_rate5m", 0.436364, temperature="1+"),
-            model("model_temperature:specdec_draft_tokens:share_rate5m", 0.55, temperature="1+"),
-            model("model:specdec_generation_tokens:rate5m", 100),
-            model("model:specdec_request_acceptance:quantile_rate5m", 0.2, quantile="0.1"),
-            model("model:specdec_request_acceptance:quantile_rate5m", 0.575, quantile="0.5"),
-            model("model:specdec_request_acceptance:quantile_rate5m", 0.96, quantile="0.9"),
-            model("model:specdec_pods:count", 2, speculates="yes"),
-            model("model:specdec_pods:count", 1, speculates="no"),
             model("model_quantile:specdec_tpot_seconds:avg", 0.035, quantile="0.5", speculates="yes"),
             model("model_quantile:specdec_tpot_seconds:avg", 0.1, quantile="0.99", speculates="no"),
             model("model_quantile:specdec_tpot:slowdown", 0.65, quantile="0.99"),

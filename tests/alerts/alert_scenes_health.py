@@ -3,12 +3,11 @@
 from tests.alerts.alert_series import Pod, counter, gauge
 from tests.alerts.alert_tools import Firing, Scene
 
-OF_INSTANCE = ("job", "instance")
 SEEN = 1_700_000_000
 
 
 def of(instance, severity, description, **labels):
-    return Firing(severity, description, {"instance": f"{instance}:9911"} | labels, OF_INSTANCE)
+    return Firing(severity, description, {"instance": f"{instance}:9911"} | labels)
 
 
 def up(instance, *phases, last_scrape=True, minutes=120, **options):
@@ -23,8 +22,8 @@ def vllm_down():
 
     def firing(instance, **labels):
         text = (
-            f"The sidecar {instance}:9911 can't read vLLM's /metrics any more. While that lasts nothing is known of "
-            "its speculative decoding, and vLLM itself is likely down."
+            f"The sidecar {instance}:9911 can no longer read vLLM's /metrics. Until it can, nothing is known of its "
+            "speculative decoding, and vLLM itself is likely down."
         )
         return of(instance, "critical", text, **labels)
 
@@ -68,8 +67,8 @@ def vllm_never_up():
 def restarting():
     name, summary = "SpecDecodeVLLMRestarting", "vLLM restarts again and again"
 
-    def firing(instance, times, limit):
-        text = f"vLLM beside {instance}:9911 restarted {times} times within an hour; {limit} count as a crash loop."
+    def firing(instance, times):
+        text = f"vLLM beside {instance}:9911 restarted {times} times within an hour, restarts_per_hour or more."
         return of(instance, "warning", text)
 
     def pod(instance, *restarts, **options):
@@ -78,7 +77,7 @@ def restarting():
             values = [value + (index >= minute) for index, value in enumerate(values)]
         return made.plain("specdec_vllm_restarts_total", " ".join(map(str, values)))
 
-    three, ten = firing("three", 3, 3), firing("ten", 10, 10)
+    three, ten = firing("three", 3), firing("ten", 10)
     yield Scene(
         "three within an hour",
         name,
@@ -95,7 +94,7 @@ def restarting():
 
 
 def sidecar_absent():
-    name, summary = "SpecDecodeSidecarAbsent", "A sidecar can't be scraped, so its alerts can't fire"
+    name, summary = "SpecDecodeSidecarAbsent", "Prometheus cannot scrape a sidecar, so its alerts cannot fire"
 
     def firing(instance=""):
         text = (
@@ -103,8 +102,8 @@ def sidecar_absent():
             "the sidecar: look at once."
         )
         if not instance:
-            return Firing("warning", text, {}, linked=())  # an empty variable would show an empty dashboard
-        return Firing("warning", text, {"instance": instance}, OF_INSTANCE)
+            return Firing("warning", text, {})
+        return Firing("warning", text, {"instance": instance})
 
     def pod(instance, built, *scraped):
         made = Pod(instance, minutes=1)
@@ -129,8 +128,11 @@ def sidecar_absent():
 
 
 def sidecar_failing():
-    name, summary = "SpecDecodeSidecarFailing", "A part of the sidecar fails and is started again and again"
-    text = "The part vllm of the sidecar failing:9911 failed 50 times within minutes; its numbers may stand still."
+    name, summary = "SpecDecodeSidecarFailing", "A part of the sidecar keeps failing"
+    text = (
+        "The part vllm of the sidecar failing:9911 failed 50 times within minutes and was restarted each time; its "
+        "numbers may be stale."
+    )
     failing = of("failing", "warning", text, part="vllm")
     yield Scene(
         "failures that go on",
@@ -146,13 +148,10 @@ def sidecar_failing():
 
 
 def proxy_refusing():
-    name, summary = "SpecDecodeProxyRefusing", "The proxy turns clients away"
+    name, summary = "SpecDecodeProxyRefusing", "The proxy refuses connections"
 
     def full(rate):
-        text = (
-            f"The proxy of full:9911 refused {rate} connections per second: it holds as many as proxy.max_connections "
-            "allows."
-        )
+        text = f"The proxy of full:9911 refuses {rate} connections per second: it holds proxy.max_connections already."
         return of("full", "critical", text, reason="too_many_connections")
 
     many = counter((60, 6), (60, None))
@@ -185,12 +184,12 @@ def _staircase(minutes, every):
 
 
 def events_dropped():
-    name, summary = "SpecDecodeEventsDropped", "Requests are lost on their way to the sidecar"
+    name, summary = "SpecDecodeEventsDropped", "Request events are lost on their way to the sidecar"
 
-    def firing(instance, share, limit):
+    def firing(instance, share):
         text = (
-            f"The sidecar {instance}:9911 lost {share} of its request events, more than {limit} (source middleware): "
-            "acceptance by temperature leaves them out."
+            f"The sidecar {instance}:9911 lost {share} of its request events (source middleware), more than "
+            "events_dropped: acceptance by temperature leaves those requests out."
         )
         return of(instance, "warning", text, source="middleware")
 
@@ -201,7 +200,7 @@ def events_dropped():
             made.plain("specdec_request_events_dropped_total", values, source="middleware", reason=reason)
         return made.plain("specdec_request_events_total", counter((minutes, seen)), source="middleware")
 
-    lossy, many = firing("lossy", "1.05%", "1%"), firing("many", "60%", "55%")
+    lossy, many = firing("lossy", "1.05%"), firing("many", "60%")
     yield Scene(
         "more than a hundredth",
         name,
@@ -223,14 +222,13 @@ def coverage_low():
 
     def firing(instance):
         text = (
-            f"Only 79% of the draft tokens of m on {instance}:9911 are attributed to requests, less than 80% (error of "
-            "the inference: 2%): traffic reaches vLLM past the request source."
+            f"Only 79% of the draft tokens of m on {instance}:9911 are attributed to requests, less than coverage: "
+            "traffic reaches vLLM without passing the request source."
         )
         return Firing("info", text, {"instance": f"{instance}:9911", "model_name": "m"})
 
     def pod(instance, share, /, drafts=5.0, **options):
         made = Pod(instance, minutes=60, **options).drafting(drafts, 0.8)
-        made.gauge("specdec_attribution_residual_ratio", (100, 0.02))
         return made.gauge("specdec_attribution_coverage_ratio", (60, share))
 
     low, slow = firing("low"), firing("slow")
@@ -250,10 +248,10 @@ def coverage_low():
 
 
 def not_judged():
-    name, summary = "SpecDecodeNotJudged", "This vLLM's counters can't be used, so no acceptance alert can fire"
+    name, summary = "SpecDecodeNotJudged", "vLLM's counters are unusable, so no acceptance alert can fire"
     text = (
-        "m on old:9911 runs vLLM's V0 engine, whose speculation counters add their totals again and again; use the V1 "
-        "engine."
+        "m on old:9911 runs vLLM's V0 engine, which adds its speculation totals to its counters again and again. Use "
+        "the V1 engine."
     )
     old = Firing("info", text, {"instance": "old:9911", "model_name": "m"})
     yield Scene(

@@ -59,7 +59,7 @@ class Pod:
     def of_model(self, metric, values, /, **labels):
         return self.add(metric, values, **self.target, model_name=self.model, **labels)
 
-    def drafting(self, drafts, acceptance, *, engine="0", positions=None, then=None, minutes=None):
+    def drafting(self, drafts, acceptance, *, engine="0", then=None, minutes=None):
         """``drafts`` per second; ``then`` is (acceptance, drafts per second or None) after ``minutes``."""
         phases = [(minutes or self.minutes, drafts, acceptance)]
         if then is not None:
@@ -68,9 +68,6 @@ class Pod:
         self._count("specdec_engine_draft_tokens_total", [(m, _times(d, DRAFT_TOKENS)) for m, d, _ in phases], engine)
         accepted = [(m, _times(d, DRAFT_TOKENS * (a or 0))) for m, d, a in phases]
         self._count("specdec_engine_accepted_tokens_total", accepted, engine)
-        for position, rate in enumerate(positions or ()):
-            name = "specdec_engine_accepted_tokens_per_position_total"
-            self.of_model(name, self._growing(drafts * rate), engine=engine, position=position)
         return self
 
     def generating(self, tokens, *, then=None, minutes=None, engine="0"):

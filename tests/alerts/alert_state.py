@@ -1,18 +1,19 @@
-"""A target's report, for the conditions of the direct push."""
+"""A server's report, for the conditions of the direct push."""
 
-from sidecar.alerting.look import Look
-from sidecar.analysis.acceptance import Acceptance
+from sidecar.alerting.conditions import Limits
+from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.request_stats import RecentWork
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds
 from sidecar.engine.names import Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.groups import Thresholds
 
+WINDOW = 300.0
 WINDOW = 300.0
 
 
@@ -38,7 +39,7 @@ def engine(*, acceptance=0.8, drafts=5.0, number="0", peak=0.5, waiting=0.0, tpo
 def bucket(acceptance, drafts=5.0, requests=50):
     count = drafts * WINDOW
     return filled(
-        RecentWork,
+        SpeculationSummary,
         requests=requests,
         drafts=count,
         draft_tokens=3 * count,
@@ -47,25 +48,46 @@ def bucket(acceptance, drafts=5.0, requests=50):
     )
 
 
-def make_look(*engines, temperatures=None, verdicts=None, coverage=0.9, up=True, last_scrape=1.0, old=False, **options):
-    """``temperatures`` by label; ``options``: thresholds and ``baselines``."""
-    baselines = options.pop("baselines", {})
-    recent = temperatures or {}
-    model = filled(
-        ModelRequests,
-        model_name="m",
-        recent=recent,
-        verdicts=dict.fromkeys(recent, Verdict.NET_NEGATIVE) | (verdicts or {}),
-        coverage=coverage,
-        residual=0.02,
-    )
-    report = filled(
+def make_report(*engines, temperatures=None, coverage=0.9, up=True, last_scrape=1.0, old=False, name="vllm", **limits):
+    """``temperatures`` by label; ``limits``: thresholds."""
+    model = filled(ModelRequests, model_name="m", coverage=coverage, residual=0.02)
+    return filled(
         TargetReport,
-        name="vllm",
+        name=name,
         up=up,
         last_scrape=last_scrape,
         engines=engines,
         limitations={EngineKey("m", "0"): frozenset({Limitation.V0_COUNTERS} if old else ())},
         requests=filled(RequestReport, source="proxy", models=(model,)),
+        judgements=_judged(engines, temperatures or {}, coverage, Thresholds(**limits)) if up else (),
     )
-    return Look(report, Thresholds(**options), baselines, WINDOW)
+
+
+def make_limits(baselines=None):
+    thresholds = Thresholds()
+    return Limits(
+        latency_gap_growth=thresholds.latency_gap_growth,
+        kv_cache_usage=thresholds.kv_cache_usage,
+        baselines=baselines or {},
+    )
+
+
+def _judged(engines, temperatures, coverage, limits):
+    """As the state judges: the whole over all engines, each temperature by its share."""
+    thresholds = VerdictThresholds(
+        net_negative=limits.acceptance_net_negative,
+        break_even=limits.acceptance_break_even,
+        coverage=limits.coverage,
+        window=WINDOW,
+    )
+    whole = over_engines([engine.acceptance for engine in engines]) if engines else None
+    total = sum(work.draft_tokens for work in temperatures.values())
+    model = ModelEvidence(
+        model_name="m",
+        whole=Evidence(drafts=whole.drafts, draft_tokens=whole.draft_tokens, acceptance=whole.rate)
+        if whole
+        else Evidence(),
+        temperatures={label: work.evidence(total) for label, work in temperatures.items()},
+        coverage=coverage,
+    )
+    return Judge(thresholds).judge([model])

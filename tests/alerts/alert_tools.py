@@ -11,35 +11,40 @@ import yaml
 
 RULES = Path(__file__).parents[2] / "alerts"
 RUNBOOKS = "https://specdec-sidecar.example/alerts/runbooks"
-DASHBOARD = "https://grafana.example/d/specdec-operator"
+DASHBOARD = "https://grafana.example/d/specdec-operator?from=now-6h&to=now"
 
 
 @dataclass
 class Firing:
-    """One expected alert: its labels but for job and alertname, and its description."""
+    """One expected alert: its labels but for job and alertname, its description, and its context if asked for."""
 
     severity: str
     description: str
     labels: dict
-    linked: tuple = ("job", "instance", "model_name")
+    context: str | None = None
 
     def expected(self, name, summary):
-        labels = {"severity": self.severity} | self.labels
+        labels = dict(self.labels)
         if "instance" in labels:
             labels |= {"job": "vllm", "namespace": labels.get("namespace", "prod")}
-        query = "&".join(f"var-{key}={_quoted(labels.get(key, ''))}" for key in self.linked)
+        variables = "".join(f"&var-{key}={_quoted(labels[key])}" for key in sorted(labels))
         annotations = {
             "summary": summary,
             "description": self.description,
             "runbook_url": f"{RUNBOOKS}/{name}.md",
-            "dashboard_url": f"{DASHBOARD}?{query}",
+            "dashboard_url": DASHBOARD + variables,
         }
-        return {"exp_labels": labels, "exp_annotations": annotations}
+        if self.context is not None:
+            annotations["context"] = self.context
+        return {"exp_labels": labels | {"severity": self.severity}, "exp_annotations": annotations}
 
 
 @dataclass
 class Scene:
-    """``checks`` are (minute, what fires); ``numbers`` are (minute, expression, {labels: value})."""
+    """``checks`` are (minute, what fires); ``numbers`` are (minute, expression, {labels: value}).
+
+    The annotation ``context`` is left out of the rules unless a check expects it.
+    """
 
     name: str
     alert: str | None
@@ -83,10 +88,17 @@ def shipped():
     return [rule for content in contents for group in content["groups"] for rule in group["rules"]]
 
 
+def without_context(rule):
+    annotations = {name: text for name, text in rule.get("annotations", {}).items() if name != "context"}
+    return rule | ({"annotations": annotations} if annotations else {})
+
+
 def promtool(directory, scenes, rules=None):
     """The output of promtool where a scene fails, else None; ``rules`` in place of those that are committed."""
-    text = None if rules is None else "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in rules)
-    groups = [{"name": "all", "rules": shipped() if rules is None else rules}]
+    with_context = any(one.context is not None for scene in scenes for _, firing in scene.checks for one in firing)
+    kept = [rule if with_context else without_context(rule) for rule in (shipped() if rules is None else rules)]
+    text = None if rules is None else "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in kept)
+    groups = [{"name": "all", "rules": kept}]
     (directory / "rules.yaml").write_text(json.dumps({"groups": groups}))
     document = {
         "rule_files": ["rules.yaml"],

@@ -1,21 +1,19 @@
-"""The catalogue's conditions over the sidecar's own state, and the text that is made of what they find."""
+"""The conditions over the sidecar's own state, and the text that comes with what they find."""
 
 import pytest
 
-from sidecar.alerting.alert import Alert, Severity, finding_annotations
-from sidecar.alerting.catalogue import catalogue
-from sidecar.alerting.look import Finding
-from sidecar.analysis.verdict import Verdict
+from sidecar.alerting.conditions import CONDITIONS, context
+from sidecar.alerting.rules import load_rules
 from tests.alerts.alert_series import Pod
-from tests.alerts.alert_state import bucket, engine
-from tests.alerts.alert_tools import promtool, shipped
+from tests.alerts.alert_state import bucket, engine, make_limits, make_report
+from tests.alerts.alert_tools import DASHBOARD, RUNBOOKS, promtool, shipped
 
 BASELINE = {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
-CONDITIONS = {alert.name.removeprefix("SpecDecode"): alert.condition for alert in catalogue() if alert.condition}
 
 
-def found(name, look):
-    return [(dict(finding.labels), pytest.approx(finding.value)) for finding in CONDITIONS[name](look)]
+def found(name, report, baselines=None):
+    matches = CONDITIONS[f"SpecDecode{name}"](report, make_limits(baselines))
+    return [(dict(match.labels), pytest.approx(match.value)) for match in matches]
 
 
 M = {"model_name": "m"}
@@ -46,11 +44,6 @@ CASES = [
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3, 0.95)}}, []),
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3, requests=19)}}, []),
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3, requests=20)}}, [(HOT, 0.3)]),
-    (
-        "AcceptanceLowAtTemperature",
-        {"temperatures": {"1+": bucket(0.3)}, "verdicts": {"1+": Verdict.INSUFFICIENT_DATA}},
-        [],
-    ),
     ("AcceptanceLowAtTemperature", {"temperatures": {"1+": bucket(0.3)}, "up": False}, []),
     ("LatencyGapWide", {"engines": [engine(tpot=(0.02, 0.051))], "baselines": BASELINE}, [(M, 1.55)]),
     ("LatencyGapWide", {"engines": [engine(tpot=(0.02, 0.049))], "baselines": BASELINE}, []),
@@ -76,69 +69,62 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "state", "expected"), CASES)
-def test_condition(name, state, expected, look):
+def test_condition(name, state, expected):
     state = dict(state)
-    assert found(name, look(*state.pop("engines", []), **state)) == expected
+    baselines = state.pop("baselines", None)
+    assert found(name, make_report(*state.pop("engines", []), **state), baselines) == expected
 
 
 def test_every_condition_is_held_to_both_sides():
-    for name in CONDITIONS:
-        results = [bool(expected) for case, _, expected in CASES if case == name]
+    for condition in CONDITIONS:
+        results = [bool(expected) for case, _, expected in CASES if f"SpecDecode{case}" == condition]
         assert True in results
         assert False in results
 
 
-def test_a_server_without_a_request_source_has_no_temperatures(look):
-    bare = look(engine())
-    object.__setattr__(bare.report, "requests", None)
+def test_every_condition_is_that_of_a_shipped_rule():
+    assert set(CONDITIONS) <= set(load_rules())
+
+
+def test_a_server_without_a_request_source_has_no_temperatures():
+    bare = make_report(engine())
+    object.__setattr__(bare, "requests", None)
     assert found("AcceptanceLowAtTemperature", bare) == found("CoverageLow", bare) == []
 
 
-@pytest.mark.parametrize(
-    ("description", "expected"),
-    [
-        ("{model_name} on {instance}: {value:%}, limit {threshold:%}", "m on pod-7: 48.7%, limit 50%"),
-        ("{value:g} and {value:d}", "0.487 and 0"),
-        ("{past:%} {share:g}", "unknown unknown"),
-        ("{threshold:s}", "0.5s"),
-        ("{instance|any} of {pod|any}", "pod-7 of any"),
-    ],
-)
-def test_a_description_is_filled_in(description, expected):
-    alert = Alert("Name", Severity.INFO, "what", description, "1", 0)
-    finding = Finding({"model_name": "m", "instance": "pod-7"}, 0.487, {"threshold": 0.5, "past": None})
-    annotations = finding_annotations(alert, finding, "https://r.example")
-    assert annotations == {"summary": "what", "description": expected, "runbook_url": "https://r.example/Name.md"}
-
-
-def test_every_place_in_a_pushed_description_is_filled(look):
-    """What the condition does not give would be told as unknown, or not at all."""
-    states = [(name, dict(state)) for name, state, expected in CASES if expected]
-    for name, state in states:
-        alert = next(one for one in catalogue() if one.name == f"SpecDecode{name}")
-        for finding in alert.condition(look(*state.pop("engines", []), **state)):
-            missing = set(alert.readings) - set(finding.readings)
-            assert not missing, name
+def test_the_context_names_the_pods_other_numbers():
+    report = make_report(engine(acceptance=0.45), temperatures={"0": bucket(0.6, 3), "1+": bucket(0.225, 2)})
+    assert context(report, "m") == (
+        "Acceptance 45%. By temperature: [0] 60% [1+] 22.5%. Share of the draft tokens: [0] 60% [1+] 40%. "
+        "Time per output token: [0.5] 20ms [0.99] 40ms."
+    )
+    assert context(report, "another") == ""
 
 
 @pytest.mark.servers
-def test_prometheus_tells_the_same_in_the_same_words(look, tmp_path):
-    """The direct push's text, expected of Prometheus: the two ways have one definition."""
-    alert = next(one for one in catalogue() if one.name == "SpecDecodeAcceptanceLow")
-    (finding,) = alert.condition(look(engine(acceptance=0.49)))
-    placed = Finding({"instance": "low:9911", **finding.labels}, finding.value, finding.readings)
-    pushed = finding_annotations(alert, placed, "https://specdec-sidecar.example/alerts/runbooks")
+def test_prometheus_and_the_push_use_the_same_words(tmp_path):
+    """The direct push's text, expected of Prometheus."""
+    rule = load_rules()["SpecDecodeAcceptanceLow"]
+    labels = {"instance": "low:9911", "model_name": "m"}
 
     class Same:
+        checks = ()
+
         def test(self, text=None):
             series = Pod("low").drafting(5, 0.49).series
-            link = "https://grafana.example/d/specdec-operator?var-job=vllm&var-instance=low%3A9911&var-model_name=m"
-            labels = {"severity": "critical", "job": "vllm", "namespace": "prod", **placed.labels}
-            expected = {"exp_labels": labels, "exp_annotations": pushed | {"dashboard_url": link}}
+            annotations = {
+                "summary": rule.text(rule.summary, labels, 0.49),
+                "description": rule.text(rule.description, labels, 0.49),
+                "runbook_url": f"{RUNBOOKS}/{rule.name}.md",
+                "dashboard_url": DASHBOARD
+                + "&var-instance=low%3A9911&var-job=vllm&var-model_name=m&var-namespace=prod",
+            }
+            own = {"severity": "critical", "job": "vllm", "namespace": "prod", **labels}
+            expected = {"exp_labels": own, "exp_annotations": annotations}
             return {
                 "interval": "1m",
                 "input_series": [{"series": one, "values": values} for one, values in series.items()],
-                "alert_rule_test": [{"eval_time": "30m", "alertname": alert.name, "exp_alerts": [expected]}],
+                "alert_rule_test": [{"eval_time": "30m", "alertname": rule.name, "exp_alerts": [expected]}],
             }
 
     failed = promtool(tmp_path, [Same()], shipped())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sidecar.alerting.catalogue import catalogue
+from sidecar.alerting.rules import load_rules
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.tree import leaves
@@ -20,7 +20,7 @@ PAGES = sorted(RUNBOOKS.glob("*.md"))
 CONFIG = RULES / "alertmanager" / "alertmanager.yaml"
 DASHBOARDS = RULES.parent / "dashboards"
 RECORDED = RULES.parent / "tests" / "data" / "pages"
-ALERTS = catalogue()
+ALERTS = list(load_rules().values())
 
 
 def test_each_alert_has_its_page_and_each_page_its_alert():

@@ -9,15 +9,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from sidecar.alerting.push import Push
-from sidecar.alerting.push_options import PushOptions, push_options
-from sidecar.export.families import Families
-from sidecar.export.push_families import add_push
+from sidecar import wiring
+from sidecar.alerting.push import Push, PushOptions
+from sidecar.alerting.rules import load_rules
+from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.log import StateLog
 from sidecar.settings import load_settings
-from sidecar.settings.groups import Thresholds
-from tests.alerts.alert_state import engine, make_look
+from tests.alerts.alert_state import engine, make_limits, make_report
 
+RULES = load_rules()
 WALL = 1_700_000_000.0
 
 
@@ -56,24 +56,23 @@ class Clock:
 
 @pytest.fixture
 async def scene(served):
-    """A push whose state and clock the test sets: ``await scene.look(look, after=seconds)``."""
+    """A push whose state and clock the test sets: ``await scene.evaluate(report, after=seconds)``."""
 
     class Scene:
         def __init__(self, urls, **options):
             self.clock, self.log, self.reports = Clock(), Log(), []
             known = {"alertmanagers": tuple(urls), "instance": "pod-7", "runbooks": "https://r.example", "pace": 0}
-            known |= {"thresholds": Thresholds(), "baselines": {}, "window": 300.0} | options
-            options = PushOptions(**known)
+            options = PushOptions(**known | {"limits": make_limits(), "rules": RULES} | options)
             self.name = urls[0].partition("://")[2]
             self.push = Push(
                 lambda: self.reports, options, StateLog(self.log, self.clock), self.clock, lambda: WALL + self.clock.now
             )
 
-        async def look(self, *looks, after=0):
+        async def evaluate(self, *reports, after=0):
             self.clock.now += after
-            self.reports = [one.report for one in looks]
+            self.reports = reports
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
-                await self.push.look(session)
+                await self.push.evaluate(session)
 
     async with contextlib.AsyncExitStack() as stack:
 
@@ -87,8 +86,8 @@ async def scene(served):
         yield make
 
 
-LOW = make_look(engine(acceptance=0.4))
-FINE = make_look(engine(acceptance=0.9))
+LOW = make_report(engine(acceptance=0.4))
+FINE = make_report(engine(acceptance=0.9))
 
 
 def at(text):
@@ -98,7 +97,7 @@ def at(text):
 async def test_a_firing_alert_says_all_of_itself(scene):
     replica = Replica()
     pushed = await scene(replica, prefix="/am")
-    await pushed.look(LOW)
+    await pushed.evaluate(LOW)
     assert [(method, path) for method, path, _ in replica.paths] == [("POST", "/am/api/v2/alerts")]
     ((alert,),) = replica.posts
     assert alert["labels"] == {
@@ -109,7 +108,7 @@ async def test_a_firing_alert_says_all_of_itself(scene):
         "model_name": "m",
     }
     assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
-    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, below 50%:")
+    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, less than")
     assert at(alert["startsAt"]) == 1000
     assert at(alert["endsAt"]) == 1000 + 4 * 60
 
@@ -117,13 +116,13 @@ async def test_a_firing_alert_says_all_of_itself(scene):
 async def test_it_is_sent_again_only_after_the_resend_interval_and_then_resolved_once(scene):
     replica = Replica()
     pushed = await scene(replica)
-    await pushed.look(LOW)
-    await pushed.look(LOW, after=59)
+    await pushed.evaluate(LOW)
+    await pushed.evaluate(LOW, after=59)
     assert len(replica.posts) == 1
-    await pushed.look(LOW, after=1)
+    await pushed.evaluate(LOW, after=1)
     assert [at(post[0]["endsAt"]) for post in replica.posts] == [1240, 1300]
-    await pushed.look(FINE, after=15)
-    await pushed.look(FINE, after=15)
+    await pushed.evaluate(FINE, after=15)
+    await pushed.evaluate(FINE, after=15)
     assert len(replica.posts) == 3
     ended = replica.posts[-1][0]
     assert ended["labels"] == replica.posts[0][0]["labels"]
@@ -134,15 +133,15 @@ async def test_every_replica_is_told_and_one_that_is_down_hears_it_later(scene):
     well, ill = Replica(), Replica()
     ill.status = 503
     pushed = await scene(well, ill)
-    await pushed.look(LOW)
-    await pushed.look(LOW, after=14)  # backed off
+    await pushed.evaluate(LOW)
+    await pushed.evaluate(LOW, after=14)  # backed off
     assert (len(well.posts), len(ill.posts)) == (1, 1)
-    await pushed.look(LOW, after=1)
+    await pushed.evaluate(LOW, after=1)
     assert (len(well.posts), len(ill.posts)) == (1, 2)
-    await pushed.look(LOW, after=15)  # twice as long now
+    await pushed.evaluate(LOW, after=15)  # twice as long now
     assert len(ill.posts) == 2
     ill.status = 200
-    await pushed.look(LOW, after=15)
+    await pushed.evaluate(LOW, after=15)
     assert len(ill.posts) == 3
     kinds = [(kind, event) for kind, event, _ in pushed.log.lines]
     assert kinds == [("warning", "Alertmanager did not take alerts"), ("info", "Alertmanager takes alerts again")]
@@ -153,10 +152,10 @@ async def test_a_replica_that_never_heard_of_an_alert_is_not_told_of_its_end(sce
     replica = Replica()
     replica.status = 500
     pushed = await scene(replica)
-    await pushed.look(LOW)
+    await pushed.evaluate(LOW)
     replica.status = 200
     replica.posts.clear()
-    await pushed.look(FINE, after=60)
+    await pushed.evaluate(FINE, after=60)
     assert not any(replica.posts)
 
 
@@ -164,13 +163,13 @@ async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
     replica = Replica()
     replica.status = 404
     pushed = await scene(replica)
-    await pushed.look(FINE)
+    await pushed.evaluate(FINE)
     assert pushed.log.lines == [
         ("warning", "Alertmanager did not take alerts", {"reason": "status 404", "alertmanager": pushed.name})
     ]
     replica.status = 200
     for _ in range(3):
-        await pushed.look(FINE, after=60)
+        await pushed.evaluate(FINE, after=60)
     assert replica.posts == [[], []]
     assert pushed.log.lines[-1][:2] == ("info", "Alertmanager takes alerts again")
     assert sum(pushed.push.sent.values()) == 0
@@ -179,11 +178,11 @@ async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
 async def test_an_end_that_could_not_be_told_is_told_later(scene):
     replica = Replica()
     pushed = await scene(replica)
-    await pushed.look(LOW)
+    await pushed.evaluate(LOW)
     replica.status = 500
-    await pushed.look(FINE, after=15)
+    await pushed.evaluate(FINE, after=15)
     replica.status = 200
-    await pushed.look(FINE, after=60)
+    await pushed.evaluate(FINE, after=60)
     assert at(replica.posts[-1][0]["endsAt"]) == 1015
 
 
@@ -192,7 +191,7 @@ async def test_a_pause_never_grows_past_a_minute(scene):
     replica.status = 500
     pushed = await scene(replica, interval=15)
     for _ in range(30):
-        await pushed.look(LOW, after=60)
+        await pushed.evaluate(LOW, after=60)
     assert len(replica.posts) == 30
 
 
@@ -202,8 +201,8 @@ async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_creden
 
     pushed = await scene(hang)
     away = type(pushed)(["http://user:secret@127.0.0.1:9/x"])
-    await pushed.look(LOW)
-    await away.look(LOW)
+    await pushed.evaluate(LOW)
+    await away.evaluate(LOW)
     for one in (pushed, away):
         assert sum(one.push.sent.values()) == 1
         assert [outcome for (_, outcome), count in one.push.sent.items() if count] == ["failed"]
@@ -216,7 +215,7 @@ async def test_a_redirect_is_not_followed(scene):
     replica = Replica()
     replica.status = 302
     pushed = await scene(replica)
-    await pushed.look(LOW)
+    await pushed.evaluate(LOW)
     assert len(replica.posts) == 1
     assert ("GET", "/elsewhere", "application/octet-stream") not in replica.paths
 
@@ -224,10 +223,7 @@ async def test_a_redirect_is_not_followed(scene):
 async def test_many_alerts_come_in_several_requests(scene):
     replica = Replica()
     pushed = await scene(replica, per_target=True)
-    looks = [make_look(engine(acceptance=0.4)) for _ in range(100)]
-    for number, one in enumerate(looks):
-        object.__setattr__(one.report, "name", f"target-{number}")
-    await pushed.look(*looks)
+    await pushed.evaluate(*(make_report(engine(acceptance=0.4), name=f"target-{number}") for number in range(100)))
     assert [len(post) for post in replica.posts] == [64, 36]
     assert len({alert["labels"]["target"] for post in replica.posts for alert in post}) == 100
 
@@ -235,18 +231,15 @@ async def test_many_alerts_come_in_several_requests(scene):
 async def test_alerts_past_the_bound_are_counted(scene):
     replica = Replica()
     pushed = await scene(replica, per_target=True)
-    looks = [make_look(engine(acceptance=0.4)) for _ in range(1001)]
-    for number, one in enumerate(looks):
-        object.__setattr__(one.report, "name", f"target-{number}")
-    await pushed.look(*looks)
+    await pushed.evaluate(*(make_report(engine(acceptance=0.4), name=f"target-{number}") for number in range(1001)))
     assert sum(map(len, replica.posts)) == 1000
     assert [count for (_, outcome), count in pushed.push.sent.items() if outcome == "dropped"] == [1]
 
 
-async def test_run_looks_until_it_is_cancelled(scene, eventually):
+async def test_run_evaluates_until_it_is_cancelled(scene, eventually):
     replica = Replica()
     pushed = await scene(replica, interval=0.01, resend=0.02)
-    pushed.reports = [LOW.report]
+    pushed.reports = [LOW]
     task = asyncio.create_task(pushed.push.run())
     await eventually(lambda: len(replica.posts) >= 1)
     pushed.clock.now += 1
@@ -260,32 +253,28 @@ async def test_run_looks_until_it_is_cancelled(scene, eventually):
 async def test_nothing_that_blocks_is_called(scene, no_blocking):
     replica = Replica()
     pushed = await scene(replica)
-    await pushed.look(LOW)
+    await pushed.evaluate(LOW)
     assert len(replica.posts) == 1
 
 
 def test_what_was_sent_is_exported():
-    families = Families()
-    add_push(families, {("am:9093", "accepted"): 3, ("am:9093", "failed"): 0})
-    (family,) = families.all()
-    assert family.metric.name == "specdec_alerts_sent_total"
-    assert dict(zip(family.labels, family.values, strict=True)) == {
-        ("am:9093", "accepted"): 3,
-        ("am:9093", "failed"): 0,
-    }
+    sent = {("am:9093", "accepted"): 3, ("am:9093", "failed"): 0}
+    families = export_families([], OwnCounts(alerts_sent=sent), ExportOptions())
+    (family,) = (one for one in families if one.metric.name == "specdec_alerts_sent_total")
+    assert dict(zip(family.labels, family.values, strict=True)) == sent
 
 
 def test_settings_become_options():
     environment = {
         "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps(["http://a:9093/", "http://u:p@b:9093"]),
         "SPECDEC_ALERTING__INSTANCE": "pod-7",
-        "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.4",
+        "SPECDEC_THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "SPECDEC_BASELINE": json.dumps({"m": {"tpot": {"p50": 0.02, "p99": 0.04}}}),
     }
-    options = push_options(load_settings(None, environment))
+    options = wiring.push(load_settings(None, environment))
     assert options.alertmanagers == ("http://a:9093", "http://u:p@b:9093")
     assert options.instance == "pod-7"
-    assert options.thresholds.acceptance_net_negative == 0.4
-    assert options.baselines == {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
-    assert push_options(load_settings(None, {})).alertmanagers == ()
-    assert push_options(load_settings(None, {})).instance
+    assert options.limits.kv_cache_usage == 0.8
+    assert options.limits.baselines == {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
+    assert wiring.push(load_settings(None, {})).alertmanagers == ()
+    assert wiring.push(load_settings(None, {})).instance

@@ -1,23 +1,21 @@
 """The committed rules against scenes, by Prometheus' own test runner."""
 
 import re
+import zipfile
 
 import pytest
 import yaml
+from hatchling.builders.wheel import WheelBuilder
 
-from sidecar.alerting.alert import Links
-from sidecar.alerting.catalogue import catalogue
-from sidecar.alerting.rules import rule_files, shown
-from sidecar.alerting.timing import Timing
 from sidecar.export.reference import all_metrics
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
-from tests.alerts.alert_scenes import SCENES, concerned
+from tests.alerts.alert_scenes import SCENES, concerned, recorded
 from tests.alerts.alert_scenes_fleet import healthy
 from tests.alerts.alert_series import Pod, gauge
 from tests.alerts.alert_tools import RULES, Scene, promtool, shipped
 
-ALERTS = [alert.name for alert in catalogue()]
+ALERTS = [rule["alert"] for rule in shipped() if "alert" in rule]
 KINDS = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}
 
 
@@ -68,32 +66,17 @@ def test_each_alert_has_its_scenes(alert):
     assert any(not firing and minute < first for minute, firing in checks)
 
 
-def test_the_committed_rules_are_what_the_catalogue_gives():
-    found = {path.name: path.read_text() for path in RULES.glob("*.yaml")}
-    assert found == {name: shown(content) for name, content in rule_files().items()}, "run scripts/rules"
-
-
 def test_what_happened_once_has_left_the_window_before_an_alert_fires():
     """A rate is above 0 for as long as its window holds the one event, so that much alone must not fire."""
     windows = {}
-    for rule in rule_files()["alerts.yaml"]["groups"][0]["rules"]:
+    for rule in shipped():
         found = re.findall(r"(?:rate|increase)(\d+m)\b|(?:rate|increase)\([^()]*\[(\d+m)\]", rule["expr"])
-        if "for" in rule and found:
+        if "alert" in rule and "for" in rule and found:
             windows[rule["alert"]] = max(int(one.rstrip("m")) for pair in found for one in pair if one)
             held = re.fullmatch(r"(\d+)([mh])", rule["for"])
             assert int(held[1]) * {"m": 1, "h": 60}[held[2]] > windows[rule["alert"]], rule["alert"]
     assert windows["SpecDecodeProxyRefusing"] == 3
     assert windows["SpecDecodeSidecarFailing"] == windows["SpecDecodeEventsDropped"] == 5
-
-
-def test_links_and_pace_are_parameters():
-    fast = rule_files(Timing(rate=10, pace=0.01), Links("https://r.example", "https://g.example"))["alerts.yaml"]
-    rule = fast["groups"][0]["rules"][0]
-    assert rule["for"] == "6s"
-    assert "rate10s" in rule["expr"]
-    assert rule["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
-    link = rule["annotations"]["dashboard_url"]
-    assert link.startswith("https://g.example/d/specdec-operator?{{ with $labels.job }}var-job=")
 
 
 def test_the_rules_stay_inside_what_prometheus_2_42_takes():
@@ -118,11 +101,12 @@ def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
             assert name in Thresholds.model_fields, name
 
 
-def test_every_recorded_series_that_is_read_is_recorded():
+def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round():
     rules = shipped()
     made = {rule["record"] for rule in rules if "record" in rule}
-    read = set().union(*(alert_mutations.recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in rules))
-    assert read - made == set()
+    read = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in rules))
+    dashboards = " ".join(path.read_text() for path in (RULES.parent / "dashboards").glob("*.json"))
+    assert made == read | (made & recorded(dashboards))
 
 
 @pytest.mark.servers
@@ -131,3 +115,11 @@ def test_no_rule_can_be_changed_unnoticed():
     printed, alive = alert_mutations.check()
     print(printed)  # noqa: T201 - shown with -s
     assert not alive
+
+
+def test_the_wheel_has_the_alerts_and_the_runbooks(tmp_path):
+    (wheel,) = WheelBuilder(str(RULES.parent)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("sidecar/alerts/alerts.yaml") == (RULES / "alerts.yaml").read_bytes()
+        packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
+    assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (RULES / "runbooks").iterdir()}

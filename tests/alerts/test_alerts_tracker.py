@@ -2,18 +2,20 @@
 
 import pytest
 
-from sidecar.alerting.alert import Alert, Severity
-from sidecar.alerting.look import Finding
-from sidecar.alerting.tracker import Tracker
+from sidecar.alerting.conditions import Match
+from sidecar.alerting.rules import Rule
+from sidecar.alerting.tracker import Alert, Tracker
 
 WALL = 1_700_000_000.0
-ALERT = Alert("Name", Severity.WARNING, "", "", "", wait=10, keep=5)
+RULE = Rule(name="Name", severity="warning", wait=10, keep=5, summary="", description="")
 
 
-def told(tracker, now, *labels, alert=ALERT):
-    findings = [(alert, Finding({"model_name": label}, 0.5)) for label in labels]
-    notices = tracker.update(findings, now, WALL + now)
-    return [(one.finding.labels["model_name"], one.started - WALL, one.ended and one.ended - WALL) for one in notices]
+def told(tracker, now, *labels):
+    alerts = [Alert(rule=RULE, match=Match({"model_name": label}, 0.5)) for label in labels]
+    notices = tracker.update(alerts, now, WALL + now).values()
+    return [
+        (one.alert.match.labels["model_name"], one.started - WALL, one.ended and one.ended - WALL) for one in notices
+    ]
 
 
 def test_an_alert_waits_fires_lasts_and_ends():

@@ -2,7 +2,7 @@
 
 import math
 
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.target_state import TargetState
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
@@ -36,7 +36,7 @@ class Server:
     """A target's state, polled every second from ``at`` on."""
 
     def __init__(self, at=1000.0, max_engines=8, **windows):
-        self.state = TargetState("t", Windows(**windows), interval=1.0, max_engines=max_engines)
+        self.state = TargetState("t", Lookback(**windows), interval=1.0, max_engines=max_engines)
         self.at = at
 
     def poll(self, *engines, seconds=1.0, **options):

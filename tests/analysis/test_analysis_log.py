@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.target_log import LoggedTarget
 from sidecar.analysis.target_state import TargetState
@@ -47,7 +47,7 @@ class Lines:
 
 def test_only_changes_are_logged():
     log = Lines()
-    sink = LoggedTarget(TargetState("t", Windows(), interval=1.0, max_engines=1), log, StateLog(log))
+    sink = LoggedTarget(TargetState("t", Lookback(), interval=1.0, max_engines=1), log, StateLog(log))
     at = 0.0
 
     def polls(count, *engines, **options):
@@ -78,7 +78,7 @@ def test_only_changes_are_logged():
 
 def test_v0_is_warned_of_once():
     log = Lines()
-    sink = LoggedTarget(TargetState("t", Windows(), interval=1.0, max_engines=1), log, StateLog(log))
+    sink = LoggedTarget(TargetState("t", Lookback(), interval=1.0, max_engines=1), log, StateLog(log))
     for at in range(5):
         sink.scraped(float(at), 0.005, 1.0, page(snap(counters={}, traits=[Trait.OVERCOUNTED])))
     warned = [fields for level, _, fields in log.lines if level == "warning"]

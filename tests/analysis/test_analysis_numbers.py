@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.analysis.acceptance import Acceptance, window_acceptance
-from sidecar.analysis.distribution import ACCEPTANCE_EDGES, USAGE_EDGES, Distribution
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, USAGE_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, gap_growth, latency
 from sidecar.analysis.quantile import histogram_quantile
@@ -148,7 +148,7 @@ def test_thresholds_are_edges():
 
 
 def test_distribution_counts_edges_inclusively():
-    found = Distribution((0.0, 0.5, 1.0))
+    found = Histogram((0.0, 0.5, 1.0))
     for value in (0.0, 0.25, 0.5, 0.50001, 1.0, 1.5):
         found.observe(value)
     assert found.cumulative() == [1, 3, 5, 6]
@@ -159,7 +159,7 @@ def test_distribution_counts_edges_inclusively():
 def test_edges_rise_and_hold_all_ratios(edges):
     assert list(edges) == sorted(set(edges))
     assert edges[-1] == 1.0
-    found = Distribution(edges)
+    found = Histogram(edges)
     found.observe(1.0)
     assert found.cumulative()[-2:] == [1, 1]
 

@@ -1,10 +1,12 @@
 """One server's requests, poll by poll: what is settled when, what is kept, and what reading changes."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.outcome import AttributionOutcome
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_state import TargetState
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -37,8 +39,12 @@ def record(number, end, *, model="m", accepted=60, **changes):
     return RequestRecord(**(values | changes))
 
 
+def tokens(drafts, accepted):
+    return {Counter.DRAFTS: drafts, Counter.DRAFT_TOKENS: 3 * drafts, Counter.ACCEPTED_TOKENS: accepted}
+
+
 def page(*keys, start=1.0, drafts=0.0):
-    counters = {Counter.DRAFTS: drafts, Counter.DRAFT_TOKENS: 3 * drafts, Counter.ACCEPTED_TOKENS: 2 * drafts}
+    counters = tokens(drafts, 2 * drafts)
     engines = tuple(EngineSnapshot(EngineKey(*key), counters, (), {}, {}, None) for key in keys)
     return PageSnapshot(engines, VersionFamily.V1_32, start, 0)
 
@@ -46,10 +52,22 @@ def page(*keys, start=1.0, drafts=0.0):
 class Polled:
     """A server with requests, polled every second."""
 
-    def __init__(self, **options):
-        self.requests = RequestState("proxy", TemperatureBuckets(), AttributionOptions(history=900), THRESHOLDS)
+    def __init__(self, max_models=2, **options):
+        attribution = AttributionOptions(history=900)
+        self.requests = RequestState(
+            "proxy",
+            buckets=TemperatureBuckets(),
+            options=attribution,
+            window=THRESHOLDS.window,
+            max_models=max_models,
+        )
         self.target = TargetState(
-            "t", Windows(), interval=1.0, requests=self.requests, **({"max_engines": 8} | options)
+            "t",
+            Lookback(),
+            interval=1.0,
+            thresholds=THRESHOLDS,
+            requests=self.requests,
+            **({"max_engines": 8} | options),
         )
         self.at = 1000.0
 
@@ -63,8 +81,15 @@ class Polled:
         self.target.failed(self.at, TimedOut("x"))
         return self.models()
 
-    def models(self, later=0.0):
-        return {model.model_name: model for model in self.requests.report(self.at + later).models}
+    def models(self):
+        return {model.model_name: model for model in self.requests.report().models}
+
+    def judged(self, model="m", later=0.0):
+        judgements = {one.model_name: one for one in self.target.report(self.at + later).judgements}
+        return judgements[model].temperatures["0"]
+
+    def verdict(self, model="m"):
+        return self.judged(model).verdict
 
     def serve(self, count, model="m", **changes):
         for number in range(count):
@@ -90,38 +115,94 @@ def test_another_models_requests_are_counted_then_too():
     server = Polled()
     server.poll(M, N)
     server.serve(4, model="nobody")
-    assert ended(server.fail()["unknown"]) == 4
+    assert ended(server.fail()["other"]) == 4
+
+
+def test_models_past_the_bound_are_other_and_counted():
+    server = Polled(max_models=1)
+    server.poll(M, N)
+    assert server.models() == {}
+    server.serve(3, model="n")
+    assert list(server.poll(M, N)) == ["n"]
+    server.serve(2, model="m")
+    server.serve(1, model="n")
+    found = server.poll(M, N)
+    assert {name: ended(model) for name, model in found.items()} == {"n": 4, "other": 2}
+    assert server.requests.report().overflowed_models == 1
+    # A mixture of models has no verdict, and each of them has its own as a whole.
+    judged = {one.model_name: one for one in server.target.report(server.at).judgements}
+    assert {name: bool(one.temperatures) for name, one in judged.items()} == {"m": False, "n": True}
+
+
+def test_a_model_that_left_the_page_makes_room_for_the_next():
+    server = Polled(max_models=1)
+    server.poll(M)
+    server.serve(10)
+    assert list(server.poll(M)) == ["m"]
+    assert list(server.poll(N)) == ["n"]
+    server.serve(3, model="n")
+    assert ended(server.poll(N)["n"]) == 3
+    assert server.requests.report().overflowed_models == 0
 
 
 def test_reading_changes_no_verdict():
     server = Polled()
     server.poll(M)
     server.serve(10)
-    assert server.poll(M)["m"].verdicts["0"] is Verdict.NET_POSITIVE
-    late = server.models(later=10_000)["m"]
-    assert late.verdicts["0"] is Verdict.NET_POSITIVE
-    assert server.fail(seconds=10_000)["m"].verdicts["0"] is Verdict.INSUFFICIENT_DATA
+    server.poll(M)
+    first = server.judged(later=1.0)
+    assert first.verdict is Verdict.NET_POSITIVE
+    assert server.judged() is first
+
+
+def test_there_is_no_verdict_while_vllm_is_down():
+    server = Polled()
+    server.poll(M)
+    server.serve(10)
+    server.poll(M)
+    assert server.target.report(server.at + 10).judgements == ()
+    server.fail()
+    assert server.target.report(server.at).judgements == ()
+    server.poll(M)
+    assert server.verdict() is Verdict.NET_POSITIVE
+    server.fail(seconds=10_000)
+    server.poll(M)
+    assert server.verdict() is Verdict.INSUFFICIENT_DATA
 
 
 def test_advice_is_given_with_a_verdict_alone():
     server = Polled()
     server.poll(M)
     server.serve(THRESHOLDS.min_requests - 1, accepted=18)
-    assert server.poll(M)["m"].advice == {}
+    server.poll(M)
+    assert server.judged().advice is None
     server.serve(10, accepted=18)
-    assert list(server.poll(M)["m"].advice) == ["0"]
+    server.poll(M)
+    assert server.judged().advice
 
 
 def test_a_model_that_has_left_the_page_has_no_verdict_and_is_forgotten_in_time():
     server = Polled()
     server.poll(M)
     server.serve(10)
-    assert server.poll(M)["m"].verdicts["0"] is Verdict.NET_POSITIVE
+    server.poll(M)
+    assert server.verdict() is Verdict.NET_POSITIVE
     gone = server.poll(N)["m"]
-    assert gone.verdicts["0"] is Verdict.INSUFFICIENT_DATA
+    assert server.verdict() is Verdict.INSUFFICIENT_DATA
     assert (ended(gone), gone.coverage) == (10, None)
     assert "m" in server.poll(N, seconds=890)
     assert list(server.poll(N, seconds=20)) == ["n"]
+
+
+def test_a_model_is_judged_over_all_its_engines_on_the_page():
+    server = Polled()
+    two = [EngineSnapshot(EngineKey("m", n), tokens(0, 0), (), {}, {}, None) for n in "01"]
+    server.target.scraped(1001.0, 0.005, 1.0, PageSnapshot(tuple(two), VersionFamily.V1_32, 1.0, 0))
+    grown = [replace(two[0], counters=tokens(900, 270)), replace(two[1], counters=tokens(100, 270))]
+    server.target.scraped(1002.0, 0.005, 1.0, PageSnapshot(tuple(grown), VersionFamily.V1_32, 1.0, 0))
+    (judged,) = server.target.report(1002.0).judgements
+    assert judged.whole.evidence.acceptance == pytest.approx(540 / 3000)
+    assert judged.whole.verdict is Verdict.NET_NEGATIVE
 
 
 def test_a_clock_set_back_begins_anew():

@@ -1,125 +1,141 @@
 import pytest
 
-from sidecar.analysis.request_stats import RecentWork
-from sidecar.analysis.verdict import Judge, Verdict, VerdictThresholds, advice, tokens_advice
+from sidecar.analysis.verdict import (
+    Basis,
+    Estimate,
+    Evidence,
+    Judge,
+    Judgement,
+    ModelEvidence,
+    Verdict,
+    VerdictThresholds,
+    judge,
+)
 
-THRESHOLDS = VerdictThresholds(min_requests=20, min_drafts_per_second=1.0, window=100.0, min_share=0.1, margin=0.01)
-
-
-def work(acceptance, *, requests=100, drafts=1000.0, draft_tokens=3000.0):
-    accepted = (acceptance or 0) * draft_tokens
-    return RecentWork(
-        requests=requests,
-        drafts=drafts,
-        draft_tokens=draft_tokens,
-        accepted_tokens=accepted,
-        acceptance=acceptance,
-        p10=acceptance,
-        p50=acceptance,
-        p90=acceptance,
-        distribution=(),
-        positions=(),
-    )
+THRESHOLDS = VerdictThresholds(min_requests=20, min_drafts_per_second=1.0, window=100.0, min_share=0.1)
+NEGATIVE, EVEN, POSITIVE, NONE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE, "insufficient_data"
 
 
-def verdicts(*rates):
-    judge = Judge(THRESHOLDS)
-    return [judge.judge({"0": work(rate)})["0"] for rate in rates]
+def evidence(acceptance, **changes):
+    values = {"requests": 100, "drafts": 1000.0, "draft_tokens": 3000.0, "share": 1.0}
+    return Evidence(acceptance=acceptance, **(values | changes))
+
+
+def one_after_the_other(*found):
+    judgement = Judgement(evidence=Evidence())
+    return [(judgement := judge(one, THRESHOLDS, judgement)).verdict for one in found]
+
+
+def by_rates(*rates):
+    return one_after_the_other(*map(evidence, rates))
+
+
+def by_speedups(*speedups):
+    return one_after_the_other(*(evidence(0.3, speedup=Estimate(*speedup)) for speedup in speedups))
 
 
 @pytest.mark.parametrize(
     ("rate", "expected"),
-    [
-        (0.0, Verdict.NET_NEGATIVE),
-        (0.4999, Verdict.NET_NEGATIVE),
-        (0.5, Verdict.BREAK_EVEN),
-        (0.6499, Verdict.BREAK_EVEN),
-        (0.65, Verdict.NET_POSITIVE),
-        (1.0, Verdict.NET_POSITIVE),
-        (None, Verdict.INSUFFICIENT_DATA),
-    ],
+    [(0.0, NEGATIVE), (0.4999, NEGATIVE), (0.5, EVEN), (0.6499, EVEN), (0.65, POSITIVE), (1.0, POSITIVE), (None, NONE)],
 )
 def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
-    assert verdicts(rate) == [expected]
+    assert by_rates(rate) == [expected]
+
+
+def test_a_rate_below_a_threshold_is_judged_so_whatever_it_was():
+    """What alerts "below 0.5" has no exceptions."""
+    assert by_rates(0.66, 0.6499, 0.4999) == [POSITIVE, EVEN, NEGATIVE]
 
 
 def test_a_rate_at_a_threshold_does_not_flap():
-    assert set(verdicts(0.505, 0.495, 0.503, 0.497, 0.499)) == {Verdict.BREAK_EVEN}
-    assert set(verdicts(0.645, 0.655, 0.648, 0.652)) == {Verdict.BREAK_EVEN}
+    assert by_rates(0.505, 0.495, 0.515, 0.497, 0.519, 0.49) == [EVEN, *[NEGATIVE] * 5]
+    assert by_rates(0.645, 0.655, 0.645, 0.669)[1:] == [EVEN, EVEN, EVEN]
 
 
-def test_a_rate_beyond_the_margin_changes_the_verdict():
-    assert verdicts(0.6, 0.48, 0.505, 0.52, 0.7, 0.645, 0.63, 0.3) == [
-        Verdict.BREAK_EVEN,
-        Verdict.NET_NEGATIVE,
-        Verdict.NET_NEGATIVE,
-        Verdict.BREAK_EVEN,
-        Verdict.NET_POSITIVE,
-        Verdict.NET_POSITIVE,
-        Verdict.BREAK_EVEN,
-        Verdict.NET_NEGATIVE,
-    ]
+def test_a_rate_beyond_the_margin_rises():
+    assert by_rates(0.4, 0.52, 0.67, 0.655) == [NEGATIVE, EVEN, POSITIVE, POSITIVE]
+    assert by_rates(0.4, 0.9) == [NEGATIVE, POSITIVE]
 
 
-@pytest.mark.parametrize(
-    "little",
-    [
-        {"requests": 19},
-        {"drafts": 99.0},
-        {"draft_tokens": 300.0},  # 9 % of all, with the other temperature's 3000
-    ],
-)
+@pytest.mark.parametrize("little", [{"requests": 19}, {"drafts": 99.0}, {"share": 0.09}, {"draft_tokens": 0.0}])
 def test_too_little_volume_gives_no_verdict(little):
-    found = Judge(THRESHOLDS).judge({"0": work(0.3, **little), "1+": work(0.9)})
-    assert found == {"0": Verdict.INSUFFICIENT_DATA, "1+": Verdict.NET_POSITIVE}
+    judgement = judge(evidence(0.3, **little), THRESHOLDS)
+    assert judgement.verdict is Verdict.INSUFFICIENT_DATA
+    assert not judgement.has_enough_data
+    assert judgement.advice is None
+
+
+def test_a_model_as_a_whole_needs_no_number_of_requests():
+    assert judge(evidence(0.3, requests=None), THRESHOLDS).verdict is NEGATIVE
 
 
 def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():
-    judge = Judge(THRESHOLDS)
-    found = [judge.judge({"0": work(0.3, requests=count)})["0"] for count in (20, 19, 10, 9, 19, 20)]
-    negative, none = Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA
-    assert found == [negative, negative, negative, none, none, negative]
+    counts = (20, 19, 10, 9, 19, 20)
+    found = one_after_the_other(*(evidence(0.3, requests=count) for count in counts))
+    assert found == [NEGATIVE, NEGATIVE, NEGATIVE, NONE, NONE, NEGATIVE]
 
 
-def test_fewer_tokens_are_advised_as_far_as_positions_are_worth_it():
-    text = tokens_advice(0.33, (0.7, 0.45, 0.3, 0.15, 0.05), THRESHOLDS)
-    assert "2 instead of 5" in text
-    assert "30%" in text
+@pytest.mark.parametrize(
+    ("speedup", "expected"),
+    [
+        ((0.96,), NEGATIVE),
+        ((0.97,), EVEN),
+        ((1.0499,), EVEN),
+        ((1.05,), POSITIVE),
+        ((0.9, 0.04), EVEN),  # may be 0.98
+        ((0.9, 0.03), NEGATIVE),
+        ((1.2, 0.08), EVEN),  # may be 1.04
+        ((1.2, 0.07), POSITIVE),
+    ],
+)
+def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup, expected):
+    judgement = judge(evidence(0.3, speedup=Estimate(*speedup)), THRESHOLDS)
+    assert (judgement.verdict, judgement.basis, judgement.by_acceptance) == (expected, Basis.SPEEDUP, NEGATIVE)
 
 
-def test_none_at_all_are_advised_where_not_even_the_first_is_worth_it():
-    assert "or none" in tokens_advice(0.1, (0.25, 0.05), THRESHOLDS)
+def test_a_speedup_at_a_line_does_not_flap():
+    assert by_speedups((0.98,), (0.96,), (0.985,), (0.96,), (0.99,)) == [EVEN, NEGATIVE, NEGATIVE, NEGATIVE, EVEN]
 
 
-def test_more_tokens_are_advised_as_far_as_acceptance_reaches():
-    # It falls by 10 % a position: 0.9, 0.81, 0.73, then 0.66, 0.59, 0.53.
-    assert "up to 6 instead of 3" in tokens_advice(0.81, (0.9, 0.81, 0.729), THRESHOLDS)
-    # It falls by a third a position, and is 0.42 at the third already.
-    assert tokens_advice(0.81, (0.75, 0.56, 0.42), THRESHOLDS) is None
+def test_a_speedup_needs_as_much_data():
+    assert judge(evidence(0.3, requests=3, speedup=Estimate(1.5)), THRESHOLDS).verdict is Verdict.INSUFFICIENT_DATA
 
 
-def test_more_tokens_have_an_end():
-    assert "up to 16 instead of 12" in tokens_advice(0.99, (0.99,) * 12, THRESHOLDS)
-
-
-def test_between_the_thresholds_there_is_no_advice():
-    assert tokens_advice(0.4, (0.5,), THRESHOLDS) is None
-    assert tokens_advice(0.8, (0.8,), THRESHOLDS) is None
-
-
-@pytest.mark.parametrize(("rate", "word"), [(0.2, "fewer"), (0.9, "more")])
-def test_without_positions_the_advice_names_no_number(rate, word):
-    assert tokens_advice(rate, (), THRESHOLDS) == f"Acceptance {rate:.2f}: speculate {word} tokens."
-
-
-def test_without_a_verdict_there_is_no_advice():
-    for rate in (0.2, 0.9):
-        assert advice(Verdict.INSUFFICIENT_DATA, work(rate, requests=2), THRESHOLDS) is None
+def test_without_a_speedup_the_rule_of_thumb_speaks():
+    judgement = judge(evidence(0.3), THRESHOLDS)
+    assert (judgement.verdict, judgement.basis, judgement.by_speedup) == (NEGATIVE, Basis.ACCEPTANCE, None)
 
 
 def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
-    assert tokens_advice(0.45, (), THRESHOLDS) is None
-    assert "pods that don't speculate" in advice(Verdict.NET_NEGATIVE, work(0.45), THRESHOLDS)
-    assert advice(Verdict.BREAK_EVEN, work(0.55), THRESHOLDS) is None
+    assert "pods that don't speculate" in judge(evidence(0.45), THRESHOLDS).advice
+    assert judge(evidence(0.55), THRESHOLDS).advice is None
     # The number of tokens says more.
-    assert advice(Verdict.NET_NEGATIVE, work(0.2), THRESHOLDS) == "Acceptance 0.20: speculate fewer tokens."
+    assert judge(evidence(0.2), THRESHOLDS).advice == "Acceptance 0.20: speculate fewer tokens."
+
+
+def model(name, whole, coverage=None, **temperatures):
+    found = {label: evidence(rate) for label, rate in temperatures.items()}
+    return ModelEvidence(model_name=name, whole=evidence(whole, requests=None), temperatures=found, coverage=coverage)
+
+
+def test_a_model_and_each_of_its_temperatures_have_their_own_verdict():
+    (found,) = Judge(THRESHOLDS).judge([model("m", 0.6, cold=0.9, hot=0.3)])
+    assert found.whole.verdict is EVEN
+    assert {label: one.verdict for label, one in found.temperatures.items()} == {"cold": POSITIVE, "hot": NEGATIVE}
+
+
+def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():
+    judges = Judge(THRESHOLDS)
+    judges.judge([model("m", 0.49, hot=0.51), model("n", 0.51, hot=0.49)])
+    m, n = judges.judge([model("m", 0.51, hot=0.51), model("n", 0.51, hot=0.51)])
+    assert [one.verdict for one in (m.whole, m.temperatures["hot"])] == [NEGATIVE, EVEN]
+    assert [one.verdict for one in (n.whole, n.temperatures["hot"])] == [EVEN, NEGATIVE]
+    judges.judge([])
+    (anew,) = judges.judge([model("m", 0.51)])
+    assert anew.whole.verdict is EVEN
+
+
+@pytest.mark.parametrize(("coverage", "covered"), [(None, True), (0.8, True), (0.79, False)])
+def test_the_split_speaks_for_the_traffic_that_is_attributed(coverage, covered):
+    (found,) = Judge(THRESHOLDS).judge([model("m", 0.6, coverage=coverage)])
+    assert found.is_covered is covered

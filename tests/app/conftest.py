@@ -7,8 +7,8 @@ import pytest
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.settings import load_settings
+from tests.demo.faulty_vllm import FaultyVllm
 
 
 @pytest.fixture
@@ -65,5 +65,5 @@ def is_up():
 @pytest.fixture
 async def vllm():
     """A simulated vLLM at many times the real one's speed."""
-    async with SimulatedVllm(SimulatorOptions(speed=50.0)) as simulated:
+    async with FaultyVllm(SimulatorOptions(speed=50.0)) as simulated:
         yield simulated

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
+from tests.demo.faulty_vllm import FaultyVllm
 
 UP = ("specdec_up", frozenset())
 DERIVED = ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_engine_limitation", "specdec_vllm_info")
@@ -39,9 +39,9 @@ async def test_counters_grow_by_exactly_what_vllms_own_did(vllm, sidecar, is_up)
     await work(vllm)
     name = "spec_decode_num_draft_tokens"
     async with sidecar(vllm.url) as page:
-        assert drafted(await page.until(is_up)) == vllm.page.value(name) > 0
+        assert drafted(await page.until(is_up)) == vllm.counter(name) > 0
         await work(vllm)
-        await page.until(lambda samples: drafted(samples) == vllm.page.value(name))
+        await page.until(lambda samples: drafted(samples) == vllm.counter(name))
 
 
 async def test_window_acceptance_and_latency_appear_with_traffic(vllm, sidecar):
@@ -67,7 +67,7 @@ async def test_vllm_killed_and_back_with_no_counter_that_ever_falls(sidecar, is_
         return samples
 
     def server():
-        return SimulatedVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
+        return FaultyVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
 
     async with sidecar(f"http://127.0.0.1:{unused_tcp_port}", scrape_backoff_max="200ms") as page:
         watch(await page.until(lambda samples: samples[UP] == 0))  # vLLM starts later than the sidecar
@@ -76,7 +76,7 @@ async def test_vllm_killed_and_back_with_no_counter_that_ever_falls(sidecar, is_
             await work(simulated, 4)
             before = await page.until(
                 lambda samples: (
-                    drafted(watch(samples)) == simulated.page.value("spec_decode_num_draft_tokens") and is_up(samples)
+                    drafted(watch(samples)) == simulated.counter("spec_decode_num_draft_tokens") and is_up(samples)
                 )
             )
             assert any(name in DERIVED for name, _ in before)
@@ -89,7 +89,7 @@ async def test_vllm_killed_and_back_with_no_counter_that_ever_falls(sidecar, is_
             assert drafted(after) > drafted(before)
             await page.until(
                 lambda samples: (
-                    drafted(watch(samples)) - drafted(before) == simulated.page.value("spec_decode_num_draft_tokens")
+                    drafted(watch(samples)) - drafted(before) == simulated.counter("spec_decode_num_draft_tokens")
                 )
             )
             assert watch(await page())["specdec_vllm_restarts_total", frozenset()] == 1
@@ -157,19 +157,21 @@ async def test_several_targets_are_polled_side_by_side(vllm, served, sidecar, tm
             assert [(target["name"], target["up"]) for target in status["targets"]] == [("a", False), ("b", True)]
 
 
-async def test_reexported_series_go_where_vllm_is_down(vllm, sidecar, is_up):
-    """Repeating vLLM's last page would show a dead server as one that works."""
+@pytest.mark.parametrize("fault", ["error_500", "hang"])
+async def test_reexported_series_go_where_vllm_is_down(fault, vllm, sidecar, is_up):
+    """Repeating vLLM's last page would show a dead server as one that works, or one that hangs."""
 
     def own(samples):
         return {name for name, _ in samples if name.startswith("vllm:")}
 
-    async with sidecar(vllm.url, reexport="true", scrape_backoff_max="100ms") as page:
+    async with sidecar(vllm.url, reexport="true", scrape_timeout="5s", scrape_backoff_max="100ms") as page:
         up = await page.until(lambda samples: is_up(samples) and own(samples))
         assert "vllm:num_requests_running" in own(up)
-        vllm.faults.set("error_500")
+        vllm.faults.set(fault)
         assert own(await page.until(lambda samples: samples[UP] == 0)) == set()
         vllm.faults.clear()
-        await page.until(own)
+        again = await page.until(own)
+        assert is_up(again)
 
 
 @pytest.mark.servers

@@ -91,3 +91,14 @@ async def test_metrics_are_compressed_and_filtered_over_http(vllm, sidecar, is_u
         assert samples in ([b"specdec_up 1.0"], [b"specdec_up 0.0"])  # 0 where the machine is slow
         for nonsense in ("text/plain;version=x", "\u00e9", "a" * 4000):
             assert (await page.get("/metrics", Accept=nonsense)).status == 200
+
+
+async def test_requests_that_our_pages_refuse_are_counted(vllm, sidecar):
+    async with sidecar(vllm.url) as page:
+        host, _, port = page.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nno colon\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+        refused = {dict(labels)["reason"]: n for (name, labels), n in (await page()).items() if "http_refused" in name}
+        assert refused == {"too_many_connections": 0, "timeout": 0, "malformed": 1, "internal": 0}

@@ -9,9 +9,9 @@ import pytest
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.demo.faulty_vllm import FaultyVllm
 
 MIX = {0.0: 2, 0.2: 2, 0.6: 2, 1.0: 2, None: 1}
 MARKER = "xyzzy-plugh-4711"
@@ -24,7 +24,7 @@ def proxied(unused_tcp_port_factory):
     @asynccontextmanager
     async def start(**options):
         proxy = f"127.0.0.1:{unused_tcp_port_factory()}"
-        async with SimulatedVllm(SimulatorOptions(**options)) as vllm:
+        async with FaultyVllm(SimulatorOptions(**options)) as vllm:
             environment = {
                 "SPECDEC_VLLM_URL": vllm.url,
                 "SPECDEC_LISTEN": "127.0.0.1:0",
@@ -71,7 +71,7 @@ async def test_exact_numbers_add_up_to_the_token_in_every_bucket(proxied, read):
         # What the simulator left without numbers (a request that drafted nothing) is not exact.
         exact = sum(sums.requests for sums in summary.acceptance.values())
         page = await read(ours, lambda page: page.sum("specdec_requests_total", attribution="exact") == exact)
-        assert page.sum("specdec_draft_tokens_total", attribution="exact") == vllm.page.value(
+        assert page.sum("specdec_draft_tokens_total", attribution="exact") == vllm.counter(
             "spec_decode_num_draft_tokens"
         )
     buckets = TemperatureBuckets()
@@ -93,7 +93,7 @@ async def test_without_vllms_own_numbers_they_are_inferred(proxied, read):
 
         page = await read(ours, settled)
         assert page.sum("specdec_requests_total", attribution="exact") == 0
-        drafted = vllm.page.value("spec_decode_num_draft_tokens")
+        drafted = vllm.counter("spec_decode_num_draft_tokens")
         assert page.sum("specdec_draft_tokens_total") == pytest.approx(drafted, rel=0.2)
         cold, hot = (
             page.sum("specdec_accepted_tokens_total", temperature=label)

@@ -4,14 +4,14 @@ import pytest
 from aiohttp import web
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from tests.debian_servers import free_port
+from tests.demo.faulty_vllm import FaultyVllm
 
 NOWHERE = "http://127.0.0.1:1"
 
 
 async def test_check_describes_a_vllm(finished):
-    async with SimulatedVllm() as vllm:
+    async with FaultyVllm() as vllm:
         code, out, err = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -31,7 +31,7 @@ def vllm_address(out):
 
 
 async def test_check_says_what_can_not_be_known(finished):
-    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+    async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert code == 0
     assert "    can't know (no_speculation): No spec_decode counters" in out
@@ -41,7 +41,7 @@ async def test_check_says_what_can_not_be_known(finished):
     ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("foreign", "no_vllm_metrics")]
 )
 async def test_check_says_why_there_is_no_page(finished, fault, reason):
-    async with SimulatedVllm() as vllm:
+    async with FaultyVllm() as vllm:
         vllm.faults.set(fault)
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert code == 1
@@ -56,7 +56,7 @@ async def test_check_of_nothing(finished):
 
 
 async def test_check_says_what_to_change_in_the_url(finished):
-    async with SimulatedVllm() as vllm:
+    async with FaultyVllm() as vllm:
         _, under_v1, _ = await finished("check", SPECDEC_VLLM_URL=f"{vllm.url}/v1")
         _, with_tls, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url.replace("http:", "https:"))
     assert "write the URL without it" in under_v1
@@ -71,7 +71,7 @@ async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, se
         posts.append(await request.json())
         return web.Response(status=200 if request.path == "/api/v2/alerts" else 404)
 
-    async with SimulatedVllm() as vllm, served(alertmanager) as url:
+    async with FaultyVllm() as vllm, served(alertmanager) as url:
         urls = json.dumps([url + path])
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)
     assert posts == [[]]
@@ -84,7 +84,7 @@ async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, se
 
 
 async def test_check_does_not_blame_the_url_where_alertmanager_is_not_there(finished):
-    async with SimulatedVllm() as vllm:
+    async with FaultyVllm() as vllm:
         urls = json.dumps([f"http://127.0.0.1:{free_port()}"])
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)
     assert code == 1

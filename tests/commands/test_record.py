@@ -120,7 +120,7 @@ async def test_a_full_recording_ends_and_the_traffic_goes_on(tmp_path):
                 await asyncio.sleep(0.01)
         again = await traffic(settings, 10)
     assert (sent.completed, again.completed) == (60, 10)
-    assert log.lines == ["the recording has reached its size; nothing more is recorded, and the sidecar goes on"]
+    assert log.lines == ["the recording has reached its size limit; recording stops, the sidecar goes on"]
     sizes = [file.stat().st_size for file in tmp_path.iterdir()]
     assert len(sizes) == 2
     assert sum(sizes) <= 30_000
@@ -145,7 +145,7 @@ def test_without_a_source_there_is_nothing_to_record(tmp_path, capsys):
 
 def test_a_bad_duration_is_refused(tmp_path, capsys):
     assert command("record", "--out", str(tmp_path), "--duration", "soon", REQUESTS__SOURCE="proxy") == 2
-    assert capsys.readouterr().err.startswith("--duration=soon: not a duration; ")
+    assert capsys.readouterr().err.startswith("--duration=soon: expected duration, ")
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ import pytest
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 from tests.dashboards.dashboard_tools import annotations, filled_in, queries
+from tests.demo.faulty_vllm import FaultyVllm
 
 # Queries without data in healthy traffic, by their panel and legend; each with its reason.
 EMPTY = {
@@ -40,7 +40,7 @@ def sidecar(tmp_path, unused_tcp_port_factory):
         baseline = dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), seconds)
         config.write_text(json.dumps({"baseline": {"demo": baseline}}))
         simulated = SimulatorOptions(speed=4.0, num_speculative_tokens=speculative_tokens)
-        async with SimulatedVllm(simulated) as vllm:
+        async with FaultyVllm(simulated) as vllm:
             environment = {
                 "SPECDEC_LISTEN": "127.0.0.1:0",
                 "SPECDEC_VLLM_URL": vllm.url,

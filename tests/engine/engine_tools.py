@@ -3,6 +3,8 @@
 import math
 import re
 
+import pytest
+
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.lines import LineReader, PageLimits
 from sidecar.engine.names import Counter, Gauge, Phase, wanted
@@ -51,7 +53,11 @@ def with_prefix(body, prefix):
 def expected_counters(version, multiproc, arch, truth):
     """What TRUTH.json says of one engine's counters, for a version that tells it."""
     known = {counter: truth["counters"].get(name) for counter, name in COUNTERS.items()}
-    known[Counter.STEPS] = truth["histograms"]["iteration_tokens"]["count"]
+    histograms = truth["histograms"]
+    known[Counter.STEPS] = histograms["iteration_tokens"]["count"]
+    known[Counter.DECODE_STEPS] = histograms["itl"]["count"]
+    known[Counter.DECODE_SECONDS] = pytest.approx(histograms["itl"]["sum"], abs=1e-5)
+    known[Counter.FIRST_TOKENS] = histograms["ttft"]["count"]
     # 0.7.3's V1 engine had no such counter.
     known[Counter.PREEMPTIONS] = None if (version, arch) == ("0.7.3", "v1") else truth["counters"].get("preemptions")
     if arch == "v1" and truth["spec"] is not None:

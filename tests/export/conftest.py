@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sidecar.analysis.engine_state import Windows
+from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.target_state import TargetState
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
@@ -45,7 +45,7 @@ def old(polls):
 @pytest.fixture
 def state():
     """One server after three polls and a failure in between: one engine that tells all, one of V0."""
-    target = TargetState("west", Windows(), interval=1.0, max_engines=8, max_positions=2)
+    target = TargetState("west", Lookback(), interval=1.0, max_engines=8, max_positions=2)
     for polls in (1, 2, 3):
         page = PageSnapshot((speculating(polls), old(polls)), VersionFamily.V1_32, 17.0, malformed=polls - 1)
         target.scraped(1_700_000_000.0 + polls, 0.0078125, 1.0, page)

@@ -1,5 +1,6 @@
 """Formats: our text against prometheus_client's, OpenMetrics, negotiation."""
 
+import asyncio
 import gzip
 import math
 
@@ -10,12 +11,12 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.analysis.distribution import Distribution
+from sidecar.analysis.histogram import Histogram
 from sidecar.export.client import FamilyCollector, process_families
-from sidecar.export.exporter import Exporter
+from sidecar.export.exporter import Exporter, Reading
 from sidecar.export.families import Families, Family
 from sidecar.export.metrics import Kind, Metric
-from sidecar.export.reexport import own_series_text
+from sidecar.export.reexport import own_series
 from sidecar.export.text import TextRenderer
 
 GAUGE = Metric("specdec_a_ratio", Kind.GAUGE, "Help with a \\ and 100 % of it.", ("model_name", "engine"))
@@ -53,7 +54,7 @@ def built(gauges, counters, plain, histograms, scope=None):
         families.add(COUNTER, value, reason)
     families.add(PLAIN, plain)
     for model, values in histograms.items():
-        distribution = Distribution((0.0, 0.5, 1e6, 1e16))
+        distribution = Histogram((0.0, 0.5, 1e6, 1e16))
         for value in values:
             distribution.observe(value)
         families.add_histogram(HISTOGRAM, distribution, model)
@@ -61,7 +62,7 @@ def built(gauges, counters, plain, histograms, scope=None):
 
 
 def reference(families):
-    return generate_latest(FamilyCollector(lambda: families))
+    return generate_latest(FamilyCollector(families))
 
 
 _PAGES = st.builds(
@@ -90,9 +91,9 @@ def test_numbers_are_written_as_prometheus_client_does(value):
 
 
 def test_whole_state_is_the_same_in_both(state, export_options):
-    from sidecar.export.collector import export_families
+    from sidecar.export.collector import OwnCounts, export_families
 
-    families = export_families([state.report(1_700_000_003.5)], {"west": 0}, export_options)
+    families = export_families([state.report(1_700_000_003.5)], OwnCounts(failures={"west": 0}), export_options)
     families += process_families(ProcessCollector(registry=None))
     assert TextRenderer().render(families) == reference(families)
 
@@ -111,14 +112,16 @@ def samples(families):
 def test_text_says_what_was_put_in(families):
     """An independent parser reads the samples back."""
     text = TextRenderer().render(families).decode()
-    assert samples(text_string_to_metric_families(text)) == samples(FamilyCollector(lambda: families).collect())
+    assert samples(text_string_to_metric_families(text)) == samples(FamilyCollector(families).collect())
 
 
 @pytest.fixture
 def exporter(state, export_options):
-    from sidecar.export.collector import export_families
+    from sidecar.export.collector import OwnCounts, export_families
 
-    return Exporter(lambda: export_families([state.report(1_700_000_003.5)], {"west": 0}, export_options))
+    families = export_families([state.report(1_700_000_003.5)], OwnCounts(failures={"west": 0}), export_options)
+    exporter = Exporter(lambda: Reading(families))
+    return lambda *asked: asyncio.run(exporter.render(*asked))
 
 
 def without_process(parsed):
@@ -126,10 +129,10 @@ def without_process(parsed):
 
 
 def test_openmetrics_has_the_same_samples(exporter):
-    rendered = exporter.render("application/openmetrics-text;version=1.0.0", "")
+    rendered = exporter("application/openmetrics-text;version=1.0.0", "")
     assert rendered.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert rendered.body.endswith(b"# EOF\n")
-    text = exporter.render("", "").body.decode()
+    text = exporter("", "").body.decode()
     found = without_process(openmetrics(rendered.body.decode()))
     assert found == without_process(text_string_to_metric_families(text))
     assert len(found) > 90
@@ -156,7 +159,7 @@ def test_openmetrics_has_the_same_samples(exporter):
     ],
 )
 def test_content_type_is_negotiated_and_nonsense_gets_an_answer(accept, content_type, exporter):
-    rendered = exporter.render(accept, "")
+    rendered = exporter(accept, "")
     if content_type is not None:
         assert rendered.headers["Content-Type"].startswith(content_type)
     is_text = rendered.headers["Content-Type"].startswith("text/plain")
@@ -177,8 +180,8 @@ def test_content_type_is_negotiated_and_nonsense_gets_an_answer(accept, content_
 )
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
 def test_gzip_where_it_is_taken(accepted, packed, accept, exporter):
-    rendered = exporter.render(accept, accepted, frozenset({"specdec_up"}))
-    plain = exporter.render(accept, "", frozenset({"specdec_up"}))
+    rendered = exporter(accept, accepted, frozenset({"specdec_up"}))
+    plain = exporter(accept, "", frozenset({"specdec_up"}))
     assert (rendered.headers.get("Content-Encoding") == "gzip") == packed
     assert (gzip.decompress(rendered.body) if packed else rendered.body) == plain.body
 
@@ -197,30 +200,30 @@ def test_gzip_where_it_is_taken(accepted, packed, accept, exporter):
     ],
 )
 def test_names_asked_for(names, families, exporter):
-    body = exporter.render("", "", frozenset(names)).body.decode()
+    body = exporter("", "", frozenset(names)).body.decode()
     assert {family.name for family in text_string_to_metric_families(body)} == families
 
 
 def test_our_own_process_is_told_of(exporter):
-    body = exporter.render("", "").body.decode()
+    body = exporter("", "").body.decode()
     found = {name for name, _, _ in samples(text_string_to_metric_families(body))}
     assert {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"} <= found
 
 
 def test_two_renderings_of_an_unchanged_state_are_the_same(exporter):
     def lines():
-        return [line for line in exporter.render("", "").body.splitlines() if not line.startswith(b"process_")]
+        return [line for line in exporter("", "").body.splitlines() if not line.startswith(b"process_")]
 
     assert lines() == lines()
 
 
 def rendered_with(body, accept="", limit=10_000):
-    exporter = Exporter(lambda: [Family(PLAIN, (), [()], [1.0])])
-    return exporter.render(accept, "", own=own_series_text({"a": body}, limit))
+    exporter = Exporter(lambda: Reading([Family(PLAIN, (), [()], [1.0])], {"a": body}), limit)
+    return asyncio.run(exporter.render(accept, ""))
 
 
 def own_samples(*bodies, limit=10**6):
-    return [*text_string_to_metric_families(own_series_text(dict(zip("ab", bodies, strict=False)), limit).decode())]
+    return [*text_string_to_metric_families(own_series(dict(zip("ab", bodies, strict=False)), limit).decode())]
 
 
 def test_reexported_series_are_vllms_own(page_name, recorded):
@@ -281,7 +284,7 @@ def test_families_of_different_types_are_not_mixed():
     [b"", b"<html>", b"\xff\n", b"vllm:x{ 1\n", b"vllm:x\n", b'vllm:x{a="b} 1\n', b"# TYPE vllm:x\n", b"# TYPE\n"],
 )
 def test_reexport_of_a_broken_page_is_nothing(body):
-    assert own_series_text({"a": body}, 100) == b""
+    assert own_series({"a": body}, 100) == b""
 
 
 @given(

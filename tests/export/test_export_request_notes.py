@@ -5,20 +5,33 @@ import pytest
 from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.request_stats import RequestStats
+from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds
 from sidecar.export.request_notes import request_notes
-from sidecar.export.request_status import request_status
+from sidecar.export.status import request_status
 
 FLAGS = "--per-request-spec-decode-metrics"
 
 
 def report(source="proxy", coverage=None, **ended):
     found = dict.fromkeys(AttributionOutcome, 0) | {AttributionOutcome(kind): count for kind, count in ended.items()}
-    model = ModelRequests("m", RequestStats((), 60.0), {}, {}, {}, coverage, None, found)
+    model = ModelRequests(
+        model_name="m",
+        stats=RequestStats((), 60.0),
+        recent={},
+        coverage=coverage,
+        residual=None,
+        attribution_outcomes=found,
+    )
     return RequestReport(source, 1, {}, (model,))
 
 
+def judged(coverage=None, **_):
+    evidence = ModelEvidence(model_name="m", whole=Evidence(), temperatures={}, coverage=coverage)
+    return Judge(VerdictThresholds(coverage=0.8)).judge([evidence])
+
+
 def notes(**given):
-    return list(request_notes(report(**given), 0.8))
+    return list(request_notes(report(**given), judged(**given)))
 
 
 def test_streams_without_usage_are_told_of_with_what_helps():
@@ -63,7 +76,7 @@ def test_streams_without_usage_are_cause_enough_for_low_coverage():
 
 
 def test_the_status_counts_them():
-    found = request_status(report(exact=3, inferred=2, without_usage=5), 0.8)
+    found = request_status(report(exact=3, inferred=2, without_usage=5), ())
     assert (found["ended"], found["attributed"], len(found["notes"])) == (10, 5, 1)
     assert found["models"][0]["ended"] == {
         "exact": 3,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.requests.middleware.asgi import ObserveRequests
-from sidecar.requests.middleware.receiver import MiddlewareReceiver
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import endpoint_of
+from sidecar.requests.middleware.event_receiver import EventReceiver
+from sidecar.requests.observe.endpoint import endpoint_of
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
 
 FOLDERS = (Path(__file__).parents[1] / "data" / "exchanges", Path(__file__).parent / "data")
 EXCHANGES = {path.stem: path for folder in FOLDERS for path in sorted(folder.glob("*.json"))}
@@ -95,7 +95,7 @@ def socket_path():
 @pytest.fixture
 async def receiver(socket_path, sink):
     """A receiver that listens at ``socket_path`` and delivers to ``sink``."""
-    receiver = MiddlewareReceiver(socket_path, sink, grace=0.02)
+    receiver = EventReceiver(socket_path, sink)
     await receiver.start()
     yield receiver
     await receiver.stop()

@@ -4,9 +4,10 @@ import json
 
 import msgspec
 
-from sidecar.requests.middleware.wire import Finished, Packet
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import CHAT, COMPLETIONS
+from sidecar.requests.middleware.wire import VERSION, Packet
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
+from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord, RequestStart
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -52,17 +53,23 @@ def stream(*pieces, endpoint=CHAT, request=b'{"stream":true}', end=True, **optio
     return observer
 
 
-GOOD = {"outcome": 0, "start": 10.0, "first_token": 0.5, "end": 2.0, "model": "lab", "temperature": 0.7, "choices": 1}
-GOOD |= {"stream": True, "max_tokens": None, "prompt_tokens": 3, "completion_tokens": 24, "stream_events": 12}
-GOOD |= {"acceptance": (3, 9, 2, (1, 2))}
+GOOD = {"path": CHAT, "outcome": Outcome.COMPLETED, "start": 10.0, "first_token": 10.5, "end": 12.0, "model": "lab"}
+GOOD |= {"temperature": 0.7, "choices": 1, "stream": True, "prompt_tokens": 3, "completion_tokens": 24}
+GOOD |= {"stream_events": 12, "acceptance": RequestAcceptance(3, 9, 2, (1, 2))}
+
+
+def begun(number, start=1.0):
+    return RequestStart(f"{number:x}", start)
 
 
 def finished(number, **changes):
-    return Finished(number, 0, **(GOOD | changes))
+    return RequestRecord(id=f"{number:x}", **(GOOD | changes))
 
 
-def packet(*events, sender="a", first=0, oldest_open=0, dropped=None, version=1):
-    return msgspec.msgpack.encode(Packet(version, sender, first, oldest_open, dropped or {}, list(events)))
+def packet(*events, dropped=None, version=VERSION):
+    started = [event for event in events if isinstance(event, RequestStart)]
+    ended = [event for event in events if isinstance(event, RequestRecord)]
+    return msgspec.msgpack.encode(Packet(version, dropped or {}, started, ended))
 
 
 class Nothing:

@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
-from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
-from sidecar.analysis.verdict import Verdict, VerdictThresholds, advice, verdict
+from sidecar.analysis.verdict import VerdictThresholds, judge
 from sidecar.commands.report.report import ModelTable, Report, Row, Times
 from sidecar.recording.replay import ReplayResult, replay
 from sidecar.requests.record import Outcome
@@ -54,23 +55,27 @@ def _table(result: ReplayResult, buckets: TemperatureBuckets, thresholds: Verdic
     )
 
 
-def _work(requests: Sequence[AttributedRequest]) -> RecentWork:
-    window = SlidingWork(math.inf, most=len(requests) + 1)
+def _work(requests: Sequence[AttributedRequest]) -> SpeculationSummary:
+    window = SlidingRequests(math.inf, most=len(requests) + 1)
     for request in requests:
         window.add(request, 0.0)
     return window.read(0.0)
 
 
 def _row(
-    label: str, work: RecentWork, requests: Sequence[AttributedRequest], total: float, thresholds: VerdictThresholds
+    label: str,
+    work: SpeculationSummary,
+    requests: Sequence[AttributedRequest],
+    total: float,
+    thresholds: VerdictThresholds,
 ) -> Row:
     kinds = sorted({one.attribution for one in requests} - {Attribution.NONE})
     completed = [one for one in requests if one.outcome is Outcome.COMPLETED]
-    judged = verdict(Verdict.INSUFFICIENT_DATA, work, total, thresholds)
+    judged = judge(work.evidence(total), thresholds)
     return Row(
         temperature=label,
-        verdict=judged,
-        advice=advice(judged, work, thresholds),
+        verdict=judged.verdict,
+        advice=judged.advice,
         requests=work.requests,
         draft_tokens=work.draft_tokens,
         share=work.draft_tokens / total if total else None,

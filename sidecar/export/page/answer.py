@@ -18,11 +18,11 @@ class Answer:
     why: str
 
 
-def answer(target: Mapping[str, Any], thresholds: Mapping[str, float]) -> Answer:
+def answer(target: Mapping[str, Any]) -> Answer:
     """The answer for one server, from its status."""
     if not target["up"]:
         error = target["last_error"]
-        why = f"{error['message']}. {error['remedy']}" if error else "It has not been polled lately."
+        why = f"{error['message']}. {error['remedy']}" if error else "The last poll is too long ago."
         return Answer("vLLM's numbers can't be had.", "bad", why)
     models = (target["requests"] or {"models": []})["models"]
     found = [
@@ -33,32 +33,30 @@ def answer(target: Mapping[str, Any], thresholds: Mapping[str, float]) -> Answer
     ]
     several = len({model for model, _, _ in found}) > 1
     judged = {f"{temperature} ({model})" if several else temperature: work for model, temperature, work in found}
-    rate = _rate(target)
+    drafting = [model for model in target["models"] if model["acceptance"] is not None]
     if judged:
         said = _by_temperature(judged, sum(_drafted(model) for model in models))
-        return said if _is_seen(models, thresholds) else _of_what_is_seen(said, models, rate)
-    if rate is None:
-        return Answer("Nothing is drafted at present.", "mute", "No draft tokens in the window.")
-    return _overall(rate, _why_no_split(target["requests"]), thresholds)
+        is_covered = all(model["is_covered"] for model in target["models"])
+        return said if is_covered else _of_what_is_seen(said, models, drafting)
+    if not drafting:
+        return Answer("Nothing is being drafted.", "mute", "No draft tokens in the window.")
+    return _overall(drafting, _why_no_split(target["requests"]))
 
 
-def _rate(target: Mapping[str, Any]) -> float | None:
-    """Acceptance over all engines, each with the weight of what it drafts."""
-    known = [engine["acceptance"] for engine in target["engines"] if engine["acceptance"]]
-    accepted, drafted = (sum(one[name] for one in known) for name in ("accepted_tokens", "draft_tokens"))
-    return min(accepted / drafted, 1.0) if drafted else None
+def _acceptance(drafting: Sequence[Mapping[str, Any]]) -> str:
+    """Each model's acceptance as a whole; a single model needs no name."""
+    if len(drafting) == 1:
+        return f"{drafting[0]['acceptance']:.0%}"
+    return ", ".join(f"{model['acceptance']:.0%} ({model['model_name']})" for model in drafting)
 
 
 def _drafted(model: Mapping[str, Any]) -> float:
     return float(sum(work["draft_tokens"] for work in model["temperatures"].values()))
 
 
-def _is_seen(models: Sequence[Mapping[str, Any]], thresholds: Mapping[str, float]) -> bool:
-    """Whether enough of the traffic is attributed to speak of all of it."""
-    return all(model["coverage"] is None or model["coverage"] >= thresholds["coverage"] for model in models)
-
-
-def _of_what_is_seen(said: Answer, models: Sequence[Mapping[str, Any]], rate: float | None) -> Answer:
+def _of_what_is_seen(
+    said: Answer, models: Sequence[Mapping[str, Any]], drafting: Sequence[Mapping[str, Any]]
+) -> Answer:
     """``said`` with its limits; what holds for a part of the traffic is no good news yet."""
     seen = {model["model_name"]: model["coverage"] for model in models if model["coverage"] is not None}
     if len(seen) == 1:
@@ -67,7 +65,7 @@ def _of_what_is_seen(said: Answer, models: Sequence[Mapping[str, Any]], rate: fl
         shares = ", ".join(f"{name}: {coverage:.0%}" for name, coverage in seen.items())
         part = f"the traffic that is seen ({shares})"
     text = f"In {part}, {said.text[0].lower()}{said.text[1:]}"
-    overall = "" if rate is None else f" Over all requests, seen or not, it is {rate:.0%}."
+    overall = f" Over all requests, seen or not, it is {_acceptance(drafting)}." if drafting else ""
     return Answer(text, "mute" if said.tone == "good" else said.tone, f"{said.why}{overall}")
 
 
@@ -103,13 +101,23 @@ def _why_no_split(requests: Mapping[str, Any] | None) -> str:
     return "no temperature has had enough requests to be judged"
 
 
-def _overall(rate: float, split: str, thresholds: Mapping[str, float]) -> Answer:
-    why = f"Acceptance is {rate:.0%} over all requests; {split}."
-    if rate < thresholds["acceptance_net_negative"]:
-        return Answer("Speculation does not pay on average.", "bad", why)
-    if rate < thresholds["acceptance_break_even"]:
-        return Answer("Speculation about breaks even on average.", "even", why)
-    return Answer("Speculation pays on average.", "good", why)
+def _overall(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:
+    """The worst model's verdict."""
+    why = f"Acceptance is {_acceptance(drafting)} over all requests; {split}."
+    for verdict, text in _ON_AVERAGE.items():
+        names = [model["model_name"] for model in drafting if model["verdict"] == verdict]
+        if names:
+            which = f" for {', '.join(names)}" if len(names) < len(drafting) else ""
+            return Answer(f"{text}{which}.", TONES[verdict], why)
+    drafts = sum(model["drafts"] for model in drafting)
+    return Answer("Too little is being drafted to judge.", "mute", f"{why[:-1]}; {drafts:,.0f} drafts in the window.")
+
+
+_ON_AVERAGE = {
+    "net_negative": "Speculation does not pay on average",
+    "break_even": "Speculation about breaks even on average",
+    "net_positive": "Speculation pays on average",
+}
 
 
 def _named(labels: Sequence[str]) -> str:

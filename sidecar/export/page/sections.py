@@ -14,7 +14,7 @@ Status = Mapping[str, Any]
 
 def target_section(target: Status, thresholds: Mapping[str, float]) -> str:
     """One server: the answer, its temperatures, its engines, and what would tell more."""
-    said = answer(target, thresholds)
+    said = answer(target)
     parts = [f'<p class="answer {said.tone}">{escape(said.text)}</p><p class="why">{escape(said.why)}</p>']
     if target["up"]:
         models = (target["requests"] or {"models": []})["models"]
@@ -25,11 +25,8 @@ def target_section(target: Status, thresholds: Mapping[str, float]) -> str:
 
 
 def _model(model: Status, thresholds: Mapping[str, float]) -> str:
-    total = sum(work["draft_tokens"] for work in model["temperatures"].values()) or 1.0
     rows = "".join(
-        _bucket(label, work, work["draft_tokens"] / total, thresholds)
-        for label, work in model["temperatures"].items()
-        if work["requests"]
+        _bucket(label, work, thresholds) for label, work in model["temperatures"].items() if work["requests"]
     )
     coverage = f"coverage {ratio(model['coverage'])}, residual {ratio(model['residual'])}"
     body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{_no_rows(sum(model["ended"].values()))}</p>'
@@ -52,13 +49,13 @@ def _legend(thresholds: Mapping[str, float]) -> str:
     )
 
 
-def _bucket(label: str, work: Status, share: float, thresholds: Mapping[str, float]) -> str:
+def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
     low = thresholds["acceptance_net_negative"]
     limits = (low, thresholds["acceptance_break_even"])
     advice = f'<div class="advice">{escape(work["advice"])}</div>' if work["advice"] else ""
     return (
         f'<div class="bucket {TONES[work["verdict"]]}">'
-        f'<div class="name">T {escape(label)}<small>{share:.0%} of attributed drafts</small></div>'
+        f'<div class="name">T {escape(label)}<small>{work["share"]:.0%} of attributed drafts</small></div>'
         f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
         f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
         f'<div class="spread">{distribution(work["distribution"], low)}</div>'

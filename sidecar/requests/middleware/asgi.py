@@ -1,8 +1,8 @@
 """The ASGI class that vLLM loads with ``--middleware`` to tell the sidecar about each request.
 
-It passes every message on as it is, at once and unchanged; it only looks. Nothing of it can reach the traffic: its
-own faults are caught, counted and end the observation of that one request. It needs msgspec, which vLLM has, and
-nothing else besides the standard library.
+It passes every message on unchanged and at once, and then looks at it. Nothing that fails here can reach the traffic:
+it is caught and counted, and ends the observation of that one request. Besides the standard library it needs msgspec,
+which vLLM has.
 
     SPECDEC_MIDDLEWARE__SOCKET          the sidecar's socket (/run/specdec/events.sock)
     SPECDEC_MIDDLEWARE__MAX_BODY_BYTES  larger bodies are not decoded (1048576)
@@ -10,15 +10,17 @@ nothing else besides the standard library.
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final
 
 from sidecar.requests.middleware.sender import EventSender
-from sidecar.requests.middleware.wire import DROPPED_INTERNAL, begun
-from sidecar.requests.observe.exchange import MAX_BODY_BYTES, ExchangeObserver
-from sidecar.requests.observe.payload import endpoint_of
-from sidecar.requests.observe.pieces import PIECE_BYTES, Discarded, Gatherer
+from sidecar.requests.middleware.wire import DROPPED_INTERNAL
+from sidecar.requests.observe.endpoint import endpoint_of
+from sidecar.requests.observe.exchange_observer import MAX_BODY_BYTES, ExchangeObserver
+from sidecar.requests.record import RequestRecord, aborted
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,7 +28,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_EXTENSIONS: Final = frozenset({"http.response.trailers", "http.response.debug"})
 DEFAULT_SOCKET: Final = "/run/specdec/events.sock"
 
 
@@ -38,26 +39,37 @@ class ObserveRequests:
         self._path = os.environ.get("SPECDEC_MIDDLEWARE__SOCKET", "").strip() or DEFAULT_SOCKET
         limit = os.environ.get("SPECDEC_MIDDLEWARE__MAX_BODY_BYTES", "")
         self._max_body_bytes = int(limit) if limit.isdecimal() and limit.isascii() else MAX_BODY_BYTES
+        self._numbers = count()
         self._sender: EventSender | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection's scope; websockets and lifespan pass straight through."""
-        observation = self._begin(scope, receive)
+        """Serve one scope; websockets and lifespan pass straight through."""
+        observation = self._begin(scope)
         if observation is None:
             await self.app(scope, receive, send)
             if scope["type"] == "lifespan":
-                self._close()  # the server is going down
+                self._close()
             return
+
+        async def observed_receive() -> Message:
+            message = await receive()
+            observation.look(observation.received, message)
+            return message
+
+        async def observed_send(message: Message) -> None:
+            await send(message)
+            observation.look(observation.sent, message)
+
         try:
-            await self.app(scope, observation.receive, observation.over(send))
+            await self.app(scope, observed_receive, observed_send)
         except Exception:
             observation.finish(failed=True)
             raise
         finally:
             observation.finish(failed=False)
 
-    def _begin(self, scope: Scope, receive: Receive) -> "_Observation | None":
+    def _begin(self, scope: Scope) -> "_Observation | None":
+        """The observation of a request that generates tokens; None for all else, and if the sidecar is far behind."""
         if scope["type"] != "http":
             return None
         try:
@@ -65,30 +77,24 @@ class ObserveRequests:
             if endpoint is None:
                 return None
             sender = self._sender_here()
-            number = sender.next_number()
             exchange = ExchangeObserver(
-                "", endpoint, scope["headers"], max_bytes=self._max_body_bytes, whole_events=True
+                f"{next(self._numbers):x}", endpoint, scope["headers"], max_bytes=self._max_body_bytes
             )
-            sender.started(begun(number, endpoint, exchange.began))
-            return _Observation(number, exchange, sender, receive)
+            return _Observation(exchange, sender) if sender.started(exchange.start) else None
         except Exception:  # noqa: BLE001 - nothing of ours may reach the request
-            self._count_fault()
+            with suppress(Exception):
+                self._sender_here().dropped(DROPPED_INTERNAL, 1)
             return None
 
     def _sender_here(self) -> EventSender:
-        """This event loop's sender; there is one loop a process."""
-        loop = asyncio.get_running_loop()
-        if self._sender is None or self._loop is not loop:
-            self._sender = EventSender(self._path, loop)
-            self._loop = loop
+        """The process's sender, made where its event loop runs."""
+        if self._sender is None:
+            self._sender = EventSender(self._path, asyncio.get_running_loop())
         return self._sender
 
-    def _count_fault(self) -> None:
-        with suppress(Exception):  # there is nothing left to count it with
-            self._sender_here().dropped(DROPPED_INTERNAL, 1)
-
     def _close(self) -> None:
-        with suppress(Exception):  # the server is going down
+        """Send the last events: the server is going down."""
+        with suppress(Exception):
             if self._sender is not None:
                 self._sender.close()
 
@@ -96,96 +102,54 @@ class ObserveRequests:
 class _Observation:
     """One request, between the server and the application."""
 
-    __slots__ = ("_exchange", "_faulty", "_finished", "_last", "_number", "_receive", "_sender")
+    __slots__ = ("_exchange", "_failed", "_finished", "_sender")
 
-    def __init__(self, number: int, exchange: ExchangeObserver, sender: EventSender, receive: Receive) -> None:
-        self._number = number
+    def __init__(self, exchange: ExchangeObserver, sender: EventSender) -> None:
         self._exchange = exchange
         self._sender = sender
-        self._receive = receive
-        self._last: Message | None = None  # of the reply's body
-        self._faulty = False
+        self._failed = False
         self._finished = False
 
-    async def receive(self) -> Message:
-        """The server's next message, as it is."""
-        message = await self._receive()
-        if not self._faulty:
-            try:
-                self._received(message)
-            except Exception:  # noqa: BLE001 - nothing of ours may reach the request
-                self._faulty = True
-        return message
+    def look(self, at: Callable[[Message], None], message: Message) -> None:
+        """Look at a message; once that fails, at no other."""
+        if self._failed:
+            return
+        try:
+            at(message)
+        except Exception:  # noqa: BLE001 - nothing of ours may reach the request
+            self._failed = True
 
-    def over(self, send: Send) -> Send:
-        """A ``send`` that passes every message on as it is; no coroutine of ours stands between.
-
-        It runs for each streamed chunk, so it does what ``Gatherer.feed`` does without the call, in a closure.
-        """
-        reply: Gatherer
-        keep: Callable[[bytes], None]
-        limit, gathered, begun = 0, 0, False
-
-        def observed(message: Message) -> Awaitable[None]:
-            nonlocal reply, keep, limit, gathered, begun
-            try:
-                if begun:
-                    body = message["body"]
-                    self._last = message
-                    keep(body)
-                    gathered += len(body) + PIECE_BYTES
-                    if gathered > limit:
-                        gathered = reply.settle(gathered)
-                        limit = reply.limit
-                elif message["type"] == "http.response.start":
-                    reply = self._begin_reply(message)
-                    keep, limit, begun = reply.pieces.append, reply.limit, True
-            except Exception:  # noqa: BLE001 - nothing of ours may reach the request
-                self._sent_other(message)
-            return send(message)
-
-        return observed
-
-    def _received(self, message: Message) -> None:
-        if message["type"] == "http.request":
-            if message.get("more_body"):
-                self._exchange.request_piece(message.get("body", b""))
-            else:
-                self._exchange.request_end(message.get("body", b""))
-        elif message["type"] == "http.disconnect":
-            self._note_end()
+    def received(self, message: Message) -> None:
+        """A message from the server: the request's body, or that the client has gone."""
+        if message["type"] == "http.disconnect":
             self._exchange.client_gone()
+        elif message.get("more_body"):
+            self._exchange.request_piece(message.get("body", b""))
+        else:
+            self._exchange.request_end(message.get("body", b""))
 
-    def _begin_reply(self, message: Message) -> Gatherer:
-        headers = message.get("headers", ())
-        if not isinstance(headers, list | tuple):
-            raise TypeError("headers that may be gone once they are read")
-        self._exchange.reply_head(message["status"], headers)
-        return self._exchange.reply or Discarded()
-
-    def _sent_other(self, message: Message) -> None:
-        """A message that is not as most are: a last piece may leave its body out. Else it is a fault."""
-        if message.get("type") == "http.response.body" and "body" not in message:
-            self._last = message
-        elif message.get("type") not in _EXTENSIONS:
-            self._faulty = True
-
-    def _note_end(self) -> None:
-        if self._last is not None and not self._last.get("more_body"):
-            self._exchange.reply_end()
+    def sent(self, message: Message) -> None:
+        """A message from the application: the reply."""
+        if message["type"] == "http.response.body":
+            self._exchange.reply_piece(message.get("body", b""))
+            if not message.get("more_body"):
+                self._exchange.reply_end()
+        elif message["type"] == "http.response.start":
+            self._exchange.reply_head(message["status"], message.get("headers", ()))
 
     def finish(self, *, failed: bool) -> None:
         """The application is done with the request; ``failed``: by an exception. Only the first call counts."""
         if self._finished:
             return
         self._finished = True
-        try:
-            if self._faulty:
-                self._sender.forgotten(self._number, DROPPED_INTERNAL)
-                return
-            self._note_end()
-            self._sender.finished(self._exchange.finish_as_event(self._number, failed=failed))
+        with suppress(Exception):  # nothing of ours may reach the request
+            self._sender.finished(self._record(failed=failed))
             for fault in self._exchange.faults:
-                self._sender.dropped(fault.value, 1)
-        except Exception:  # noqa: BLE001 - nothing of ours may reach the request
-            self._sender.forgotten(self._number, DROPPED_INTERNAL)
+                self._sender.dropped(fault, 1)
+
+    def _record(self, *, failed: bool) -> RequestRecord:
+        with suppress(Exception):
+            if not self._failed:
+                return self._exchange.finish(failed=failed)
+        self._sender.dropped(DROPPED_INTERNAL, 1)
+        return aborted(self._exchange.start, time.time())

@@ -9,12 +9,12 @@ from typing import Final
 
 _MODULES: Final = (  # each after those that it imports from
     "record",
-    "observe/values",
-    "observe/pieces",
+    "observe/endpoint",
+    "observe/body",
     "observe/payload",
     "observe/stream",
+    "observe/exchange_observer",
     "middleware/wire",
-    "observe/exchange",
     "middleware/sender",
     "middleware/asgi",
 )

@@ -1,16 +1,14 @@
-"""The ``middleware`` source: the receiver of what the class in vLLM tells."""
+"""The ``middleware`` source: the receiver of what the class in vLLM sends."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sidecar.errors import listening
-from sidecar.requests.middleware.receiver import MiddlewareReceiver
-from sidecar.requests.middleware.senders import REASONS
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
+from sidecar.requests.middleware.event_receiver import DROP_REASONS, EventReceiver
+from sidecar.requests.source import Log, RequestSink, Stats
 from sidecar.settings import Settings
 
-DROP_REASONS = REASONS
+__all__ = ["DROP_REASONS", "source"]
 
 
 @asynccontextmanager
@@ -22,7 +20,7 @@ async def source(
     offsets: bool,  # noqa: ARG001 - the middleware does not send them
 ) -> AsyncIterator[Stats]:
     """Listens on the socket."""
-    receiver = MiddlewareReceiver(settings.middleware.socket, sink)
+    receiver = EventReceiver(settings.middleware.socket, sink)
     with listening("SPECDEC_MIDDLEWARE__SOCKET", settings.middleware.socket):
         await receiver.start()
     log.info("the middleware's socket listens", socket=str(settings.middleware.socket))

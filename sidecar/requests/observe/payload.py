@@ -1,45 +1,21 @@
-"""What is read from the bodies of vLLM's OpenAI-style endpoints, and nothing else of them.
+"""What is read from the bodies of requests and replies.
 
-Every reader here takes bytes from anywhere and never raises on them. Only the named fields are decoded; msgspec
-skips the rest without building objects. A wrong type costs as little as may be. The shapes are
-those of vLLM 0.32 (tests/data/exchanges).
+Only the named fields are decoded; msgspec skips the rest, prompts and completions among it, without building objects.
+No function here raises, whatever the bytes. The shapes are those of vLLM 0.32 (tests/data/exchanges).
 """
 
-from operator import mul
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from sidecar.requests.observe.values import (
-    ABSENT,
-    LARGEST_COUNT,
-    LONGEST_NAME,
-    UNKNOWN_TEMPERATURE,
-    UNREADABLE,
-    flag,
-    is_given,
-    name,
-    plausible,
-    prompts,
-    temperature,
-    whole,
-)
+from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, RESPONSES, Endpoint
+from sidecar.requests.record import MOST_CHOICES, UNKNOWN_TEMPERATURE, Count, Histogram, Name, RequestAcceptance
 
-_MOST_CHOICES: Final = 2**20  # vLLM refuses more than 16,384 unless told otherwise
-LONGEST_HISTOGRAM: Final = 1024
+UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, ValueError)
+"""What decoding may raise: malformed JSON, wrong types, deep nesting, text that is not UTF-8."""
 
-Acceptance = tuple[int, int, int, tuple[int, ...]]
-"""Drafts, draft tokens, accepted tokens and the histogram, as ``RequestAcceptance`` takes them."""
-
-
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
-"""An endpoint that generates tokens: its path, less any root path before it."""
-
-CHAT: Final = "/v1/chat/completions"
-COMPLETIONS: Final = "/v1/completions"
-RESPONSES: Final = "/v1/responses"
-MESSAGES: Final = "/v1/messages"
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
+_ABSENT: Final = msgspec.Raw()
+_NULLS: Final = (_ABSENT, msgspec.Raw(b"null"))
 
 
 class RequestFields(msgspec.Struct, frozen=True):
@@ -53,211 +29,161 @@ class RequestFields(msgspec.Struct, frozen=True):
 
 
 class ReplyFields(msgspec.Struct, frozen=True):
-    """What a reply, or one event of a streamed one, says.
+    """What a reply, or one event of a streamed reply, says.
 
-    ``temperature`` is the one that `/v1/responses` echoes, vLLM's default included. ``empty`` is True where a list of
-    choices is there and has none: a stream's final usage.
+    ``temperature`` is the one that ``/v1/responses`` echoes, the model's default included. ``is_usage``: the event
+    has a list of choices without any choice, as the usage event at the end of a stream.
     """
 
     model: str | None = None
     temperature: float | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    acceptance: Acceptance | None = None
+    acceptance: RequestAcceptance | None = None
     acceptance_malformed: bool = False
     error: bool = False
-    empty: bool = False
+    is_usage: bool = False
 
 
-class _Request(msgspec.Struct):
-    model: str | None = None
+class _Model(msgspec.Struct):
+    model: Name | None = None
+
+
+class _Request(_Model):
     temperature: float | None = None
     n: int | None = None
-    prompt: msgspec.Raw = ABSENT
-    prompt_embeds: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = _ABSENT
+    prompt_embeds: msgspec.Raw = _ABSENT
     stream: bool | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-
-
-class _RawRequest(msgspec.Struct):
-    model: msgspec.Raw = ABSENT
-    temperature: msgspec.Raw = ABSENT
-    n: msgspec.Raw = ABSENT
-    prompt: msgspec.Raw = ABSENT
-    prompt_embeds: msgspec.Raw = ABSENT
-    stream: msgspec.Raw = ABSENT
-    max_tokens: msgspec.Raw = ABSENT
-    max_completion_tokens: msgspec.Raw = ABSENT
-    max_output_tokens: msgspec.Raw = ABSENT
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    max_output_tokens: Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
 
 
-class _Reply(msgspec.Struct):
-    model: str | None = None
-    temperature: msgspec.Raw = ABSENT
-    choices: msgspec.Raw = ABSENT
+class _Reply(_Model):
+    temperature: float | None = None
+    choices: list[msgspec.Raw] | None = None
     usage: _Usage | None = None
-    metrics: msgspec.Raw = ABSENT
-    error: msgspec.Raw = ABSENT
-    object: msgspec.Raw = ABSENT
-    type: msgspec.Raw = ABSENT
-    status: msgspec.Raw = ABSENT
-    response: msgspec.Raw = ABSENT
-    message: msgspec.Raw = ABSENT
+    metrics: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+    object: str | None = None
+    type: str | None = None
+    status: str | None = None
+    response: "_Reply | None" = None  # in the events of `/v1/responses`
 
 
 class _Speculation(msgspec.Struct):
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    acceptance_histogram: list[int] | None = None
+    num_spec_steps: Count
+    num_draft_tokens: Count
+    num_accepted_draft_tokens: Count
+    acceptance_histogram: Histogram | None = None
 
 
 class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculation | None = None
 
 
-_REQUEST: Final = msgspec.json.Decoder(_Request)
-_RAW_REQUEST: Final = msgspec.json.Decoder(_RawRequest)
+_REQUEST: Final = msgspec.json.Decoder(_Request, strict=False)  # takes "0.7" for 0.7, as vLLM does
+_MODEL: Final = msgspec.json.Decoder(_Model)
+_PROMPTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _REPLY: Final = msgspec.json.Decoder(_Reply)
 _METRICS: Final = msgspec.json.Decoder(_Metrics)
 
-_BY_PATH: Final[dict[str, Endpoint]] = {endpoint: endpoint for endpoint in ENDPOINTS}
-_EMPTY_LIST: Final = msgspec.Raw(b"[]")
-_ERROR: Final = msgspec.Raw(b'"error"')
-_FAILED: Final = msgspec.Raw(b'"failed"')
 
+def read_request(endpoint: Endpoint, body: bytes | bytearray) -> RequestFields | None:
+    """What ``body`` asks for; None if it is not a JSON object.
 
-def endpoint_of(method: str, path: str) -> Endpoint | None:
-    """The generation endpoint that a request goes to, whatever root path stands before it; None: another one."""
-    return _BY_PATH.get(path[path.rfind("/v1/") :]) if method == "POST" else None
-
-
-def read_request(endpoint: Endpoint, body: bytes) -> RequestFields | None:
-    """What ``body`` asks for; None where it is no JSON object."""
+    If vLLM would refuse one of the fields for its type, only the model is read.
+    """
     try:
+        fields = _REQUEST.decode(body)
+    except msgspec.ValidationError:
         try:
-            fields = _REQUEST.decode(body)
-        except msgspec.ValidationError:  # such as a number in a string, which vLLM takes too
-            fields = _lenient(_RAW_REQUEST.decode(body))
+            return RequestFields(_MODEL.decode(body).model)
+        except UNREADABLE:
+            return None
     except UNREADABLE:
         return None
-    asked = fields.temperature
+    temperature = fields.temperature
+    if temperature is not None and not 0 <= temperature < float("inf"):
+        temperature = UNKNOWN_TEMPERATURE
     return RequestFields(
-        _short(fields.model),
-        asked if asked is None or asked >= 0 else UNKNOWN_TEMPERATURE,
-        _choices(endpoint, fields),
-        fields.stream is True,
-        _max_tokens(endpoint, fields),
+        fields.model, temperature, _choices(endpoint, fields), fields.stream is True, _max_tokens(endpoint, fields)
     )
-
-
-def _lenient(raw: _RawRequest) -> _Request:
-    """The request as vLLM takes it, field by field; what it would refuse is left out."""
-    return _Request(
-        name(raw.model),
-        temperature(raw.temperature),
-        whole(raw.n),
-        raw.prompt,
-        raw.prompt_embeds,
-        flag(raw.stream),
-        whole(raw.max_tokens),
-        whole(raw.max_completion_tokens),
-        whole(raw.max_output_tokens),
-    )
-
-
-def _short(model: str | None) -> str | None:
-    return model if model is not None and len(model) <= LONGEST_NAME else None
 
 
 def _choices(endpoint: Endpoint, fields: _Request) -> int:
     choices = 1 if fields.n is None else fields.n
     if endpoint == COMPLETIONS:
-        choices *= prompts(fields.prompt) + prompts(fields.prompt_embeds)
+        choices *= _prompts(fields.prompt) + _prompts(fields.prompt_embeds)
     elif endpoint != CHAT:
-        return 1  # neither of the others has more than one
-    return choices if 1 <= choices <= _MOST_CHOICES else 1
+        return 1
+    return choices if 1 <= choices <= MOST_CHOICES else 1
+
+
+def _prompts(raw: msgspec.Raw) -> int:
+    """How many prompts: a text or a list of token ids is one, a list of texts or of lists as many as it has items."""
+    if raw in _NULLS:
+        return 0
+    try:
+        items = _PROMPTS.decode(raw)
+    except UNREADABLE:
+        return 1
+    return len(items) if items and bytes(items[0])[:1] in (b'"', b"[") else min(len(items), 1)
 
 
 def _max_tokens(endpoint: Endpoint, fields: _Request) -> int | None:
     if endpoint == RESPONSES:
-        return plausible(fields.max_output_tokens)
+        return fields.max_output_tokens
     if endpoint == CHAT and fields.max_completion_tokens is not None:
-        return plausible(fields.max_completion_tokens)  # vLLM lets it win over the older name
-    return plausible(fields.max_tokens)
+        return fields.max_completion_tokens  # vLLM prefers it to the older name
+    return fields.max_tokens
 
 
-def read_reply(body: bytes | memoryview) -> ReplyFields | None:
-    """What a whole reply or the data of one stream event says; None where it is no JSON object."""
+def read_reply(body: bytes | bytearray) -> ReplyFields | None:
+    """What a whole reply, or the data of one event of a stream, says; None if it is no JSON object of an endpoint."""
     try:
-        fields = _REPLY.decode(body)
-        if _is_object(fields.response):
-            return _reply(_REPLY.decode(fields.response), failed=_says_error(fields))
-        if _is_object(fields.message):  # `message_start`: its count of output tokens is no final one
-            return msgspec.structs.replace(_reply(_REPLY.decode(fields.message), failed=False), completion_tokens=None)
+        outer = _REPLY.decode(body)
     except UNREADABLE:
         return None
-    return _reply(fields, failed=_says_error(fields))
-
-
-def _is_object(raw: msgspec.Raw) -> bool:
-    return len(raw) > 0 and bytes(memoryview(raw)[:1]) == b"{"
-
-
-def _reply(fields: _Reply, *, failed: bool) -> ReplyFields:
-    prompt_tokens, completion_tokens = _usage(fields.usage)
-    acceptance, malformed = _acceptance(fields.metrics)
-    echoed = temperature(fields.temperature) if fields.temperature else None
+    reply = outer.response or outer
+    usage = outer.usage or reply.usage or _Usage()
+    acceptance, malformed = _acceptance(reply.metrics)
     return ReplyFields(
-        _short(fields.model),
-        None if echoed is UNKNOWN_TEMPERATURE else echoed,
-        prompt_tokens,
-        completion_tokens,
+        reply.model,
+        reply.temperature,
+        usage.prompt_tokens if usage.input_tokens is None else _input_tokens(usage),
+        usage.completion_tokens if usage.output_tokens is None else usage.output_tokens,
         acceptance,
         malformed,
-        failed or _says_error(fields),
-        fields.choices == _EMPTY_LIST,
+        _says_error(outer) or _says_error(reply),
+        reply.choices == [],
     )
 
 
-def _says_error(fields: _Reply) -> bool:
+def _input_tokens(usage: _Usage) -> int:
+    """``/v1/messages`` reports cached tokens apart from the other input tokens."""
+    cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return (usage.input_tokens or 0) + cached
+
+
+def _says_error(reply: _Reply) -> bool:
     """Whether a reply or event reports a failure, in the words of any endpoint and of vLLM before 0.10 too."""
-    return (
-        is_given(fields.error)
-        or fields.object == _ERROR
-        or (len(fields.type) > 0 and fields.type == _ERROR)
-        or (len(fields.status) > 0 and fields.status == _FAILED)
-    )
+    return reply.error not in _NULLS or reply.object == "error" or reply.type == "error" or reply.status == "failed"
 
 
-def _usage(usage: _Usage | None) -> tuple[int | None, int | None]:
-    """Prompt and completion tokens; None where they are missing or can't be right."""
-    if usage is None:
-        return None, None
-    prompt_tokens, completion_tokens = usage.prompt_tokens, usage.completion_tokens
-    if prompt_tokens is None and usage.input_tokens is not None:
-        # `/v1/messages` takes cached tokens off the input's; here they are put back.
-        prompt_tokens = usage.input_tokens
-        prompt_tokens += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    if completion_tokens is None:
-        completion_tokens = usage.output_tokens
-    return plausible(prompt_tokens), plausible(completion_tokens)
-
-
-def _acceptance(raw: msgspec.Raw) -> tuple[Acceptance | None, bool]:
-    """The reply's own speculation numbers, and whether there were some that can't be right."""
-    if not is_given(raw):
+def _acceptance(raw: msgspec.Raw) -> tuple[RequestAcceptance | None, bool]:
+    """The reply's own speculation numbers, and whether it has some that can't be right."""
+    if raw in _NULLS:
         return None, False
     try:
         numbers = _METRICS.decode(raw).speculative_decoding
@@ -265,25 +191,10 @@ def _acceptance(raw: msgspec.Raw) -> tuple[Acceptance | None, bool]:
         return None, True
     if numbers is None:
         return None, False
-    acceptance = (
+    acceptance = RequestAcceptance(
         numbers.num_spec_steps,
         numbers.num_draft_tokens,
         numbers.num_accepted_draft_tokens,
-        tuple(numbers.acceptance_histogram or ()),
+        numbers.acceptance_histogram or (),
     )
-    return (acceptance, False) if adds_up(acceptance) else (None, True)
-
-
-def adds_up(acceptance: Acceptance) -> bool:
-    """Whether vLLM's own sums hold: the histogram's steps and tokens, and no more accepted than drafted."""
-    steps, drafted, accepted, histogram = acceptance
-    if not 0 <= accepted <= drafted <= LARGEST_COUNT or not 0 <= steps <= LARGEST_COUNT or (drafted and not steps):
-        return False
-    if not histogram:
-        return True
-    return (
-        len(histogram) <= LONGEST_HISTOGRAM
-        and min(histogram) >= 0
-        and sum(histogram) == steps
-        and sum(map(mul, histogram, range(len(histogram)))) == accepted
-    )
+    return (acceptance, False) if acceptance.adds_up else (None, True)

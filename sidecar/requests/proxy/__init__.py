@@ -1,22 +1,11 @@
-"""The streaming reverse proxy: the data path of the ``proxy`` request source.
+"""The ``proxy`` request source: a streaming reverse proxy in front of vLLM that observes what it forwards.
 
-relay.py listens; client.py reads heads (head.py) and gives each to an exchange (exchange.py), which sends it up
-(request_body.py, uplink.py, pool.py, upstream.py) and the response down (response.py). framing.py knows where a body
-ends. observe.py is how the rest of the sidecar looks on.
+- ``source``: the settings in, a running proxy out
+- ``server``: listens, keeps the deadlines, drains
+- ``client``: a client connection, which reads heads and starts exchanges
+- ``exchange``: one request and its response
+- ``uplink``: an exchange's way to the upstream; ``upstream``: the upstream connections and their pool
+- ``head``: what a message head says; ``request`` and ``response``: what is forwarded of it; ``framing``: bodies
+- ``observer``: exchanges become request records
+- ``options``, ``outcomes``, ``sockets``: limits and times; how exchanges end; socket options
 """
-
-from sidecar.requests.proxy.observe import ExchangeOutcome, Headers, Observer, ObserverFactory
-from sidecar.requests.proxy.options import RelayOptions, Upstream
-from sidecar.requests.proxy.relay import Relay
-from sidecar.requests.proxy.stats import RelayStats
-
-__all__ = [
-    "ExchangeOutcome",
-    "Headers",
-    "Observer",
-    "ObserverFactory",
-    "Relay",
-    "RelayOptions",
-    "RelayStats",
-    "Upstream",
-]

@@ -1,171 +1,197 @@
-"""One request and its response: from the moment a head is accepted until both sides are done with it."""
+"""One request and its response: from an accepted head until both sides are done with it."""
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sidecar.errors import Refusal
 from sidecar.requests.proxy import response as responses
-from sidecar.requests.proxy.context import ClientSide, Context
-from sidecar.requests.proxy.framing import LAST_CHUNK, UntilCloseBody
-from sidecar.requests.proxy.head import RequestHead, ResponseHead
-from sidecar.requests.proxy.observe import ExchangeOutcome, Watch
-from sidecar.requests.proxy.refusal import BodyTooLarge, MalformedMessage, Refusal, error_response
-from sidecar.requests.proxy.request_body import RequestBody
+from sidecar.requests.proxy.framing import Body
+from sidecar.requests.proxy.head import HeadReader
+from sidecar.requests.proxy.observer import GuardedObserver, ObserverFactory
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
+from sidecar.requests.proxy.outcomes import UPSTREAM_ERRORS, Counters, ExchangeOutcome, error_response
+from sidecar.requests.proxy.request import RequestHead
 from sidecar.requests.proxy.uplink import Uplink
+from sidecar.requests.proxy.upstream import Pool
 
-# Methods that a server may execute twice without harm (RFC 9110, 9.2.1). PUT and DELETE are idempotent, yet left
-# out: what an engine's own endpoints make of them is not the relay's to know.
-_SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
-# What the client is told, by kind of upstream error.
-_FAILURES = {
-    "connect": (502, "the upstream server is not reachable"),
-    "connect_timeout": (504, "the upstream server did not accept a connection in time"),
-    "tls": (502, "no secure connection to the upstream server"),
-    "closed": (502, "the upstream server closed the connection before it answered"),
-    "interrupted": (502, "the upstream server closed the connection before it answered"),
-    "invalid": (502, "the upstream server sent an invalid response"),
-}
+@dataclass(slots=True)
+class Context:
+    """What all connections of a proxy share."""
+
+    upstream: Upstream
+    options: ProxyOptions
+    observe: ObserverFactory
+    clock: Callable[[], float]  # monotonic, in seconds
+    counters: Counters
+    pool: Pool
+    no_clients: asyncio.Event  # set when the last client connection has ended
+    draining: bool = False
+
+
+class ClientSide(Protocol):
+    """The client connection, as an exchange sees it."""
+
+    write: Callable[[bytes], None]  # never blocks
+
+    def reading_changed(self) -> None:
+        """It may have changed whether the client's bytes are wanted."""
+
+    def is_writable(self) -> bool:
+        """Whether not too many bytes for the client are unsent."""
+
+    def exchange_done(self, *, keep_alive: bool) -> None:
+        """The response is complete."""
+
+    def refuse(self, refusal: Refusal, *, head_only: bool) -> None:
+        """Answer with an error, count it and end the connection."""
+
+    def cut(self, *, reset: bool) -> None:
+        """End the connection within a response; ``reset`` if a normal close would look like a complete one."""
 
 
 class Exchange:
-    """Passes one request up and its response down; ends in exactly one ``ExchangeOutcome``."""
+    """Forwards one request and its response; ends in exactly one ``ExchangeOutcome``."""
 
-    __slots__ = ("_body", "_client", "_context", "_framing", "_heads", "_keep_alive", "_request", "_reusable",
-                 "_tunnel", "_uplink", "_watch")  # fmt: skip
+    __slots__ = ("_client", "_context", "_heads", "_keep_alive", "_observer", "_received", "_request", "_request_body",
+                 "_response_body", "_reusable", "_tunnel", "_uplink")  # fmt: skip
 
     def __init__(self, client: ClientSide, request: RequestHead, context: Context) -> None:
         self._client = client
-        self._request = request
         self._context = context
-        self._body = RequestBody(request, context.options.max_body_bytes)
+        self._request = request
+        self._request_body = request.body()
+        self._received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
-        self._heads = responses.HeadReader()
-        self._framing: responses.Framing | None = None  # from the final response head on
-        self._keep_alive = False  # of the client's connection
-        self._reusable = False  # the upstream's connection
+        self._heads: HeadReader | None = None  # from the first byte of a response to its final head
+        self._response_body: Body | None = None  # from the final response head on
+        self._keep_alive = False  # of the client connection
+        self._reusable = False  # the upstream connection
         self._tunnel = False
-        self._watch: Watch | None = None
+        self._observer = GuardedObserver(context.counters)
 
     @property
     def takes_input(self) -> bool:
         """Whether the client's bytes belong to this exchange, not to a next request."""
-        return self._tunnel or not self._body.done
+        return self._tunnel or not self._request_body.done
 
     @property
     def awaits_body(self) -> bool:
-        """Whether it is the client's turn: the body is incomplete, there is room for it, no response has begun."""
-        return not self._body.done and self._framing is None and not self._uplink.blocked
+        """Whether it is the client's turn: the body is incomplete, can be sent, and no response has begun."""
+        return not self._request_body.done and self._response_body is None and not self._uplink.blocked
 
     @property
     def blocked(self) -> bool:
         """Whether the client's bytes have to wait."""
         return self._uplink.blocked
 
-    # -- the way up: called by the client's connection -------------------------------------------------------------
+    # -- the request: called by the client connection --------------------------------------------------------------
 
     def begin(self, data: bytes) -> bytes:
-        """Start with the bytes after the head; those after the body come back.
+        """Start with the bytes after the head; those after the body are returned.
 
-        A first piece of body that breaks the framing is refused before the upstream hears of the request.
+        A body refused in its first bytes never reaches the upstream.
         """
-        context, request, body = self._context, self._request, self._body
-        context.counters.exchanges += 1
-        watch = self._watch = Watch.make(context.observe, context.counters)
-        if watch is not None:
-            watch.request_head(request.method, request.target, request.headers)
-        limit = context.options.max_body_bytes
+        request, body, limit = self._request, self._request_body, self._context.options.max_body_bytes
+        self._context.counters.exchanges += 1
+        self._observer.begin(self._context.observe, request.method, request.target, request.headers())
         if limit is not None and (request.length or 0) > limit:
-            self.stop(BodyTooLarge("the request's body is too large"))
+            self.stop(_too_large())
             return b""
         payload = b""
-        outgoing = request.head
+        outgoing = request.forwarded
         if data and not body.done:
             decoded = self._decode(data)
             if decoded is None:
                 return b""
             payload, data = decoded, body.rest
-            outgoing += body.framed(payload)
-        repeatable = request.bodyless and request.method in _SAFE
-        self._uplink.open(outgoing, complete=body.done, repeatable=repeatable)
+            outgoing += body.encode(payload)
+        self._uplink.open(outgoing, complete=body.done, repeatable=request.repeatable)
+        if self._uplink.blocked:
+            self._client.reading_changed()
         self._show(payload)
         return data
 
     def client_data(self, data: bytes) -> bytes:
-        """More bytes of the body, or of the tunnel; those after the body come back."""
+        """More bytes of the body, or of the tunnel; those after the body are returned."""
         if self._tunnel:
             self._uplink.send(data)
             return b""
         payload = self._decode(data)
         if payload is None:
             return b""
-        outgoing = self._body.framed(payload)
+        outgoing = self._request_body.encode(payload)
         if outgoing:
             self._uplink.send(outgoing)
         self._show(payload)
-        return self._body.rest
+        return self._request_body.rest
 
     def client_gone(self) -> None:
-        """The client closed its connection: so the upstream's is closed, at once."""
+        """The client closed its connection, so the upstream connection is closed at once."""
         self._uplink.release(reuse=False)
         self._finish(ExchangeOutcome.COMPLETED if self._tunnel else ExchangeOutcome.CLIENT_GONE)
 
     def client_writable(self, *, writable: bool) -> None:
-        """The client takes bytes again, or has too many unsent ones: the upstream is held back as long."""
+        """The client takes bytes again, or too many are unsent: the upstream has to wait."""
         self._uplink.flow(wanted=writable)
 
     def stop(self, refusal: Refusal | None) -> None:
-        """End it from the relay's side: with ``refusal`` where no response has begun, else by a cut."""
+        """End it from the proxy's side: with ``refusal`` if no response has begun, else by a cut."""
         self._uplink.release(reuse=False)
         self._finish(ExchangeOutcome.REFUSED)
-        if refusal is None or self._framing is not None:
+        if refusal is None or self._response_body is not None:
             if refusal is not None:
                 self._context.counters.refused[refusal.reason] += 1
             self._cut()
         else:
             self._client.refuse(refusal, head_only=self._request.method == b"HEAD")
 
-    def _show(self, payload: bytes) -> None:
-        watch = self._watch
-        if watch is not None:
-            if payload:
-                watch.request_body(payload)
-            if self._body.done:
-                watch.request_end()
-
     def _decode(self, data: bytes) -> bytes | None:
-        """The payload; None where the body is refused, which ends the exchange."""
+        """The payload; None if the body is refused, which ends the exchange."""
+        limit = self._context.options.max_body_bytes
         try:
-            return self._body.feed(data)
-        except BodyTooLarge as refusal:
+            payload = self._request_body.decode(data)
+            self._received += len(payload)
+            if limit is not None and self._received > limit:
+                raise _too_large()
+        except Refusal as refusal:
             self.stop(refusal)
-        except MalformedMessage as fault:
-            self.stop(Refusal(str(fault)))
-        return None
+            return None
+        return payload
 
-    # -- the way down: called by the upstream's connection and the uplink ------------------------------------------
+    def _show(self, payload: bytes) -> None:
+        self._observer.request_piece(payload)
+        if self._request_body.done:
+            self._observer.request_end()
+
+    # -- the response: called by the upstream connection and the uplink --------------------------------------------
 
     def response_data(self, data: bytes) -> None:
-        """See ``ResponseSink``."""
+        """See ``UpstreamUser``."""
         try:
-            if self._framing is not None:
-                self._response_body(self._framing, data)
+            if self._response_body is not None:
+                self._body_data(self._response_body, data)
             elif self._tunnel:
                 self._client.write(data)
             else:
-                self._response_heads(data)
-        except MalformedMessage:
+                self._head_data(data)
+        except Refusal:
             self._fail("invalid")
 
     def upstream_ended(self, *, orderly: bool) -> None:
-        """See ``ResponseSink``."""
-        framing = self._framing
+        """See ``UpstreamUser``."""
+        body = self._response_body
         if self._tunnel:
             self._uplink.release(reuse=False)
             self._finish(ExchangeOutcome.COMPLETED)
             self._client.cut(reset=not orderly)
-        elif framing is not None and isinstance(framing.body, UntilCloseBody) and orderly:
+        elif body is not None and orderly and body.sender_closed():
             self._reusable = False
-            if framing.chunked:
-                self._client.write(LAST_CHUNK)
+            self._client.write(body.encode(b""))
             self._complete()
-        elif self._heads.started:
+        elif self._heads is not None:
             self._fail("interrupted")
         elif self._uplink.retry():
             self._context.counters.retries += 1
@@ -173,25 +199,26 @@ class Exchange:
             self._fail("closed")
 
     def upstream_writable(self, *, writable: bool) -> None:
-        """See ``ResponseSink``."""
-        self._uplink.set_blocked(blocked=not writable)
+        """See ``UpstreamUser``."""
+        self._uplink.blocked = not writable
+        self._client.reading_changed()
 
-    def uplink_attached(self) -> None:
+    def uplink_connected(self) -> None:
         """See ``UplinkUser``."""
         if not self._client.is_writable():
             self._uplink.flow(wanted=False)
-
-    def uplink_blocked_changed(self) -> None:
-        """See ``UplinkUser``."""
         self._client.reading_changed()
 
     def connect_failed(self, kind: str) -> None:
         """See ``UplinkUser``."""
         self._fail(kind)
 
-    def _response_heads(self, data: bytes) -> None:
-        while (head := self._heads.feed(data)) is not None:
-            data = self._heads.rest
+    def _head_data(self, data: bytes) -> None:
+        reader = self._heads
+        if reader is None:
+            reader = self._heads = HeadReader(responses.MAX_HEAD_BYTES)
+        while (found := reader.feed(data)) is not None:
+            head, data = responses.parse_response(found[0]), found[1]
             if head.status == 101:
                 self._open_tunnel(head, data)
                 return
@@ -201,56 +228,46 @@ class Exchange:
             if self._request.minor == 1:
                 self._client.write(responses.interim_head(head))
 
-    def _final_head(self, head: ResponseHead, data: bytes) -> None:
-        """Pass the head on together with what came of the body: one write, one wake-up of the client."""
+    def _final_head(self, head: responses.ResponseHead, data: bytes) -> None:
+        """Forward the head together with what came of the body: one write, one wake-up of the client."""
         request = self._request
-        framing = responses.frame(request, head)
-        body = framing.body
+        body = responses.response_body(request, head)
+        payload, rest = b"", data
         if data and not body.done:
-            payload = body.feed(data)  # a fault here still becomes a 502
-            rest = body.rest
-        else:
-            payload, rest = b"", data
-        self._framing = framing
-        alive = request.keep_alive and self._body.done and not framing.until_close
+            payload, rest = body.decode(data), body.rest  # a fault here still becomes a 502
+        self._response_body = body
+        alive = request.keep_alive and self._request_body.done and not body.until_close
         self._keep_alive = alive and not self._context.draining
         self._reusable = head.keep_alive and not rest
         self._client.write(
-            responses.final_head(request, head, framing, keep_alive=self._keep_alive) + framing.encode(payload)
+            responses.final_head(request, head, body, keep_alive=self._keep_alive) + body.encode(payload)
         )
-        if self._watch is not None:
-            self._watch.response_head(head.status, head.headers)
-            if payload:
-                self._watch.response_body(payload)
+        self._observer.reply_head(head.status, head.headers)
+        self._observer.reply_piece(payload)
         if body.done:
             self._complete()
 
-    def _response_body(self, framing: responses.Framing, data: bytes) -> None:
-        body = framing.body
-        payload = body.feed(data)
-        if body.done:
-            self._client.write(framing.encode(payload))
-        elif payload:
-            self._client.write(b"%x\r\n%b\r\n" % (len(payload), payload) if framing.chunked else payload)
-        if payload and self._watch is not None:
-            self._watch.response_body(payload)
+    def _body_data(self, body: Body, data: bytes) -> None:
+        payload = body.decode(data)
+        if payload or body.done:
+            self._client.write(body.encode(payload))
+            self._observer.reply_piece(payload)
         if body.done:
             self._reusable = self._reusable and not body.rest
             self._complete()
 
-    def _open_tunnel(self, head: ResponseHead, data: bytes) -> None:
+    def _open_tunnel(self, head: responses.ResponseHead, data: bytes) -> None:
         if not (self._request.websocket and head.websocket):
-            raise MalformedMessage("101 without a websocket")
+            raise Refusal("101 without a websocket")
         self._tunnel = True
         self._client.write(responses.interim_head(head) + data)
-        if self._watch is not None:
-            self._watch.response_head(head.status, head.headers)
+        self._observer.reply_head(head.status, head.headers)
         self._client.reading_changed()
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
-        self._uplink.release(reuse=self._reusable and self._body.done)
+        self._uplink.release(reuse=self._reusable and self._request_body.done)
         self._finish(ExchangeOutcome.COMPLETED)
         self._client.exchange_done(keep_alive=self._keep_alive)
 
@@ -258,20 +275,23 @@ class Exchange:
         self._context.counters.upstream_errors[kind] += 1
         self._uplink.release(reuse=False)
         self._finish(ExchangeOutcome.UPSTREAM_FAILED)
-        if self._framing is not None:
+        if self._response_body is not None:
             self._cut()
             return
-        status, message = _FAILURES[kind]
-        keep_alive = self._request.keep_alive and self._body.done and not self._context.draining
-        head_only = self._request.method == b"HEAD"
+        status, message = UPSTREAM_ERRORS[kind]
+        request = self._request
+        keep_alive = request.keep_alive and self._request_body.done and not self._context.draining
+        head_only = request.method == b"HEAD"
         self._client.write(error_response(status, message, close=not keep_alive, head_only=head_only))
         self._client.exchange_done(keep_alive=keep_alive)
 
     def _cut(self) -> None:
-        self._client.cut(reset=self._framing is not None and self._framing.until_close)
+        self._client.cut(reset=self._response_body is not None and self._response_body.until_close)
 
     def _finish(self, outcome: ExchangeOutcome) -> None:
         self._context.counters.outcomes[outcome] += 1
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.finished(outcome)
+        self._observer.finished(outcome)
+
+
+def _too_large() -> Refusal:
+    return Refusal("the request's body is too large", "body_too_large")

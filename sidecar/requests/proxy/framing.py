@@ -1,18 +1,16 @@
-"""Where a message's body ends: strict decoders that turn framed bytes into payload (RFC 9112, section 6).
+"""Where a message's body begins and ends (RFC 9112, section 6): strict decoders, and the one encoder of chunks.
 
-A decoder takes the bytes as they come. ``feed`` returns the payload in them, ``done`` says that the body is
-complete, and ``rest`` then holds the bytes after it. The relay never forwards a sender's chunk framing; it frames
-the payload anew, so chunk extensions and trailers end here, and no two readers can disagree on them.
+The proxy forwards no one's chunk framing. It decodes bodies and frames them anew, so chunk extensions and trailers
+end here and two readers can't disagree on them.
 """
 
 import re
 from enum import Enum, auto
 from typing import Protocol
 
-from sidecar.requests.proxy.refusal import MalformedMessage
+from sidecar.errors import Refusal
 
-LAST_CHUNK = b"0\r\n\r\n"
-
+_LAST_CHUNK = b"0\r\n\r\n"
 _MAX_SIZE_LINE = 256  # a chunk's size with its extensions
 _MAX_TRAILERS = 8192
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
@@ -20,23 +18,57 @@ _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n"
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
 
-def chunk(payload: bytes) -> bytes:
-    """One chunk; ``payload`` must not be empty, for that would end the body."""
-    return b"%x\r\n%b\r\n" % (len(payload), payload)
-
-
-class Body(Protocol):
-    """A decoder; see the module's docstring."""
+class Decoder(Protocol):
+    """Turns framed bytes into payload. Once ``done``, ``rest`` holds the bytes after the body."""
 
     done: bool
     rest: bytes
 
-    def feed(self, data: bytes) -> bytes:
-        """The payload in ``data``; not to be called once ``done``. Raises ``MalformedMessage``."""
+    def decode(self, data: bytes) -> bytes:
+        """The payload in ``data``; must not be called once ``done``. Raises ``Refusal``."""
 
 
-class LengthBody:
-    """A body of ``length`` bytes; 0 is done from the start."""
+class Body:
+    """A body passing through: decoded as its sender framed it, encoded for its receiver."""
+
+    __slots__ = ("_decoder", "chunked", "done")
+
+    def __init__(self, decoder: Decoder, *, chunked: bool) -> None:
+        self._decoder = decoder
+        self.chunked = chunked  # towards the receiver
+        self.done = decoder.done  # the whole body was decoded
+
+    @property
+    def rest(self) -> bytes:
+        """The bytes after the body."""
+        return self._decoder.rest
+
+    @property
+    def until_close(self) -> bool:
+        """Whether the receiver recognizes the end only by the end of the connection."""
+        return not self.chunked and not isinstance(self._decoder, LengthDecoder)
+
+    def decode(self, data: bytes) -> bytes:
+        """The payload in ``data``. Raises ``Refusal``."""
+        payload = self._decoder.decode(data)
+        self.done = self._decoder.done
+        return payload
+
+    def encode(self, payload: bytes) -> bytes:
+        """The bytes for the receiver, given what ``decode`` returned last."""
+        if not self.chunked:
+            return payload
+        data = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
+        return data + _LAST_CHUNK if self.done else data
+
+    def sender_closed(self) -> bool:
+        """The sender closed its connection properly; returns whether that completes the body."""
+        self.done = self.done or isinstance(self._decoder, UntilCloseDecoder)
+        return self.done
+
+
+class LengthDecoder:
+    """A body of ``length`` bytes; of 0 bytes it is done from the start."""
 
     __slots__ = ("_left", "done", "rest")
 
@@ -45,8 +77,8 @@ class LengthBody:
         self.done = length == 0
         self.rest = b""
 
-    def feed(self, data: bytes) -> bytes:
-        """Everything up to the length."""
+    def decode(self, data: bytes) -> bytes:
+        """See ``Decoder``."""
         left = self._left
         if len(data) < left:
             self._left = left - len(data)
@@ -58,8 +90,8 @@ class LengthBody:
         return data
 
 
-class UntilCloseBody:
-    """A response that ends where the connection does."""
+class UntilCloseDecoder:
+    """A response body that ends where the connection does."""
 
     __slots__ = ("done", "rest")
 
@@ -67,8 +99,8 @@ class UntilCloseBody:
         self.done = False
         self.rest = b""
 
-    def feed(self, data: bytes) -> bytes:
-        """All of it."""
+    def decode(self, data: bytes) -> bytes:
+        """See ``Decoder``."""
         return data
 
 
@@ -79,8 +111,8 @@ class _At(Enum):
     TRAILERS = auto()
 
 
-class ChunkedBody:
-    """A chunked body. Sizes are plain hexadecimal and lines end in CRLF, nothing else is let through."""
+class ChunkedDecoder:
+    """A chunked body. Sizes must be plain hexadecimal and lines must end in CRLF."""
 
     __slots__ = ("_at", "_held", "_left", "_trailers", "done", "rest")
 
@@ -88,12 +120,12 @@ class ChunkedBody:
         self.done = False
         self.rest = b""
         self._at = _At.SIZE
-        self._held = b""  # the beginning of a line whose end has not come yet
+        self._held = b""  # an incomplete line
         self._left = 0
         self._trailers = 0
 
-    def feed(self, data: bytes) -> bytes:
-        """The chunks' payload; several chunks in one piece come back as one."""
+    def decode(self, data: bytes) -> bytes:
+        """See ``Decoder``; the payloads of several chunks come back as one."""
         if self._at is _At.SIZE and not self._held:
             # What a streaming server sends: one write, one chunk.
             size = _SIZE.match(data)
@@ -131,22 +163,22 @@ class ChunkedBody:
         if self._at is _At.SIZE:
             size = _SIZE_LINE.fullmatch(line)
             if size is None or len(line) > _MAX_SIZE_LINE:
-                raise MalformedMessage("bad chunk size")
+                raise Refusal("bad chunk size")
             self._left = int(size[1], 16)
             self._at = _At.DATA if self._left else _At.TRAILERS
         elif self._at is _At.DATA_END:
             if line != b"\r\n":
-                raise MalformedMessage("chunk longer than its size")
+                raise Refusal("chunk longer than its size")
             self._at = _At.SIZE
         elif line == b"\r\n":
             self.done = True
         else:
             self._trailers += len(line)
             if self._trailers > _MAX_TRAILERS or _TRAILER.fullmatch(line) is None:
-                raise MalformedMessage("bad trailer")
+                raise Refusal("bad trailer")
 
     def _hold(self, line: bytes) -> None:
         limit = {_At.SIZE: _MAX_SIZE_LINE, _At.DATA_END: 1}.get(self._at, _MAX_TRAILERS)
         if len(line) > limit or (self._at is _At.DATA_END and line != b"\r"):
-            raise MalformedMessage("bad chunk framing")
+            raise Refusal("bad chunk framing")
         self._held = line

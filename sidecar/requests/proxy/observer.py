@@ -1,106 +1,154 @@
-"""The ``proxy`` source: what the relay passes on, observed."""
+"""How exchanges are observed without harm to them, and how the ``proxy`` source makes request records of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final
+from typing import Protocol, TypeVarTuple
 
-from sidecar.requests.observe.exchange import ExchangeObserver
-from sidecar.requests.observe.payload import endpoint_of
-from sidecar.requests.observe.stream import StreamReader
-from sidecar.requests.proxy.observe import ExchangeOutcome, Headers, Observer
-from sidecar.requests.record import RequestSink
+from sidecar.requests.observe.endpoint import endpoint_of
+from sidecar.requests.observe.exchange_observer import ExchangeObserver
+from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
+from sidecar.requests.source import RequestSink
 
-_FINAL_EVENTS: Final = (
-    b"data: [DONE]",
-    b"event: message_stop\n",
-    b"event: response.completed\n",
-    b"event: response.incomplete\n",
-)
+Headers = Sequence[tuple[bytes, bytes]]
+_Values = TypeVarTuple("_Values")
 
 
-def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False) -> Callable[[], Observer]:
-    """Observers for a relay, which deliver to ``sink``.
+class Observer(Protocol):
+    """Observes one exchange. Calls come in order, on the event loop, after the bytes were forwarded.
 
-    Bodies and stream events over ``max_bytes`` are passed on and not looked into; ``offsets`` keeps the time of each
-    stream event, for recordings.
+    They must be quick. An exception is caught and counted, after which only ``finished`` is still called.
+    """
+
+    def request_piece(self, piece: bytes) -> None:
+        """Payload of the request, without chunk framing."""
+
+    def request_end(self) -> None:
+        """The request is complete; a response may begin before it. Not called for an incomplete request."""
+
+    def reply_head(self, status: int, headers: Headers) -> None:
+        """The upstream's final response head, or its 101; not called for the proxy's own error responses."""
+
+    def reply_piece(self, piece: bytes) -> None:
+        """Payload of the response, without chunk framing; never called for a tunnel."""
+
+    def finished(self, outcome: ExchangeOutcome) -> None:
+        """The end; called exactly once."""
+
+
+ObserverFactory = Callable[[bytes, bytes, Headers], Observer | None]
+"""Makes the observer of one exchange from the request's method, target and headers; None: it is not observed."""
+
+
+class GuardedObserver:
+    """The observer of one exchange, if there is one; what it raises is counted and goes no further."""
+
+    __slots__ = ("_counters", "_finished", "_observer")
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._observer: Observer | None = None
+        self._finished: Callable[[ExchangeOutcome], None] | None = None
+
+    def begin(self, factory: ObserverFactory, method: bytes, target: bytes, headers: Headers) -> None:
+        """Ask ``factory`` for the observer."""
+        try:
+            observer = factory(method, target, headers)
+        except Exception:  # noqa: BLE001 - observers fail open, whatever they raise
+            self._counters.observer_failures += 1
+            return
+        if observer is not None:
+            self._observer, self._finished = observer, observer.finished
+
+    def request_piece(self, piece: bytes) -> None:
+        """See ``Observer``."""
+        if piece and self._observer is not None:
+            self._call(self._observer.request_piece, piece)
+
+    def request_end(self) -> None:
+        """See ``Observer``."""
+        if self._observer is not None:
+            self._call(self._observer.request_end)
+
+    def reply_head(self, status: int, headers: Callable[[], Headers]) -> None:
+        """See ``Observer``; ``headers`` are parsed only if there is an observer."""
+        if self._observer is not None:
+            self._call(self._observer.reply_head, status, headers())
+
+    def reply_piece(self, piece: bytes) -> None:
+        """See ``Observer``."""
+        if piece and self._observer is not None:
+            self._call(self._observer.reply_piece, piece)
+
+    def finished(self, outcome: ExchangeOutcome) -> None:
+        """See ``Observer``; called even after a failure, so that no request stays in flight."""
+        if self._finished is not None:
+            self._call(self._finished, outcome)
+        self._observer = self._finished = None
+
+    def _call(self, method: Callable[[*_Values], None], *values: *_Values) -> None:
+        try:
+            method(*values)
+        except Exception:  # noqa: BLE001 - see above
+            self._counters.observer_failures += 1
+            self._observer = None
+
+
+def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False) -> ObserverFactory:
+    """Observers that deliver a record of each request to a generation endpoint to ``sink``.
+
+    Bodies and stream events over ``max_bytes`` are forwarded but not parsed. ``offsets`` keeps the time of each stream
+    event, for recordings.
     """
     numbers = count(1)
 
-    def observer() -> Observer:
-        return _ProxyObserver(str(next(numbers)), sink, max_bytes, offsets=offsets)
-
-    return observer
-
-
-class _ProxyObserver:
-    """One exchange of the relay; only generation endpoints are observed."""
-
-    __slots__ = ("_exchange", "_max_bytes", "_number", "_offsets", "_replied", "_requested", "_sink")
-
-    def __init__(self, number: str, sink: RequestSink, max_bytes: int, *, offsets: bool) -> None:
-        self._number = number
-        self._sink = sink
-        self._max_bytes = max_bytes
-        self._offsets = offsets
-        self._exchange: ExchangeObserver | None = None
-        self._requested = False
-        self._replied = False
-
-    def request_head(self, method: bytes, target: bytes, headers: Headers) -> None:
+    def observe(method: bytes, target: bytes, headers: Headers) -> Observer | None:
         path = target.partition(b"?")[0].decode("latin-1")
         endpoint = endpoint_of(method.decode("latin-1"), path)
-        if endpoint is not None:
-            self._exchange = ExchangeObserver(
-                self._number, endpoint, headers, max_bytes=self._max_bytes, offsets=self._offsets
-            )
-            self._sink.started(self._exchange.start)
+        if endpoint is None:
+            return None
+        exchange = ExchangeObserver(str(next(numbers)), endpoint, headers, max_bytes=max_bytes, offsets=offsets)
+        return _RecordingObserver(exchange, sink)
 
-    def request_body(self, data: bytes) -> None:
-        if self._exchange is not None and not self._requested:
-            self._exchange.request_piece(data)
+    return observe
+
+
+class _RecordingObserver:
+    """One exchange on its way to becoming a record."""
+
+    __slots__ = ("_exchange", "_reply_begun", "_request_ended", "_sink", "reply_piece")
+
+    def __init__(self, exchange: ExchangeObserver, sink: RequestSink) -> None:
+        self._exchange = exchange
+        self._sink = sink
+        self._request_ended = False
+        self._reply_begun = False
+        self.reply_piece = exchange.reply_piece  # called for every chunk
+        sink.started(exchange.start)
+
+    def request_piece(self, piece: bytes) -> None:
+        if not self._request_ended:
+            self._exchange.request_piece(piece)
 
     def request_end(self) -> None:
-        self._end_request()
+        """The body is parsed and freed as soon as it is complete: the reply may take long. Safe to repeat."""
+        if not self._request_ended:
+            self._request_ended = True
+            self._exchange.request_end()
 
-    def response_head(self, status: int, headers: Headers) -> None:
-        if self._exchange is not None:
-            self._end_request()
-            self._replied = True
-            self._exchange.reply_head(status, headers)
-
-    def response_body(self, data: bytes) -> None:
-        if self._exchange is not None:
-            self._exchange.reply_piece(data)
+    def reply_head(self, status: int, headers: Headers) -> None:
+        self.request_end()
+        self._reply_begun = True
+        self._exchange.reply_head(status, headers)
 
     def finished(self, outcome: ExchangeOutcome) -> None:
         exchange = self._exchange
-        if exchange is None:
-            return
-        self._end_request()
-        if outcome is ExchangeOutcome.COMPLETED or _has_said_all(exchange):
+        self.request_end()
+        if outcome is ExchangeOutcome.COMPLETED:
             exchange.reply_end()
         elif outcome is ExchangeOutcome.CLIENT_GONE:
             exchange.client_gone()
-        # A reply that broke off is aborted: vLLM has worked on it. One that never began is an error.
+        # An incomplete reply is an abort: vLLM has worked on it. One that never began is an error.
         lost = outcome in {ExchangeOutcome.UPSTREAM_FAILED, ExchangeOutcome.REFUSED}
-        self._sink.finished(exchange.finish(failed=lost and not self._replied))
+        self._sink.finished(exchange.finish(failed=lost and not self._reply_begun))
         for fault in exchange.faults:
             self._sink.dropped(fault, 1)
-
-    def _end_request(self) -> None:
-        """The body is read and let go: when it is whole, for a reply may be long in coming, or no longer matters."""
-        if not self._requested and self._exchange is not None:
-            self._requested = True
-            self._exchange.request_end()
-
-
-def _has_said_all(exchange: ExchangeObserver) -> bool:
-    """Whether the stream's last event has passed.
-
-    Clients close when they have read it, OpenAI's among them; the end of the body, which comes a moment later, finds
-    nobody. That is no abort: vLLM has generated all that was asked for.
-    """
-    if not isinstance(exchange.reply, StreamReader):
-        return False
-    events = exchange.reply.last_events()
-    return bool(events) and events[-1].startswith(_FINAL_EVENTS)

@@ -1,74 +1,75 @@
-"""A response on its way through: the upstream's bytes in, the client's bytes out, and nothing but that."""
+"""What the proxy forwards of a response: its head, and its body framed for this client."""
+
+import re
 
 import msgspec
 
-from sidecar.requests.proxy.framing import LAST_CHUNK, Body, ChunkedBody, LengthBody, UntilCloseBody
-from sidecar.requests.proxy.head import END, RequestHead, ResponseHead, parse_response, without_length
-from sidecar.requests.proxy.refusal import MalformedMessage
+from sidecar.errors import Refusal
+from sidecar.requests.proxy.framing import Body, ChunkedDecoder, LengthDecoder, UntilCloseDecoder
+from sidecar.requests.proxy.head import first_line, forwarded_lines, framing_fields, headers, without_length
+from sidecar.requests.proxy.request import RequestHead
 
-_MAX_HEAD_BYTES = 262_144  # of an upstream's head; far more than any server sends
+MAX_HEAD_BYTES = 262_144  # far more than any server sends
 
-
-class Framing(msgspec.Struct):
-    """How a response's body comes, and how it goes on."""
-
-    body: Body
-    chunked: bool  # towards the client
-    until_close: bool  # towards the client: the end of the connection is the end of the body
-
-    def encode(self, payload: bytes) -> bytes:
-        """What the client gets for the payload that ``body`` returned last, with the end where that was it."""
-        if not self.chunked:
-            return payload
-        data = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
-        return data + LAST_CHUNK if self.body.done else data
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 
 
-class HeadReader:
-    """Collects response heads: interim ones (1xx), then the final one or a 101."""
+class ResponseHead(msgspec.Struct):
+    """An upstream's response head; ``lines`` are the headers to forward, each after its CRLF."""
 
-    __slots__ = ("_held", "rest", "started")
+    status: int
+    reason: bytes
+    received: bytes
+    lines: bytes
+    length: int | None
+    chunked: bool
+    keep_alive: bool
+    websocket: bool
 
-    def __init__(self) -> None:
-        self.started = False  # whether any byte of a response has come
-        self.rest = b""  # what came after the head that ``feed`` returned
-        self._held = b""
-
-    def feed(self, data: bytes) -> ResponseHead | None:
-        """The next head, if it is complete; to be fed ``rest`` for the one after. Raises ``MalformedMessage``."""
-        self.started = True
-        if self._held:
-            data = self._held + data
-        end = data.find(END) + len(END)
-        if end < len(END):
-            if len(data) > _MAX_HEAD_BYTES:
-                raise MalformedMessage("response head too large")
-            self._held = data
-            return None
-        self._held = b""
-        self.rest = data[end:]
-        return parse_response(data[:end])
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Names and values as they were received."""
+        return headers(self.received)
 
 
-def frame(request: RequestHead, response: ResponseHead) -> Framing:
-    """The body's framing (RFC 9112, 6.3), by the request's method and version and the response's head."""
+def parse_response(head: bytes) -> ResponseHead:
+    """Parse a head that ends in its empty line. Raises ``Refusal``."""
+    line = first_line(head, is_request=False)
+    status_line = _STATUS_LINE.fullmatch(line)
+    if status_line is None:
+        raise Refusal("bad status line")
+    fields = framing_fields(head)
+    minor = int(status_line[1])
+    if fields.chunked and minor == 0:
+        raise Refusal("Transfer-Encoding in HTTP/1.0")
+    return ResponseHead(
+        status=int(status_line[2]),
+        reason=status_line[3] or b"",
+        received=head,
+        lines=forwarded_lines(head, len(line), fields),
+        length=fields.length,
+        chunked=fields.chunked,
+        keep_alive=minor == 1 and fields.keep_alive(minor),
+        websocket=fields.websocket,
+    )
+
+
+def response_body(request: RequestHead, response: ResponseHead) -> Body:
+    """The body to come (RFC 9112, 6.3); an HTTP/1.0 client gets no chunks."""
     if request.method == b"HEAD" or response.status in {204, 304}:
-        return Framing(LengthBody(0), chunked=False, until_close=False)
+        return Body(LengthDecoder(0), chunked=False)
     if response.length is not None:
-        return Framing(LengthBody(response.length), chunked=False, until_close=False)
-    body: Body = ChunkedBody() if response.chunked else UntilCloseBody()
-    # An HTTP/1.0 client knows no chunks.
-    return Framing(body, chunked=request.minor == 1, until_close=request.minor == 0)
+        return Body(LengthDecoder(response.length), chunked=False)
+    return Body(ChunkedDecoder() if response.chunked else UntilCloseDecoder(), chunked=request.minor == 1)
 
 
-def final_head(request: RequestHead, response: ResponseHead, framing: Framing, *, keep_alive: bool) -> bytes:
-    """The head for the client; ``keep_alive``: whether its connection lives on."""
+def final_head(request: RequestHead, response: ResponseHead, body: Body, *, keep_alive: bool) -> bytes:
+    """The head for the client; ``keep_alive``: whether its connection stays open."""
     lines = response.lines
     if response.status == 204:
         lines = without_length(lines)
-    # What a GET would have had, the answer to HEAD, and a 304, may say.
+    # The responses to HEAD and 304 may have the framing headers that a GET would have got.
     bodyless = request.method == b"HEAD" or response.status == 304
-    if framing.chunked or (bodyless and response.chunked and request.minor == 1):
+    if body.chunked or (bodyless and response.chunked and request.minor == 1):
         lines += b"\r\nTransfer-Encoding: chunked"
     if not keep_alive:
         lines += b"\r\nConnection: close"
@@ -78,7 +79,7 @@ def final_head(request: RequestHead, response: ResponseHead, framing: Framing, *
 
 
 def interim_head(response: ResponseHead) -> bytes:
-    """A 1xx for the client; a 101 that opens a tunnel says so."""
+    """A 1xx for the client; a 101 opens the tunnel."""
     lines = without_length(response.lines)
     if response.status == 101:
         lines += b"\r\nConnection: Upgrade\r\nUpgrade: websocket"

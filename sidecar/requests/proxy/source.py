@@ -1,4 +1,4 @@
-"""The ``proxy`` source: the relay, on its address, observed."""
+"""The ``proxy`` source: the proxy on its address, observed."""
 
 import ssl
 import time
@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from sidecar import wiring
 from sidecar.errors import listening
-from sidecar.requests.observe.exchange import Fault
-from sidecar.requests.proxy import Relay, RelayOptions, Upstream
+from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.proxy.observer import observer_factory
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
+from sidecar.requests.proxy.server import ProxyServer
+from sidecar.requests.source import Log, RequestSink, Stats
 from sidecar.settings import Settings
 
 DROP_REASONS = frozenset(map(str, Fault))
@@ -20,27 +20,27 @@ DROP_REASONS = frozenset(map(str, Fault))
 
 @asynccontextmanager
 async def source(settings: Settings, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:
-    """Forwards to the one vLLM; lets what is under way end when the block is left."""
-    relay = Relay(
+    """Forwards to the one vLLM; drains when the block is left."""
+    server = ProxyServer(
         _upstream(settings),
-        _relay_options(settings),
+        _options(settings),
         observer_factory(sink, max_bytes=settings.proxy.observe_bytes, offsets=offsets),
         time.monotonic,
         log,
     )
     with listening("SPECDEC_PROXY__LISTEN", settings.proxy.listen):
-        host, port = await relay.start(settings.proxy.listen.host, settings.proxy.listen.port)
-    log.info("the proxy listens", listen=f"{host}:{port}")
+        host, port = await server.start(settings.proxy.listen.host, settings.proxy.listen.port)
+    log.info("proxy listening", address=f"{host}:{port}")
     try:
-        yield lambda: relay.stats
+        yield lambda: server.stats
     finally:
-        cut = await relay.drain(settings.proxy.drain_timeout)
+        cut = await server.drain(settings.proxy.drain_timeout)
         if cut:
-            log.warning("requests were cut when the proxy stopped", requests=cut)
+            log.warning("requests cut at shutdown", requests=cut)
 
 
 def _upstream(settings: Settings) -> Upstream:
-    """Where to forward to: the scheme, host and port of the one vLLM."""
+    """The scheme, host and port of the one vLLM."""
     url = urlsplit(settings.vllms[0].vllm_url)
     if url.scheme != "https":
         return Upstream(url.hostname or "", url.port or 80)
@@ -48,13 +48,13 @@ def _upstream(settings: Settings) -> Upstream:
     if tls is True:
         tls = ssl.create_default_context()
     elif tls is False:
-        tls = ssl._create_unverified_context()  # noqa: S323, SLF001 - asked for by vllm_tls_verify
+        tls = ssl._create_unverified_context()  # noqa: S323, SLF001 - vllm_tls_verify is off
     return Upstream(url.hostname or "", url.port or 443, tls)
 
 
-def _relay_options(settings: Settings) -> RelayOptions:
+def _options(settings: Settings) -> ProxyOptions:
     proxy = settings.proxy
-    return RelayOptions(
+    return ProxyOptions(
         max_connections=proxy.max_connections,
         max_header_bytes=proxy.max_header_bytes,
         max_body_bytes=proxy.max_body_bytes,

@@ -1,52 +1,48 @@
-"""One connection to the upstream."""
+"""The upstream connections and their pool: opened ahead of demand, checked before use, closed in time."""
 
 import asyncio
 import select
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, cast
 
+from sidecar.errors import ConnectFailed
+from sidecar.log import Log
+from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.sockets import notice_silence
 
-_SILENCE_SECONDS = 60.0  # after which the upstream's kernel is asked whether it is still there
+_SILENCE_SECONDS = 60.0  # after which the kernel probes whether the upstream is still there
 
 
-class ResponseSink(Protocol):
-    """The exchange that a connection works for."""
+class UpstreamUser(Protocol):
+    """The exchange that a connection carries."""
 
     def response_data(self, data: bytes) -> None:
         """Bytes of the response."""
 
     def upstream_ended(self, *, orderly: bool) -> None:
-        """The connection has ended; ``orderly`` is the upstream's own end of stream, not a reset."""
+        """The connection has ended; ``orderly``: the upstream closed it, it was not reset."""
 
     def upstream_writable(self, *, writable: bool) -> None:
-        """The upstream takes bytes again, or holds too many of them already."""
-
-
-class ConnectionOwner(Protocol):
-    """The pool that a connection belongs to."""
-
-    def opened(self, connection: "UpstreamConnection") -> None:
-        """The connection stands."""
-
-    def lost(self, connection: "UpstreamConnection") -> None:
-        """The connection is gone; called once."""
+        """The upstream takes bytes again, or too many are unsent."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Hands what comes to the exchange it works for; one without an exchange waits in the pool."""
+    """One connection; one without a user is in the pool."""
 
-    __slots__ = ("_high", "_owner", "_poll", "closed", "exchange", "expires", "reused", "transport", "writable")
+    __slots__ = ("_buffer_bytes", "_poll", "_pool", "closed", "expires", "reused", "transport", "user", "writable")
 
     transport: asyncio.Transport
 
-    def __init__(self, owner: ConnectionOwner, buffer_bytes: int) -> None:
-        self._owner = owner
-        self.closed = False  # it has ended, or was given up before it stood
+    def __init__(self, pool: "Pool", buffer_bytes: int) -> None:
+        self._pool = pool
+        self._buffer_bytes = buffer_bytes
         self._poll: select.poll | None = None
-        self._high = buffer_bytes  # unsent bytes at which the exchange is told to pause
-        self.exchange: ResponseSink | None = None
-        self.reused = False  # whether it has carried a response before
-        self.expires = 0.0  # while it waits in the pool
+        self.closed = False  # it has ended, or was aborted before it was connected
+        self.user: UpstreamUser | None = None
+        self.reused = False  # it has carried a response before
+        self.expires = 0.0  # while in the pool
         self.writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -55,22 +51,22 @@ class UpstreamConnection(asyncio.Protocol):
         if self.closed:
             self.transport.abort()
             return
-        self.transport.set_write_buffer_limits(high=self._high)
+        self.transport.set_write_buffer_limits(high=self._buffer_bytes)
         socket = transport.get_extra_info("socket")
         self._poll = select.poll()
         self._poll.register(socket.fileno(), select.POLLIN)
         notice_silence(socket, _SILENCE_SECONDS)
-        self._owner.opened(self)
+        self._pool.add(self)
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
-        if self.exchange is not None:
-            self.exchange.response_data(data)
+        if self.user is not None:
+            self.user.response_data(data)
         else:
-            self.abort()  # bytes that nobody asked for could be taken for the next request's response
+            self.abort()  # unsolicited bytes could be taken for the next request's response
 
     def eof_received(self) -> None:
-        """See ``asyncio.Protocol``; an upstream that half-closes will send nothing more."""
+        """See ``asyncio.Protocol``; an upstream that half-closes sends nothing more."""
         self._end(orderly=True)
         self.transport.abort()
 
@@ -81,27 +77,27 @@ class UpstreamConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See ``asyncio.BaseProtocol``."""
         self.writable = False
-        if self.exchange is not None:
-            self.exchange.upstream_writable(writable=False)
+        if self.user is not None:
+            self.user.upstream_writable(writable=False)
 
     def resume_writing(self) -> None:
         """See ``asyncio.BaseProtocol``."""
         self.writable = True
-        if self.exchange is not None:
-            self.exchange.upstream_writable(writable=True)
+        if self.user is not None:
+            self.user.upstream_writable(writable=True)
 
     def is_usable(self) -> bool:
-        """Whether the waiting connection still stands.
+        """Whether a pooled connection is still open.
 
-        Asks the kernel, for a close that the event loop has not come to yet would cost the next request.
+        This asks the kernel: a close that the event loop has not handled yet would cost the next request.
         """
         return not self.closed and self._poll is not None and not self._poll.poll(0)
 
     def abort(self) -> None:
-        """Close at once; the exchange is not told."""
-        self.exchange = None
+        """Close at once, without a call to the user."""
+        self.user = None
         if self._poll is None:
-            self.closed = True  # given up before it stood
+            self.closed = True
         elif not self.closed:
             self.transport.abort()
 
@@ -109,7 +105,128 @@ class UpstreamConnection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
-        self._owner.lost(self)
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.upstream_ended(orderly=orderly)
+        self._pool.discard(self)
+        user, self.user = self.user, None
+        if user is not None:
+            user.upstream_ended(orderly=orderly)
+
+
+class Pool:
+    """The idle connections, newest last, and the way to new ones."""
+
+    def __init__(self, upstream: Upstream, options: ProxyOptions, clock: Callable[[], float], log: Log) -> None:
+        self._upstream = upstream
+        self._options = options
+        self._clock = clock
+        self._log = log
+        self._warm_size = min(options.pool_warm, options.pool_size)
+        self._idle: list[UpstreamConnection] = []
+        self._open: set[UpstreamConnection] = set()
+        self._warming: asyncio.Task[None] | None = None
+        self._reachable: bool | None = None
+        self._closed = False
+
+    @property
+    def open_count(self) -> int:
+        """Open connections, idle ones included."""
+        return len(self._open)
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    def add(self, connection: UpstreamConnection) -> None:
+        """The connection is open."""
+        self._open.add(connection)
+
+    def discard(self, connection: UpstreamConnection) -> None:
+        """The connection has ended; safe to repeat."""
+        self._open.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
+
+    def take(self) -> UpstreamConnection | None:
+        """The most recently used idle connection that is still open."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection. Raises ``ConnectFailed``."""
+        connection = UpstreamConnection(self, self._options.buffer_bytes)
+        try:
+            async with asyncio.timeout(self._options.connect_seconds):
+                await self._dial(connection)
+        except TimeoutError:
+            raise self._failed("connect_timeout") from None
+        except ssl.SSLError:
+            raise self._failed("tls") from None
+        except (OSError, ValueError):  # an impossible host name raises UnicodeError
+            raise self._failed("connect") from None
+        if connection.closed:  # uvloop may report the end before the dial returns, and never again
+            raise self._failed("closed")
+        if self._reachable is False:
+            self._log.info("upstream reachable again")
+        self._reachable = True
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Keep a connection whose response has ended properly, if there is room."""
+        connection.user = None
+        connection.reused = True
+        self._keep(connection, self._options.pool_idle_seconds)
+
+    def tick(self) -> None:
+        """Close what has been idle for too long and open what is missing; called every ``tick_seconds``."""
+        now = self._clock()
+        for connection in [idle for idle in self._idle if idle.expires <= now]:
+            self._idle.remove(connection)
+            connection.abort()
+        if len(self._idle) < self._warm_size and self._warming is None and not self._closed:
+            self._warming = asyncio.get_running_loop().create_task(self._warm())
+
+    def close(self) -> None:
+        """Close the idle connections and keep none from now on; running exchanges continue."""
+        self._closed = True
+        if self._warming is not None:
+            self._warming.cancel()
+        for connection in list(self._idle):
+            connection.abort()
+        self._idle.clear()
+
+    def _keep(self, connection: UpstreamConnection, seconds: float) -> None:
+        if self._closed or len(self._idle) >= self._options.pool_size or not connection.writable:
+            connection.abort()
+            return
+        connection.expires = self._clock() + seconds
+        self._idle.append(connection)
+
+    async def _dial(self, connection: UpstreamConnection) -> None:
+        target = self._upstream
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: connection, target.host, target.port, ssl=target.ssl)
+        except BaseException:
+            # A cancelled dial must not leave a connection behind; uvloop does not report its end.
+            connection.abort()
+            self.discard(connection)
+            raise
+
+    async def _warm(self) -> None:
+        try:
+            with suppress(ConnectFailed):  # logged when the state changed; the next tick tries again
+                # No more than what is missing now, or a server that accepts and closes would be dialled in a loop.
+                for _ in range(self._warm_size - len(self._idle)):
+                    self._keep(await self.connect(), self._options.pool_fresh_seconds)
+        finally:
+            self._warming = None
+
+    def _failed(self, kind: str) -> ConnectFailed:
+        if self._reachable is not False:
+            self._log.warning("upstream unreachable", kind=kind)
+        self._reachable = False
+        return ConnectFailed(kind)

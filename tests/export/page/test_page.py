@@ -8,9 +8,9 @@ import pytest
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.demo.faulty_vllm import FaultyVllm
 
 pytestmark = pytest.mark.servers
 
@@ -28,7 +28,7 @@ QUICK = {
 @asynccontextmanager
 async def watched(port, mix, *, force_include_usage=True, **environment):
     """A simulated vLLM, traffic for it through the proxy where ``mix`` has any, and the sidecar's page."""
-    async with SimulatedVllm(SimulatorOptions(speed=3, force_include_usage=force_include_usage)) as vllm:
+    async with FaultyVllm(SimulatorOptions(speed=3, force_include_usage=force_include_usage)) as vllm:
         environment = QUICK | {"SPECDEC_VLLM_URL": vllm.url} | environment
         target = vllm.url
         if environment.get("SPECDEC_REQUESTS__SOURCE") == "proxy":

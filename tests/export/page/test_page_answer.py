@@ -8,10 +8,6 @@ from sidecar.export.page.sections import target_section
 THRESHOLDS = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65, "kv_cache_usage": 0.9, "coverage": 0.8}
 
 
-def acceptance(accepted, drafted):
-    return {"rate": accepted / drafted, "length": None, "accepted_tokens": accepted, "draft_tokens": drafted}
-
-
 def engine(**changes):
     values = {
         "model_name": "m",
@@ -28,16 +24,21 @@ def engine(**changes):
     return values | changes
 
 
-def target(*engines, models=None, **changes):
+def whole(accepted, drafted, verdict="net_positive", name="m", *, is_covered=True):
+    found = {"model_name": name, "verdict": verdict, "acceptance": accepted / drafted if drafted else None}
+    return found | {"drafts": drafted / 3, "draft_tokens": drafted, "is_covered": is_covered}
+
+
+def target(*engines, models=None, wholes=(), **changes):
     requests = None
     if models is not None:
         values = {"source": "proxy", "events": 1, "ended": 1, "attributed": 1, "dropped": {}, "notes": []}
         requests = values | changes | {"models": models}
-    return {"up": True, "last_error": None, "engines": list(engines), "requests": requests}
+    return {"up": True, "last_error": None, "engines": list(engines), "models": list(wholes), "requests": requests}
 
 
 def bucket(verdict, rate, drafted=100):
-    values = {"verdict": verdict, "acceptance": rate, "draft_tokens": drafted, "requests": 9}
+    values = {"verdict": verdict, "acceptance": rate, "draft_tokens": drafted, "requests": 9, "share": 0.25}
     return values | {"advice": None, "p10": None, "distribution": []}
 
 
@@ -51,20 +52,39 @@ def model(name, verdict, rate, drafted=100, coverage=None):
     }
 
 
-def test_an_engine_weighs_as_much_as_it_drafts():
-    said = answer(target(engine(acceptance=acceptance(9, 10)), engine(acceptance=acceptance(300, 1000))), THRESHOLDS)
-    assert said.tone == "bad"
-    assert said.why.startswith("Acceptance is 31% ")
+@pytest.mark.parametrize(
+    ("verdict", "text", "tone"),
+    [
+        ("net_negative", "Speculation does not pay on average.", "bad"),
+        ("break_even", "Speculation about breaks even on average.", "even"),
+        ("net_positive", "Speculation pays on average.", "good"),
+        ("insufficient_data", "Too little is being drafted to judge.", "mute"),
+    ],
+)
+def test_the_answer_is_the_verdict_and_nothing_of_the_pages_own(verdict, text, tone):
+    said = answer(target(wholes=[whole(1, 2, verdict)]))
+    assert (said.text, said.tone) == (text, tone)
+    assert said.why.startswith("Acceptance is 50% over all requests; ")
+
+
+def test_the_worst_model_is_named():
+    said = answer(target(wholes=[whole(9, 10, name="a"), whole(3, 10, "net_negative", name="b")]))
+    assert (said.text, said.tone) == ("Speculation does not pay on average for b.", "bad")
+    assert said.why.startswith("Acceptance is 90% (a), 30% (b) over all requests")
+
+
+def test_without_drafts_there_is_nothing_to_say():
+    assert answer(target(wholes=[whole(0, 0, "insufficient_data")])).text == "Nothing is being drafted."
 
 
 def test_one_models_verdict_does_not_hide_anothers():
-    said = answer(target(models=[model("a", "net_negative", 0.3), model("b", "net_positive", 0.8)]), THRESHOLDS)
+    said = answer(target(models=[model("a", "net_negative", 0.3), model("b", "net_positive", 0.8)]))
     assert said.text == "Speculation loses at temperature 0 (a): 50% of attributed drafts."
     assert said.why == "Acceptance by temperature: 0 (a): 30%, 0 (b): 80%."
 
 
 def test_a_model_without_a_verdict_is_not_named():
-    said = answer(target(models=[model("a", "net_positive", 0.8), model("b", "insufficient_data", None)]), THRESHOLDS)
+    said = answer(target(models=[model("a", "net_positive", 0.8), model("b", "insufficient_data", None)]))
     assert said.why == "Acceptance by temperature: 0: 80%."
 
 
@@ -74,8 +94,8 @@ def test_what_vllm_does_not_tell_is_no_zero():
 
 
 def test_what_holds_for_a_part_of_the_traffic_is_not_green():
-    busy = engine(acceptance=acceptance(40, 100))
-    said = answer(target(busy, models=[model("m", "net_positive", 0.95, coverage=0.05)]), THRESHOLDS)
+    busy = whole(40, 100, is_covered=False)
+    said = answer(target(wholes=[busy], models=[model("m", "net_positive", 0.95, coverage=0.05)]))
     assert said.tone == "mute"
     assert said.text == (
         "In the 5% of the traffic that is seen, speculation pays at every temperature that can be judged."
@@ -83,20 +103,20 @@ def test_what_holds_for_a_part_of_the_traffic_is_not_green():
     assert said.why == "Acceptance by temperature: 0: 95%. Over all requests, seen or not, it is 40%."
 
 
-@pytest.mark.parametrize("coverage", [0.8, 1.0, None])
-def test_with_enough_of_the_traffic_it_is(coverage):
-    said = answer(target(models=[model("m", "net_positive", 0.95, coverage=coverage)]), THRESHOLDS)
+def test_with_enough_of_the_traffic_it_is():
+    said = answer(target(wholes=[whole(9, 10)], models=[model("m", "net_positive", 0.95, coverage=0.8)]))
     assert (said.tone, said.text) == ("good", "Speculation pays at every temperature that can be judged.")
 
 
 def test_what_loses_in_the_part_that_is_seen_is_red_all_the_same():
-    said = answer(target(models=[model("m", "net_negative", 0.2, coverage=0.5)]), THRESHOLDS)
+    part = whole(9, 10, is_covered=False)
+    said = answer(target(wholes=[part], models=[model("m", "net_negative", 0.2, coverage=0.5)]))
     assert (said.tone, said.text) == ("bad", "In the 50% of the traffic that is seen, speculation does not pay.")
 
 
 def test_several_models_each_have_a_share_that_is_seen():
     models = [model("a", "net_positive", 0.9, coverage=1.0), model("b", "insufficient_data", None, coverage=0.1)]
-    said = answer(target(models=models), THRESHOLDS)
+    said = answer(target(wholes=[whole(9, 10, name="a"), whole(0, 0, name="b", is_covered=False)], models=models))
     assert said.tone == "mute"
     assert said.text.startswith("In the traffic that is seen (a: 100%, b: 10%), speculation pays")
 
@@ -104,7 +124,7 @@ def test_several_models_each_have_a_share_that_is_seen():
 def test_a_share_is_of_all_that_is_attributed():
     one = model("m", "net_negative", 0.3)
     one["temperatures"] |= {"1": bucket("net_positive", 0.8), "0.5": bucket("insufficient_data", None, 200)}
-    said = answer(target(models=[one]), THRESHOLDS)
+    said = answer(target(models=[one]))
     assert said.text == "Speculation loses at temperature 0: 25% of attributed drafts."
     assert "25% of attributed drafts" in target_section(target(models=[one]), THRESHOLDS)
 
@@ -124,13 +144,13 @@ def test_a_share_is_of_all_that_is_attributed():
     ],
 )
 def test_where_a_source_is_set_it_says_why_there_is_no_split(found, why):
-    said = answer(target(engine(acceptance=acceptance(9, 10)), models=[], **found), THRESHOLDS)
+    said = answer(target(wholes=[whole(9, 10)], models=[], **found))
     assert said.text == "Speculation pays on average."
     assert said.why == f"Acceptance is 90% over all requests; {why}"
 
 
 def test_without_a_source_it_says_that_one_is_needed():
-    said = answer(target(engine(acceptance=acceptance(9, 10))), THRESHOLDS)
+    said = answer(target(wholes=[whole(9, 10)]))
     assert said.why.endswith("which temperatures lose needs a request source.")
 
 

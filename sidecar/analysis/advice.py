@@ -1,0 +1,45 @@
+"""How many tokens to speculate, from the acceptance rate and how it falls from position to position."""
+
+from collections.abc import Sequence
+from typing import Final
+
+_MOST_TOKENS: Final = 16  # more are never advised
+
+
+def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float) -> str | None:
+    """What to change about the number of speculative tokens; None if it fits.
+
+    ``position_rates[p]`` is the acceptance rate at draft position p, out of all drafts; empty if unknown. Below an
+    acceptance rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
+    """
+    if acceptance < fewer:
+        return _fewer(acceptance, position_rates, fewer)
+    if acceptance > more:
+        return _more(acceptance, position_rates, fewer)
+    return None
+
+
+def _fewer(acceptance: float, rates: Sequence[float], worthwhile: float) -> str:
+    text = f"Acceptance {acceptance:.2f}: speculate fewer tokens"
+    if not rates:
+        return f"{text}."
+    worth = sum(1 for rate in rates if rate >= worthwhile)  # rates fall from position to position
+    if worth == 0:
+        return f"{text}, or none: even the first is accepted only {rates[0]:.0%} of the time."
+    if worth == len(rates):
+        return f"{text}."
+    return f"{text}: {worth} instead of {len(rates)}; the next one is accepted only {rates[worth]:.0%} of the time."
+
+
+def _more(acceptance: float, rates: Sequence[float], worthwhile: float) -> str | None:
+    text = f"Acceptance {acceptance:.2f}: speculate more tokens"
+    if not rates or rates[-1] <= 0:
+        return f"{text}."
+    # Beyond the last position acceptance is assumed to fall as it did on the way there, on average.
+    fall = min(rates[-1] ** (1 / len(rates)), 1.0)
+    rate, count = rates[-1], len(rates)
+    while count < min(2 * len(rates), _MOST_TOKENS) and rate * fall >= worthwhile:
+        rate, count = rate * fall, count + 1
+    if count == len(rates):
+        return None
+    return f"{text}: up to {count} instead of {len(rates)}, as long as latency under load allows."

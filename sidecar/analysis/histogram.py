@@ -1,0 +1,37 @@
+"""Observations counted in fixed buckets, as a Prometheus histogram shows them."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+class Histogram:
+    """Counts by bucket, each bucket's upper edge inclusive; the last bucket takes the rest."""
+
+    __slots__ = ("_counts", "edges", "sum")
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        """``edges`` are finite and rise."""
+        self.edges = tuple(edges)
+        self.sum = 0.0
+        self._counts = [0] * (len(self.edges) + 1)
+
+    def observe(self, value: float) -> None:
+        """Adds one observation."""
+        self._counts[bisect_left(self.edges, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """All observations."""
+        return sum(self._counts)
+
+    def cumulative(self) -> list[int]:
+        """For each edge, then for +Inf: how many observations were at most that."""
+        return list(accumulate(self._counts))
+
+
+# Few, since each costs a series a label set. 0.5 and 0.65 are edges, so that "below the threshold" is exact with the
+# default thresholds.
+ACCEPTANCE_EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
+USAGE_EDGES = (0.25, 0.5, 0.75, 0.9, 0.95, 1.0)

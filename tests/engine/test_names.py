@@ -1,0 +1,135 @@
+"""Every recorded page against what it was made from: each version's names and their meaning."""
+
+import pytest
+
+from sidecar.engine.names import Phase, Trait
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import SnapshotReader
+from sidecar.engine.version import VersionFamily
+from tests.engine.engine_tools import (
+    PREFIXES,
+    expected_counters,
+    expected_gauges,
+    expected_phases,
+    page_reader,
+    snapshot,
+    with_prefix,
+)
+
+V = VersionFamily
+FAMILIES = {
+    "vllm-0.6.6.post1-v0.prom": V.V0,
+    "vllm-0.6.6.post1-v0-multiproc.prom": V.V0,
+    "vllm-0.6.6.post1-v0-nospec.prom": V.V0,
+    "vllm-0.7.3-v1.prom": V.V1_EARLY,
+    "vllm-0.8.5-v0.prom": V.V0,
+    "vllm-0.8.5-v0-multiproc.prom": V.V0,
+    "vllm-0.8.5-v1.prom": V.V1_08,
+    "vllm-0.9.2-v0.prom": V.V0,
+    "vllm-0.9.2-v1.prom": V.V1_09,
+    "vllm-0.9.2-multiproc.prom": V.V1_09,
+    "vllm-0.9.2-dp2.prom": V.V1_09,
+    "vllm-0.10.2-v0.prom": V.V0,
+    "vllm-0.10.2-v1.prom": V.V1_10,
+    "vllm-0.10.2-multiproc.prom": V.V1_10,
+    "vllm-0.10.2-nospec.prom": V.V1_10,
+    "vllm-0.11.0.prom": V.V1_11,
+    "vllm-0.11.2.prom": V.V1_11,
+    "vllm-0.11.2-hidden.prom": V.V1_11,
+    "vllm-0.12.0.prom": V.V1_12,
+    "vllm-0.12.0-hidden.prom": V.V1_11,
+    "vllm-0.14.1.prom": V.V1_14,
+    "vllm-0.20.2.prom": V.V1_20,
+}
+
+
+def assert_true(body, known):
+    page = snapshot(body)
+    assert {engine.key for engine in page.engines} == {EngineKey(known["model_name"], e) for e in known["engines"]}
+    for engine in page.engines:
+        told = known["engines"][engine.key.engine]
+        assert engine.counters == expected_counters(known["version"], known["multiproc"], known["arch"], told)
+        positions = (told["spec"] or {}).get("accepted_per_pos") or ()
+        assert engine.accepted_per_position == tuple(positions)
+        assert engine.gauges == pytest.approx(expected_gauges(told), abs=1e-6)
+        assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], told)
+    return page
+
+
+def test_page_gives_its_truth(page_name, recorded, truth):
+    page = assert_true(recorded(page_name), truth[page_name])
+    assert page.malformed == 0
+    assert (page.process_start is None) == truth[page_name]["multiproc"]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES[1:])
+def test_page_gives_its_truth_under_other_prefixes(prefix, page_name, recorded, truth):
+    assert_true(with_prefix(recorded(page_name), prefix), truth[page_name])
+
+
+def test_version_family(page_name, recorded):
+    expected = FAMILIES.get(page_name, V.V1_32)
+    assert snapshot(recorded(page_name)).version is expected
+    assert snapshot(with_prefix(recorded(page_name), "ray_vllm_")).version is expected
+
+
+def test_quantiles_lie_in_the_bucket_of_the_true_one(page_name, recorded, truth):
+    """A histogram read under a wrong name or with mixed-up edges would put them elsewhere."""
+    for engine in snapshot(recorded(page_name)).engines:
+        told = truth[page_name]["engines"][engine.key.engine]["histograms"]
+        for phase, histogram in engine.histograms.items():
+            if histogram.count == 0:
+                continue
+            within = next(i for i, edge in enumerate(histogram.edges) if told[phase]["max"] <= edge)
+            assert histogram.counts[within] == histogram.count
+            assert within == 0 or histogram.counts[within - 1] < histogram.count
+            below = [i for i, edge in enumerate(histogram.edges) if edge < told[phase]["min"]]
+            assert all(histogram.counts[i] == 0 for i in below)
+
+
+def test_v0_speculation_is_dropped_and_said(page_name, recorded, truth):
+    known = truth[page_name]
+    for engine in snapshot(recorded(page_name)).engines:
+        spec = known["engines"][engine.key.engine]["spec"]
+        overcounted = known["arch"] == "v0" and spec is not None
+        assert (Trait.OVERCOUNTED in engine.traits) == overcounted
+        assert (Trait.DIFFUSION in engine.traits) == ("diffusion" in page_name)
+
+
+def test_request_tpot_is_absent_before_0_11(recorded):
+    assert Phase.TPOT not in snapshot(recorded("vllm-0.10.2-v1.prom")).engines[0].histograms
+    assert Phase.TPOT in snapshot(recorded("vllm-0.11.0.prom")).engines[0].histograms
+
+
+def test_hidden_old_name_does_not_count_twice(recorded, truth):
+    """0.11.2 with hidden metrics shown has ITL under both names."""
+    engine = snapshot(recorded("vllm-0.11.2-hidden.prom")).engines[0]
+    told = truth["vllm-0.11.2-hidden.prom"]["engines"]["0"]["histograms"]["itl"]["count"]
+    assert engine.histograms[Phase.ITL].count == told
+
+
+@pytest.mark.parametrize(
+    ("name", "capacities"),
+    [
+        ("vllm-0.33.0.prom", [27648 * 16]),
+        ("vllm-0.33.0-dp2.prom", [27648 * 16, 27648 * 16]),
+        ("vllm-0.6.6.post1-v0.prom", [27648 * 16]),
+        ("vllm-0.7.3-v1.prom", [None]),  # has no cache_config_info
+    ],
+)
+def test_capacity_comes_from_the_cache_config(name, capacities, recorded):
+    assert [engine.kv_cache_capacity_tokens for engine in snapshot(recorded(name)).engines] == capacities
+
+
+def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
+    body = recorded("extra/vllm-0.6.6.post1-v0.openmetrics.txt")
+    assert_true(body, truth["vllm-0.6.6.post1-v0.prom"])
+
+
+def test_one_reader_for_pages_of_all_versions(truth, recorded):
+    """What was learned from one page must not leak into the next, as where a vLLM is upgraded."""
+    pages, snapshots = page_reader(), SnapshotReader()
+    for name in (*sorted(truth), *sorted(truth, reverse=True)):
+        for _ in range(10):
+            last = snapshots.read(pages.read(recorded(name)))
+        assert last == snapshot(recorded(name)), name

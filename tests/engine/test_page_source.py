@@ -1,0 +1,248 @@
+"""Asking vLLM for only what is used: taken up where it is proven, given up where it is not."""
+
+import asyncio
+import re
+from urllib.parse import parse_qs
+
+import pytest
+from aiohttp import web
+
+from sidecar.engine.fetch import Fetcher, FetchOptions
+from sidecar.engine.lines import PageLimits
+from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
+from sidecar.errors import AnotherServer, BadStatus, ScrapeError
+from tests.engine.engine_tools import snapshot
+
+
+class FakePage:
+    """A vLLM's page, and how its ``name[]`` filter behaves; counts whole and filtered polls."""
+
+    def __init__(self, body):
+        self.body = body
+        self.filtering = "works"
+        self.whole = 0
+        self.part = 0
+        self.asked = set()
+        self.waiting = asyncio.Event()
+
+    async def handle(self, request):
+        names = parse_qs(request.query_string).get("name[]")
+        if names is None:
+            self.whole += 1
+            return web.Response(body=self.body)
+        assert request.path == "/metrics/"  # without the slash vLLM ignores the filter
+        self.part += 1
+        self.asked = set(names)
+        if self.filtering == "swallowed":
+            await self.waiting.wait()
+        if self.filtering == "404":
+            return web.Response(status=404)
+        if self.filtering == "empty":
+            return web.Response(body=b"")
+        if self.filtering == "cut":
+            return web.Response(body=self.filtered()[:-2])
+        return web.Response(body=self.body if self.filtering == "ignored" else self.filtered())
+
+    def filtered(self):
+        """As prometheus_client: the samples of these names under their families' headers."""
+        kept, header = [], []
+        for line in self.body.splitlines(keepends=True):
+            if line.startswith(b"# HELP"):
+                header = [line]
+            elif line.startswith(b"# TYPE"):
+                header.append(line)
+            elif line.split(b"{")[0].split(b" ")[0].decode() in self.asked:
+                kept += [*header, line]
+                header = []
+        return b"".join(kept)
+
+
+@pytest.fixture
+async def vllm(served, recorded):
+    page = FakePage(recorded("vllm-0.33.0.prom"))
+    async with served(page.handle) as url:
+        page.fetcher = Fetcher(url, FetchOptions(timeout=10.0))
+        yield page
+        await page.fetcher.close()
+
+
+@pytest.fixture
+def source(vllm):
+    return PageSource(vllm.fetcher, PageLimits(), filtered=True)
+
+
+def same(found, body):
+    """All but the version, which a filtered page does not show."""
+    expected = snapshot(body)
+    assert found.engines == expected.engines
+    assert found.process_start == expected.process_start
+    return True
+
+
+async def test_filtered_page_is_taken_up_and_gives_the_same(vllm, source):
+    for _ in range(5):
+        assert same(await source.next(), vllm.body)
+    assert source.filtered
+    assert (vllm.whole, vllm.part) == (1, 4)
+    assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
+        "vllm:inter_token_latency_seconds_sum"
+    }
+    assert len(vllm.filtered()) < len(vllm.body) / 2
+
+
+async def test_whole_page_comes_again_after_a_while(vllm, source):
+    for _ in range(2 * (RECHECK + 1)):
+        await source.next()
+    assert (vllm.whole, vllm.part) == (2, 2 * RECHECK)
+
+
+async def test_filter_can_be_switched_off(vllm):
+    source = PageSource(vllm.fetcher, PageLimits(), filtered=False)
+    for _ in range(5):
+        assert same(await source.next(), vllm.body)
+    assert vllm.part == 0
+
+
+@pytest.mark.parametrize("filtering", ["empty", "404", "ignored", "cut"])
+async def test_filter_that_does_not_work_is_tried_once(filtering, vllm, source):
+    vllm.filtering = filtering
+    for _ in range(50):
+        assert same(await source.next(), vllm.body)
+    assert not source.filtered
+    assert (vllm.whole, vllm.part) == (50, 1)
+
+
+@pytest.mark.parametrize("filtering", ["empty", "404", "ignored", "cut"])
+async def test_filter_that_stops_working_costs_no_poll(filtering, vllm, source):
+    for _ in range(5):
+        await source.next()
+    vllm.filtering = filtering
+    for _ in range(20):
+        assert same(await source.next(), vllm.body)
+    assert vllm.part <= 4 + 2 + 20 // RECHECK
+
+
+async def test_multi_process_page_is_never_filtered(vllm, source, recorded):
+    vllm.body = recorded("vllm-0.33.0-multiproc.prom")
+    for _ in range(10):
+        assert same(await source.next(), vllm.body)
+    assert vllm.part == 0
+
+
+@pytest.mark.parametrize(
+    "changed", ["vllm-0.33.0-dp2.prom", "vllm-0.33.0-nospec.prom", "vllm-0.10.2-v1.prom", "vllm-0.33.0-multiproc.prom"]
+)
+async def test_another_vllm_behind_the_same_address_is_seen_in_the_same_poll(changed, vllm, source, recorded):
+    for _ in range(3):
+        await source.next()
+    before = vllm.whole
+    vllm.body = re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.8e+09", recorded(changed))
+    found = await source.next()
+    assert found.process_start == snapshot(vllm.body).process_start
+    assert {engine.key for engine in found.engines} == {engine.key for engine in snapshot(vllm.body).engines}
+    for _ in range(10):
+        last = await source.next()
+    assert same(last, vllm.body)
+    assert vllm.whole > before
+
+
+async def test_an_older_process_is_refused_until_it_insists(vllm, source):
+    newest, older = vllm.body, re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.7e+09", vllm.body)
+    await source.next()
+    for _ in range(2 * REFUSALS):  # two servers that answer in turn: only the newer one's numbers are taken
+        vllm.body = older
+        with pytest.raises(AnotherServer):
+            await source.next()
+        vllm.body = newest
+        await source.next()
+    vllm.body = older
+    for _ in range(REFUSALS):
+        with pytest.raises(AnotherServer):
+            await source.next()
+    assert (await source.next()).process_start == 1.7e9
+
+
+async def test_restart_shows_on_a_filtered_page(vllm, source):
+    first = await source.next()
+    await source.next()
+    vllm.body = vllm.body.replace(
+        b"process_start_time_seconds 1.79516709553e+09", b"process_start_time_seconds 1.8e+09"
+    )
+    assert (await source.next()).process_start == 1.8e9 != first.process_start
+    assert source.filtered
+
+
+async def test_values_of_filtered_pages_are_those_of_the_poll(vllm, source):
+    for drafts in range(500, 510):
+        vllm.body = vllm.body.replace(b'Instruct"} 472.0', b'Instruct"} 0472.0')  # another page, the same values
+        vllm.body = vllm.body.split(b"# HELP vllm:spec_decode_num_drafts_total")[0] + (
+            b"# HELP vllm:spec_decode_num_drafts_total x\n# TYPE vllm:spec_decode_num_drafts_total counter\n"
+            b'vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} %d\n' % drafts
+        )
+        (engine,) = (await source.next()).engines
+        assert list(engine.counters.values()) == [drafts]
+
+
+async def test_errors_come_through_and_pass(vllm, source):
+    await source.next()
+    await source.next()
+    sound, vllm.body = vllm.body, b"<html>"
+    for _ in range(3):
+        with pytest.raises(ScrapeError):
+            await source.next()
+        assert source.whole_page == b""
+    vllm.body = sound
+    assert same(await source.next(), sound)
+
+
+async def test_whole_page_is_kept_for_reexport(vllm, source):
+    for _ in range(5):
+        await source.next()
+    assert source.whole_page == vllm.body
+
+
+async def test_a_500_is_an_error_where_the_whole_page_has_it_too(served):
+    async def handler(_):
+        return web.Response(status=500)
+
+    async with served(handler) as url:
+        fetcher = Fetcher(url, FetchOptions())
+        with pytest.raises(BadStatus):
+            await PageSource(fetcher, PageLimits(), filtered=True).next()
+        await fetcher.close()
+
+
+@pytest.mark.parametrize("seen", [1, 3, 30])
+async def test_a_family_that_appears_later_is_found(seen, vllm, source, recorded):
+    """Filtered pages can't show it; the whole one comes at every tenth poll."""
+    body = vllm.body
+    vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
+    for _ in range(seen):
+        await source.next()
+    vllm.body = body
+    for _ in range(RECHECK + 12):
+        last = await source.next()
+    assert same(last, body)
+
+
+async def test_a_restart_with_new_families_is_looked_into_at_the_next_poll(vllm, source):
+    body = vllm.body
+    vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
+    for _ in range(5):
+        await source.next()
+    vllm.body = body.replace(b"process_start_time_seconds 1.79516709553e+09", b"process_start_time_seconds 1.8e+09")
+    await source.next()
+    assert same(await source.next(), vllm.body)
+
+
+async def test_a_filtered_page_that_never_comes_is_given_up(served, recorded):
+    page = FakePage(recorded("vllm-0.33.0.prom"))
+    page.filtering = "swallowed"
+    async with served(page.handle) as url:
+        fetcher = Fetcher(url, FetchOptions(timeout=0.5))
+        source = PageSource(fetcher, PageLimits(), filtered=True)
+        for _ in range(4):
+            assert same(await source.next(), page.body)
+        assert (page.part, page.whole) == (1, 4)
+        page.waiting.set()
+        await fetcher.close()

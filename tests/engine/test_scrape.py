@@ -1,0 +1,143 @@
+"""Polling goes on whatever vLLM answers."""
+
+import asyncio
+import random
+
+import pytest
+from aiohttp import web
+
+from sidecar.engine.fetch import Fetcher, FetchOptions
+from sidecar.engine.lines import PageLimits
+from sidecar.engine.pacing import Pacing, PacingOptions
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller
+
+
+class Recorder:
+    """A sink that keeps what it was told."""
+
+    def __init__(self):
+        self.pages = []
+        self.errors = []
+
+    def scraped(self, at, duration, interval, page):
+        self.pages.append((at, duration, interval, page))
+
+    def failed(self, at, error):
+        self.errors.append((at, error))
+
+
+@pytest.fixture
+def polling():
+    """Runs a poller against a URL until the block ends: ``async with polling(url, …) as sink``."""
+
+    class Polling:
+        def __init__(self, url, timeout=5.0, filtered=False, **pacing):
+            self.fetcher = Fetcher(url, FetchOptions(timeout=timeout))
+            options = PacingOptions(**{"interval": 0.01, "backoff_max": 0.02, "cpu_share": 1.0, **pacing})
+            self.sink = Recorder()
+            self.clock = asyncio.get_running_loop().time
+            source = PageSource(self.fetcher, PageLimits(), filtered=filtered)
+            self.poller = Poller(source, Pacing(options, random.random), self.sink, self.clock, self.clock)
+
+        async def __aenter__(self):
+            self.task = asyncio.create_task(self.poller.run())
+            return self.sink
+
+        async def __aexit__(self, *_):
+            assert not self.task.done()
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+            await self.fetcher.close()
+
+    return Polling
+
+
+async def test_polls_go_on_through_every_fault(served, polling, eventually, recorded):
+    answers = iter([500, 404, b"<html>\n", b"", b"up 1\n", b"\0\1", recorded("vllm-0.33.0.prom")[:-1]])
+
+    async def handler(_):
+        answer = next(answers, recorded("vllm-0.33.0.prom"))
+        return web.Response(status=answer) if isinstance(answer, int) else web.Response(body=answer)
+
+    async with served(handler) as url, polling(url) as sink:
+        await eventually(lambda: len(sink.pages) >= 3)
+    reasons = [error.reason for _, error in sink.errors]
+    assert reasons == [
+        "status", "status", "not_an_exposition", "no_vllm_metrics", "no_vllm_metrics", "not_an_exposition", "truncated",
+    ]  # fmt: skip
+
+
+async def test_polls_never_overlap_and_their_times_rise(served, polling, eventually, recorded):
+    running = most = 0
+
+    async def handler(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)  # longer than the interval
+        running -= 1
+        return web.Response(body=recorded("vllm-0.33.0.prom"))
+
+    async with served(handler) as url, polling(url, interval=0.005) as sink:
+        await eventually(lambda: len(sink.pages) >= 10)
+    assert most == 1
+    times = [at for at, *_ in sink.pages]
+    assert times == sorted(set(times))
+    assert all(duration >= 0.02 for _, duration, *_ in sink.pages)
+
+
+async def test_polls_after_a_hang_go_on(raw_served, polling, eventually, recorded):
+    asked = 0
+
+    async def talk(_, writer):
+        nonlocal asked
+        asked += 1
+        if asked <= 2:
+            await asyncio.sleep(3600)
+        body = recorded("vllm-0.33.0.prom")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+    async with raw_served(talk) as url, polling(url, timeout=0.1) as sink:
+        await eventually(lambda: sink.pages)
+    assert [error.reason for _, error in sink.errors][:2] == ["timeout", "timeout"]
+
+
+async def test_a_server_that_comes_late_is_found(served, polling, eventually, recorded, unused_tcp_port):
+    async def handler(_):
+        return web.Response(body=recorded("vllm-0.33.0.prom"))
+
+    async with polling(f"http://127.0.0.1:{unused_tcp_port}") as sink:
+        await eventually(lambda: len(sink.errors) >= 3)
+        async with served(handler, port=unused_tcp_port):
+            await eventually(lambda: sink.pages)
+    assert {error.reason for _, error in sink.errors} == {"unreachable"}
+
+
+async def test_fetching_and_reading_never_block_the_loop(served, polling, eventually, recorded, no_blocking):
+    async def handler(_):
+        return web.Response(body=body)
+
+    body = recorded("vllm-0.33.0-dp2.prom")
+    async with served(handler) as url, polling(url, filtered=True) as sink:
+        await eventually(lambda: len(sink.pages) >= 5)
+    assert sink.errors == []
+
+
+async def test_the_pause_is_kept(served, polling, eventually, recorded, http):
+    """No poll comes before its time, however much else happens meanwhile."""
+    polled = 0
+
+    async def handler(request):
+        nonlocal polled
+        polled += request.path == "/metrics"
+        return web.Response(body=recorded("vllm-0.33.0.prom"))
+
+    async with served(handler) as url, polling(url, interval=3600.0) as sink:
+        await eventually(lambda: sink.pages)
+        for _ in range(50):
+            async with http.get(f"{url}/other") as response:
+                await response.read()
+    assert polled == 1

@@ -1,0 +1,237 @@
+"""The guarded web server: what no client can do to it."""
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from sidecar.http.guard import GuardedServer, GuardOptions
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+ODDITY = "an oddity"
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Site:
+    """What the handlers of the served app wait for, and how often they ran."""
+
+    def __init__(self):
+        self.go_on = asyncio.Event()
+        self.running = 0
+
+    async def quick(self, request):
+        return web.Response(text="quick")
+
+    async def slow(self, request):
+        self.running += 1
+        await self.go_on.wait()
+        self.running -= 1
+        return web.Response(text="slow")
+
+    async def large(self, request):
+        return web.Response(body=bytes(64 * 1024 * 1024))
+
+    async def echo(self, request):
+        return web.Response(body=await request.read())
+
+    async def failing(self, request):
+        raise RuntimeError(ODDITY)
+
+
+@asynccontextmanager
+async def guarded(**options):
+    site, app = Site(), web.Application()
+    app.router.add_get("/", site.quick)
+    app.router.add_get("/slow", site.slow)
+    app.router.add_get("/large", site.large)
+    app.router.add_get("/failing", site.failing)
+    app.router.add_post("/", site.echo)
+    server = GuardedServer(app, GuardOptions(**options))
+    address = await server.start("127.0.0.1", 0)
+    opened = []
+
+    async def connect(data=b""):
+        reader, writer = await asyncio.open_connection(*address)
+        opened.append(writer)
+        writer.write(data)
+        return reader, writer
+
+    try:
+        yield server, site, connect
+    finally:
+        await server.stop()
+        for writer in opened:
+            writer.close()
+
+
+async def ended(reader):
+    """Everything that comes until the connection ends, however it ends."""
+    data = b""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                piece = await reader.read(65_536)
+            except ConnectionError:
+                return data
+            if not piece:
+                return data
+            data += piece
+
+
+async def response(reader):
+    async with asyncio.timeout(120):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        return head.split(b" ")[1] + b" " + await reader.readexactly(length)
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A"])
+async def test_a_head_that_does_not_come_whole_is_cut(sent):
+    async with guarded(header_seconds=0.05) as (server, _, connect):
+        reader, _ = await connect(sent)
+        assert await ended(reader) == b""
+        await until(lambda: server.stats.connections == 0)
+        assert server.stats.timed_out == 1
+
+
+async def test_a_head_that_trickles_is_cut_all_the_same():
+    async with guarded(header_seconds=0.1) as (server, _, connect):
+        _, writer = await connect(b"GET / HTTP/1.1\r\n")
+
+        async def trickle():
+            while server.stats.connections:
+                writer.write(b"X-A: b\r\n")
+                await asyncio.sleep(0.002)
+
+        await until(lambda: server.stats.connections == 1)
+        trickling = asyncio.create_task(trickle())
+        await until(lambda: server.stats.timed_out == 1)
+        await trickling
+
+
+async def test_half_a_head_after_a_request_is_cut_too():
+    async with guarded(header_seconds=0.05) as (server, _, connect):
+        reader, writer = await connect(GET)
+        assert await response(reader) == b"200 quick"
+        writer.write(b"GET / HT")
+        assert await ended(reader) == b""
+        assert server.stats.timed_out == 1
+
+
+async def test_a_handler_may_take_longer_than_any_deadline():
+    async with guarded(header_seconds=0.03, idle_seconds=0.03) as (_, site, connect):
+        reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: site.running == 1)
+        other, _ = await connect()
+        assert await ended(other) == b""  # the deadline has passed for another, so for this one as well
+        site.go_on.set()
+        assert await response(reader) == b"200 slow"
+
+
+async def test_an_idle_connection_is_closed_without_being_counted():
+    async with guarded(idle_seconds=0.05) as (server, _, connect):
+        reader, _ = await connect(GET)
+        assert await response(reader) == b"200 quick"
+        assert await ended(reader) == b""
+        await until(lambda: server.stats.connections == 0)
+        assert server.stats.timed_out == 0
+
+
+async def test_a_connection_is_kept_for_the_next_request():
+    async with guarded() as (server, _, connect):
+        reader, writer = await connect(GET + GET)
+        assert [await response(reader), await response(reader)] == [b"200 quick"] * 2
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
+        assert await response(reader) == b"200 abc"
+        assert server.stats.connections == 1
+
+
+async def test_a_client_that_never_takes_its_response_is_cut():
+    async with guarded(idle_seconds=0.1) as (server, _, connect):
+        await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: server.stats.timed_out == 1)
+        await until(lambda: server.stats.connections == 0)
+
+
+async def test_connections_beyond_the_limit_are_closed_and_places_come_back():
+    async with guarded(max_connections=2) as (server, _, connect):
+        held = [await connect() for _ in range(2)]
+        await until(lambda: server.stats.connections == 2)
+        reader, _ = await connect(GET)
+        assert await ended(reader) == b""
+        assert server.stats.refused == 1
+        held[0][1].close()
+        await until(lambda: server.stats.connections == 1)
+        reader, _ = await connect(GET)
+        assert await response(reader) == b"200 quick"
+
+
+async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with guarded() as (server, _, connect):
+        reader, _ = await connect(GET.replace(b"Host: x", b"no-colon-but-a-secret"))
+        assert b" 400 " in await ended(reader)
+        assert server.stats.malformed == 1
+    assert "secret" not in caplog.text
+
+
+async def test_a_failing_handler_is_counted_and_named_once(caplog):
+    async with guarded() as (server, _, connect):
+        for _ in range(2):
+            reader, _ = await connect(b"GET /failing HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 500 " in await reader.readline()
+        assert server.stats.failed == 2
+    assert caplog.text.count("RuntimeError") == 1
+    assert ODDITY not in caplog.text
+
+
+async def test_a_body_is_handed_on_compressed():
+    async with guarded() as (_, _, connect):
+        reader, _ = await connect(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+        )
+        assert await response(reader) == b"200 abc"
+
+
+async def test_a_running_handler_may_end_while_the_server_stops():
+    async with guarded(shutdown_seconds=5) as (server, site, connect):
+        reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: site.running == 1)
+        stopping = asyncio.create_task(server.stop())
+        site.go_on.set()
+        assert await response(reader) == b"200 slow"
+        await stopping
+        assert server.stats.connections == 0
+
+
+async def test_a_stop_does_not_wait_for_a_handler_that_hangs():
+    async with guarded(shutdown_seconds=0.05) as (server, site, connect):
+        reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: site.running == 1)
+        await server.stop()
+        assert await ended(reader) == b""
+        await until(lambda: server.stats.connections == 0)
+
+
+async def test_a_stop_does_not_wait_for_a_client_that_does_not_read():
+    async with guarded(shutdown_seconds=0.05) as (server, _, connect):
+        reader, _ = await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readexactly(1)
+        await server.stop()
+        await until(lambda: server.stats.connections == 0)
+
+
+async def test_an_address_in_use_is_an_error_and_stop_does_no_harm():
+    async with guarded() as (server, _, _):
+        _, port = server._listener.sockets[0].getsockname()
+        other = GuardedServer(web.Application())
+        with pytest.raises(OSError, match="in use"):
+            await other.start("127.0.0.1", port)
+        await other.stop()

@@ -15,7 +15,7 @@ from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookback:
     """How far back each kind of number looks, in seconds."""
 
@@ -33,7 +33,7 @@ class EngineReport:
     """One engine at one moment.
 
     ``counters`` and ``accepted_per_position`` are totals that never fall. What follows ``window_acceptances``
-    holds only for the moment and is empty or None where the last poll failed.
+    holds only for the moment and is empty or None if the last poll failed.
     """
 
     key: EngineKey
@@ -86,9 +86,9 @@ class EngineState:
         return totals
 
     def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
-        """The state at ``now``; without what holds only for the moment where the last poll is not ``fresh``.
+        """The state at ``now``; without what holds only for the moment unless the last poll is ``fresh``.
 
-        The two histories, which only people look at, are there where ``history`` asks for them.
+        ``history`` asks for the two histories, which only the page and the status show.
         """
         latest = self._latest if fresh else None
         return EngineReport(

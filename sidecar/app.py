@@ -116,6 +116,7 @@ def target_state(target: Target, settings: Settings, requests: RequestState) -> 
         max_engines=settings.limits.engines,
         max_positions=settings.limits.positions,
         thresholds=wiring.verdicts(settings),
+        speed=wiring.speed(settings),
         requests=None if settings.requests.source == "none" else requests,
     )
 

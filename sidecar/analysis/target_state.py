@@ -3,14 +3,16 @@
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport, EngineState, Lookback
 from sidecar.analysis.limitation import Limitation, limitations
 from sidecar.analysis.overflow import Overflow, is_another
 from sidecar.analysis.request_state import RequestReport, RequestState
-from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, ModelJudgement, VerdictThresholds
+from sidecar.analysis.speed_state import LoadTotals, ModelSpeed, SpeedOptions, SpeedState, TemperatureSpeed
+from sidecar.analysis.speedup import EngineSpeed, Speedup
+from sidecar.analysis.verdict import Estimate, Evidence, Judge, ModelEvidence, ModelJudgement, VerdictThresholds
 from sidecar.engine.continuation import Totals
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
@@ -46,6 +48,10 @@ class TargetReport:
     limitations: Mapping[EngineKey, frozenset[Limitation]]
     requests: RequestReport | None  # None without a request source
     judgements: tuple[ModelJudgement, ...]  # one a model, as of the last poll; empty while not up
+    speeds: Mapping[str, ModelSpeed]  # by model that speculates, the same
+    engine_speeds: Mapping[EngineKey, EngineSpeed]  # of those models, the same
+    loads: Mapping[EngineKey, Mapping[str, LoadTotals]]  # what was decoded at each load, since the start
+    balances: Mapping[str, Mapping[str, TemperatureSpeed]]  # by model and temperature, since the start
 
 
 class TargetState:
@@ -60,6 +66,7 @@ class TargetState:
         max_engines: int,
         max_positions: int = 16,
         thresholds: VerdictThresholds | None = None,
+        speed: SpeedOptions | None = None,
         requests: RequestState | None = None,
     ) -> None:
         """``interval`` is the one to expect until the first poll tells the real one."""
@@ -68,8 +75,10 @@ class TargetState:
         self._max_engines = max_engines
         self._max_positions = max_positions
         self._requests = requests
+        self._speed = SpeedState(speed or SpeedOptions())
         self._judge = Judge(thresholds or VerdictThresholds())
         self.judgements: tuple[ModelJudgement, ...] = ()
+        self.speeds: Mapping[str, ModelSpeed] = {}
         self.engines: dict[EngineKey, EngineState] = {}
         self.limitations: dict[EngineKey, frozenset[Limitation]] = {}
         self.version = VersionFamily.UNKNOWN
@@ -107,17 +116,19 @@ class TargetState:
         self._last_scrape, self._duration, self._interval = at, duration, interval
         self._last_error = None
         self._forget(at - self._lookback.history)
+        timelines = self._timelines(page)
+        self._speed.polled(at, timelines, several_processes=several)
         if self._requests is not None:
-            self._requests.polled(at, self._timelines(page), several_processes=several)
-        self.judgements = self._judge.judge(self._evidence())
+            self._speed.finished(at, self._requests.polled(at, timelines, several_processes=several))
+        self._judge_models(at)
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a poll that gave nothing; see ``ScrapeSink``."""
         self._errors[error.reason] += 1
         self._last_error = error
         if self._requests is not None:
-            self._requests.unpolled(at)
-        self.judgements = self._judge.judge(self._evidence())
+            self._speed.finished(at, self._requests.unpolled(at))
+        self._judge_models(at)
 
     def report(self, now: float, *, history: bool = False) -> TargetReport:
         """The state at ``now``, Unix seconds; ``history`` as in ``EngineState.report``."""
@@ -142,7 +153,19 @@ class TargetState:
             limitations=self.limitations if up else {},
             requests=self._requests.report() if self._requests is not None else None,
             judgements=self.judgements if up else (),
+            speeds=self.speeds if up else {},
+            engine_speeds=self._speed.engines(now) if up else {},
+            loads=self._speed.loads(),
+            balances={
+                model.model_name: self.speeds[model.model_name].temperatures
+                for model in (self._requests.models if self._requests is not None else ())
+                if model.model_name in self.speeds
+            },
         )
+
+    def _judge_models(self, at: float) -> None:
+        self.speeds = self._speed.models(at)
+        self.judgements = self._judge.judge(self._evidence())
 
     def _evidence(self) -> Iterator[ModelEvidence]:
         """What each model is judged by; nothing of its engines is known while polls fail."""
@@ -155,10 +178,15 @@ class TargetState:
         for name in dict.fromkeys([*known, *requests]):
             model = requests.get(name)
             total = sum(work.draft_tokens for work in model.recent.values()) if model else 0.0
+            # While polls fail nothing is known of the engines, and so of their steps.
+            speed = self.speeds.get(name) if name in known else None
             yield ModelEvidence(
                 model_name=name,
-                whole=_whole(known.get(name, [])),
-                temperatures={label: work.evidence(total) for label, work in model.recent.items()} if model else {},
+                whole=replace(_whole(known.get(name, [])), speedup=_estimate(speed.whole.speedup if speed else None)),
+                temperatures={
+                    label: replace(work.evidence(total), speedup=_speedup_at(speed, label))
+                    for label, work in (model.recent.items() if model else ())
+                },
                 coverage=model.coverage if model else None,
             )
 
@@ -209,6 +237,15 @@ class TargetState:
     def _forget(self, before: float) -> None:
         """Drops engines that a living vLLM has not shown for a long time: another model is served now."""
         self.engines = {key: state for key, state in self.engines.items() if state.seen_at >= before}
+
+
+def _speedup_at(speed: ModelSpeed | None, temperature: str) -> Estimate | None:
+    found = speed.temperatures.get(temperature) if speed is not None else None
+    return _estimate(found.speedup) if found is not None else None
+
+
+def _estimate(speedup: Speedup | None) -> Estimate | None:
+    return Estimate(speedup.ratio, speedup.error) if speedup is not None else None
 
 
 def _whole(acceptances: list[Acceptance]) -> Evidence:

@@ -9,8 +9,7 @@ from pathlib import Path
 from sidecar import wiring
 from sidecar.analysis.speedup import WITHHELD
 from sidecar.commands.tables import aligned, count, ratio
-from sidecar.errors import SettingsError
-from sidecar.recording.recording import RecordingError
+from sidecar.errors import RecordingError, SettingsError
 from sidecar.recording.replay import BucketSummary, ReplayResult, replay
 from sidecar.settings import Settings, load_settings
 

@@ -1,4 +1,4 @@
-"""From the state to samples: families built anew for every page, nothing kept, nothing mutated."""
+"""From the state to samples: every page gets new families, nothing is kept or mutated."""
 
 import platform
 from collections.abc import Iterable, Mapping

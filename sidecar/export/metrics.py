@@ -18,7 +18,7 @@ class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-    SUMMARY = "summary"  # quantiles only: promtool allows the label ``quantile`` nowhere else
+    SUMMARY = "summary"  # quantiles only: promtool allows the label ``quantile`` for no other type
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ LATENCY_BASELINE = _summary(
     "latency_baseline_seconds", "Latency quantiles in the configured baseline.", "model_name", "phase"
 )
 ENGINE_LIMITATION = _gauge(
-    "engine_limitation", "1 for each limitation of what this engine's page tells.", *_ENGINE, "limitation"
+    "engine_limitation", "1 for each limitation of what this engine's page exports.", *_ENGINE, "limitation"
 )
 
 # KV cache and load.

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.recording.recording import RecordingError, read_requests, read_scrapes
+from sidecar.errors import RecordingError
+from sidecar.recording.recording import read_requests, read_scrapes
 from sidecar.recording.replay import replay
 from sidecar.requests.record import Outcome
 

@@ -18,9 +18,8 @@ from sidecar.commands.sweep.options import ENDPOINTS
 from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
 from sidecar.commands.sweep.sweep import SweepError
 from sidecar.engine.snapshot import EngineSnapshot
-from sidecar.errors import SettingsError
+from sidecar.errors import RecordingError, SettingsError
 from sidecar.log import redacted
-from sidecar.recording.recording import RecordingError
 from sidecar.settings import Settings
 
 HELP = "measure the latencies and the plain step times of a healthy vLLM and write them as a baseline"

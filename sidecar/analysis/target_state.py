@@ -50,9 +50,7 @@ class TargetReport:
     speeds: Mapping[str, ModelSpeed]  # by model that speculates, as of the last poll; empty while not up
     engine_speeds: Mapping[EngineKey, EngineSpeed]  # of these models; empty while not up
     loads: Mapping[EngineKey, Mapping[str, LoadTotals]]  # what was decoded at each load, since the start
-    balances: Mapping[
-        str, Mapping[str, TemperatureSpeed]
-    ]  # by model and temperature, since the start
+    balances: Mapping[str, Mapping[str, TemperatureSpeed]]  # by model and temperature, since the start
 
 
 class TargetState:

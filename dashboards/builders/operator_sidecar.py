@@ -42,8 +42,8 @@ def _polls() -> Line:
     )
     errors = over_time(
         "Faults per second",
-        "Polls without a usable page by reason, skipped lines, parts of the sidecar that failed and were restarted, and "
-        "requests to the sidecar's own pages that it refused or cut.",
+        "Polls without a usable page by reason, skipped lines, parts of the sidecar that failed and were restarted, "
+        "and requests to the sidecar's own pages that it refused or cut.",
         "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug of ours: please "
         "report it with the log.",
         [

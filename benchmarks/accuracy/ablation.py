@@ -42,7 +42,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
         "engine_learner._ENOUGH_PREFILLS": _INFINITE,
     },
     "prefill from sums": {"engine_learner.EngineLearner._prefill_by_sums": _returning(None)},
-    "bounds on steps": {"estimate.possible": lambda steps, *_: max(steps, 0.0)},
     "draft length of the request's own time": {"estimate._ENOUGH_DRAFTS": _INFINITE},
     "withholding of short requests": {"estimate._MOST_BIAS": _INFINITE},
     "rates of long requests only": {"estimate._MOST_ERROR": _INFINITE},

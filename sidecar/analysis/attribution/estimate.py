@@ -128,11 +128,11 @@ def steps_of(request: ObservedRequest, model: EngineModel) -> Steps | None:
     if record.choices != 1 or request.residence_steps is None:
         return None
     if request.decode_steps is not None:
-        count = possible(request.decode_steps + _FIRST_EVENT_LAG, least, tokens)
+        count = min(request.decode_steps + _FIRST_EVENT_LAG, tokens)
         return Steps(count=count, error=request.clock_error, bias=_FIRST_EVENT_ERROR)
     prefill = PREFILL_AFTER_QUEUE if request.waited else model.prefill
     return Steps(
-        count=possible(request.residence_steps - prefill.steps - 1, least, tokens),
+        count=min(max(request.residence_steps - prefill.steps - 1, 0.0), tokens),
         error=max(request.clock_error, prefill.deviation),
         bias=prefill.error,
         ambiguous=request.ambiguous,
@@ -144,11 +144,6 @@ def merged(request: ObservedRequest, events: float) -> bool:
     """Whether a stream has fewer events than steps by the clock: vLLM merges events if its API server falls behind."""
     clock = request.decode_steps
     return clock is not None and clock + _FIRST_EVENT_LAG - events > _MERGED * request.clock_error
-
-
-def possible(steps: float, least: float, most: float) -> float:
-    """``steps`` within what a request's tokens allow: a step emits 1 to draft_length + 1 tokens."""
-    return min(max(steps, least), most)
 
 
 def estimate(request: ObservedRequest, steps: Steps, share: float, drafts_per_token: float) -> Estimate:

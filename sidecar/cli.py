@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings(arguments.config, os.environ)
     except SettingsError as error:
-        for fault in error.faults:
-            print(fault, file=sys.stderr)
+        print(*error.messages, sep="\n", file=sys.stderr)
         return _USAGE
     configure_logging(settings.log.level, settings.log.format, sys.stderr)
     try:

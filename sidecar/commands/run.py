@@ -38,6 +38,6 @@ async def _run(settings: Settings) -> int:
             log.info("stopping")
     except ListenError as error:
         remedy = f"set {error.variable}"
-        log.error("can't listen", listen=error.place, problem=error.problem, remedy=remedy)  # noqa: TRY400 - a traceback would add nothing
+        log.error("cannot bind", address=error.address, problem=error.problem, remedy=remedy)  # noqa: TRY400 - a traceback would add nothing
         return 1
     return 0

@@ -20,9 +20,10 @@ from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
+from sidecar.log import Log
 from sidecar.requests.observe.endpoint import CHAT
 from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestStart
-from sidecar.requests.source import Log, RequestSink
+from sidecar.requests.source import RequestSink
 
 SCRAPES: Final = "scrapes.jsonl.gz"
 REQUESTS: Final = "requests.jsonl.gz"

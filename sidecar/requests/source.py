@@ -1,18 +1,17 @@
-"""The one configured request source, for as long as a block lasts."""
+"""What every request source has in common: how it is opened, and why it may lose events."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
+from sidecar.log import Log
 from sidecar.requests.record import RequestRecord, RequestStart
-from sidecar.settings import Settings
 
-if TYPE_CHECKING:  # what it imports would cost memory with every other source
+if TYPE_CHECKING:  # what it imports would cost memory in every other mode
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 Stats = Callable[[], "ProxyStats | None"]
+"""The proxy's own counts; None for the other sources."""
 
 
 class RequestSink(Protocol):
@@ -28,41 +27,29 @@ class RequestSink(Protocol):
         """``count`` events were lost or refused; ``reason`` is one of a small fixed set."""
 
 
-class Log(Protocol):
-    """The part of a structlog logger that is used here."""
+class RequestSource(Protocol):
+    """One way to see requests; ``drop_reasons`` are counted from 0 on."""
 
-    def info(self, event: str, **fields: Any) -> Any:
-        """Log that something is as it is."""
+    @property
+    def drop_reasons(self) -> frozenset[str]:
+        """Why events may be lost."""
 
-    def warning(self, event: str, **fields: Any) -> Any:
-        """Log that something is wrong."""
+    def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AbstractAsyncContextManager[Stats]:
+        """Delivers to ``sink`` until the block is left.
+
+        ``offsets``: keep the time of each stream event, if the source can, for a recording.
+
+        Raises:
+            ListenError: it cannot bind its address or socket.
+        """
 
 
-def drop_reasons(settings: Settings) -> frozenset[str]:
-    """The reasons for which the configured source may drop events: each is counted from 0 on."""
-    module = _module(settings)
-    return frozenset() if module is None else module.DROP_REASONS
+class NoSource:
+    """No requests are seen."""
 
+    drop_reasons: frozenset[str] = frozenset()
 
-@asynccontextmanager
-async def request_source(
-    settings: Settings, sink: RequestSink, log: Log, *, offsets: bool = False
-) -> AsyncIterator[Stats]:
-    """Starts the source that ``requests.source`` names; yields the proxy's own counts, None for the other sources.
-
-    ``offsets``: keep the time of each stream event, if the source can, for a recording.
-
-    Raises:
-        OSError: cannot bind its address or socket.
-    """
-    module = _module(settings)
-    if module is None:
+    @asynccontextmanager
+    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002
+        """Delivers nothing."""
         yield lambda: None
-        return
-    async with module.source(settings, sink, log, offsets=offsets) as stats:
-        yield stats
-
-
-def _module(settings: Settings) -> ModuleType | None:
-    source = settings.requests.source
-    return None if source == "none" else import_module(f"sidecar.requests.{source}.source")

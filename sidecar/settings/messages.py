@@ -33,7 +33,7 @@ class Written:
         leaf = next((leaf for leaf in leaves() if leaf.path == path[: len(leaf.path)]), None)
         if leaf is not None and leaf.variable in self.variables:
             return _line(".".join(map(str, (leaf.variable, *path[len(leaf.path) :]))))
-        file = self.baseline_file if path[0] == "baseline" and self.baseline_file else self.config
+        file = self.baseline_file if path[0] in {"baseline", "plain_steps"} and self.baseline_file else self.config
         default = leaf is not None and self.get(leaf.path) is None
         return f"{_line('.'.join(map(str, path)))} ({'default' if default else f'in {file}'})"
 

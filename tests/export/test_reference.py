@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import wiring
 from sidecar.analysis.attribution import attributor as attribution
 from sidecar.analysis.attribution import attributors
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.limitation import Limitation
 from sidecar.export.reference import all_metrics, metrics_reference
 from sidecar.requests.middleware import asgi as middleware
-from sidecar.requests.source import drop_reasons
 from sidecar.requests.traces.options import TracesOptions
 from sidecar.settings import load_settings
 
@@ -25,7 +25,8 @@ DROPS = re.findall(
 @pytest.mark.parametrize("source", ["proxy", "middleware", "traces"])
 def test_every_reason_that_a_source_counts_is_explained_once(source):
     """By source, since two sources may mean different things by one word."""
-    counted = drop_reasons(load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source})) | attributors.DROP_REASONS
+    settings = load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source})
+    counted = wiring.request_source(settings).drop_reasons | attributors.DROP_REASONS
     explained = Counter(reason for sources, reason, _, _ in DROPS if source in sources.split(", "))
     assert explained == Counter(counted)
 

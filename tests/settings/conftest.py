@@ -25,6 +25,6 @@ def faults():
     def load(path, environ):
         with pytest.raises(SettingsError) as caught:
             load_settings(path, environ)
-        return caught.value.faults
+        return caught.value.messages
 
     return load

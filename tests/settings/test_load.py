@@ -170,7 +170,10 @@ def test_a_baseline_file_is_merged_in(config):
         ),
         (
             "m: {ttft: {p50: 1}}",
-            ("SPECDEC_BASELINE_FILE=base.yaml: expected a YAML file with only the key baseline at its top"),
+            (
+                "SPECDEC_BASELINE_FILE=base.yaml: expected a YAML file with only the keys "
+                "baseline and plain_steps at its top"
+            ),
         ),
         (
             "baseline: {}\nbaseline: {}",

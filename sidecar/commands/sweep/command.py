@@ -14,7 +14,7 @@ import uvloop
 from sidecar import wiring
 from sidecar.commands.arguments import base_url, duration, file_to_write, integers, numbers
 from sidecar.commands.stopping import stop_on_signals
-from sidecar.commands.sweep.options import Load, SweepOptions
+from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
 from sidecar.commands.sweep.progress import Progress
 from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
 from sidecar.commands.sweep.render import text
@@ -22,12 +22,10 @@ from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.saved import as_json, save
 from sidecar.commands.sweep.sweep import SweepError, sweep
 from sidecar.errors import SettingsError
-from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.settings import Settings
 
 HELP = "measure a vLLM by temperature and load, and say whether speculation pays"
 _INTERRUPTED: Final = 130  # exit code that shells give for SIGINT
-_ENDPOINTS: Final[dict[str, Endpoint]] = {"chat": CHAT, "completions": COMPLETIONS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument("--baseline-url", type=base_url, metavar="URL", help="the same model without speculation")
     parser.add_argument("--model", help="the name to ask for (default: the first under /v1/models)")
-    parser.add_argument("--endpoint", choices=tuple(_ENDPOINTS), default="chat", help="default: chat")
+    parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
     parser.add_argument("--temperatures", type=numbers, metavar="T,T", help="default: 0,0.3,0.5,0.7,1 or --mix's")
     parser.add_argument(
         "--mix",
@@ -130,7 +128,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         url=arguments.url or settings.vllms[0].vllm_url,
         baseline_url=arguments.baseline_url,
         model=arguments.model,
-        endpoint=_ENDPOINTS[arguments.endpoint],
+        endpoint=ENDPOINTS[arguments.endpoint],
         temperatures=arguments.temperatures or (() if mixes else (0.0, 0.3, 0.5, 0.7, 1.0)),
         mixes=mixes,
         loads=(*(Load(at_once=one) for one in at_once), *(arguments.rate or ())),

@@ -13,6 +13,7 @@ from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 HOTTEST: Final = 10.0
 MOST_AT_ONCE: Final = 1024
 MOST_REQUESTS: Final = 100_000  # of a whole sweep, both servers together
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {"chat": CHAT, "completions": COMPLETIONS}  # by the name on the command line
 CAPACITY_AT_ONCE: Final = 32  # requests in flight while the capacity is measured
 
 

@@ -61,8 +61,8 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``http_refusals`` of our own pages by reason, ``alerts_sent`` by Alertmanager
-    and outcome; ``proxy`` is None without the proxy.
+    ``failures`` by the part of the program, ``http_refusals`` of our own pages by reason, ``alerts_sent`` by
+    Alertmanager and outcome; ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)

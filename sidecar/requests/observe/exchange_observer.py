@@ -140,6 +140,7 @@ class ExchangeObserver:
             completion_tokens=reply.completion_tokens,
             stream_events=stream_events,
             acceptance=reply.acceptance,
+            parameters=asked.parameters,
             event_offsets=() if stream is None else tuple(map(self._since, stream.offsets)),
         )
 

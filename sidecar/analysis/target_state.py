@@ -67,7 +67,7 @@ class TargetState:
         self._max_positions = max_positions
         self._engines = Engines(lookback, max_engines)
         self._requests = requests
-        self._judge = Judge(thresholds or VerdictThresholds())
+        self.judge = Judge(thresholds or VerdictThresholds())
         self._judgements: tuple[ModelJudgement, ...] = ()
         self._process_start: float | None = None
         self._last_scrape: float | None = None
@@ -116,7 +116,7 @@ class TargetState:
         self._engines.forget(at - self._lookback.history)
         if self._requests is not None:
             self._requests.polled(at, self._engines.timelines(page), several_processes=several)
-        self._judgements = self._judge.judge(self._evidence())
+        self._judgements = self.judge.judge(self._evidence())
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a failed poll; see ``ScrapeSink``."""
@@ -124,7 +124,7 @@ class TargetState:
         self._last_error = error
         if self._requests is not None:
             self._requests.unpolled(at)
-        self._judgements = self._judge.judge(self._evidence())
+        self._judgements = self.judge.judge(self._evidence())
 
     def report(self, now: float, *, history: bool = False) -> TargetReport:
         """The state at ``now``, Unix seconds; ``history`` as in ``EngineState.report``."""

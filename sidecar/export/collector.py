@@ -55,11 +55,12 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
-    proxy.
+    ``failures`` by the part of the program, ``reloads`` by outcome, ``alerts_sent`` by Alertmanager and outcome;
+    ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
+    reloads: Mapping[str, int] = field(default_factory=dict)
     http: GuardStats = field(default_factory=GuardStats)
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -87,6 +88,7 @@ def _add_own(families: Families, counts: OwnCounts) -> None:
     for part, count in counts.failures.items():
         families.add(metrics.INTERNAL_ERRORS, count, part)
     families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
+    families.add_each(metrics.SETTINGS_RELOADS, counts.reloads)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
         families.add_each(metrics.PROXY_REFUSED, proxy.refused)

@@ -67,6 +67,9 @@ def export(settings: Settings) -> ExportOptions:
     return ExportOptions(
         thresholds={name: float(value) for name, value in settings.thresholds.model_dump().items()},
         baselines=settings.baselines,
+        plain_steps_at={
+            model: steps.measured.timestamp() for model, steps in settings.plain_steps.items() if steps.measured
+        },
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
     )
@@ -100,6 +103,7 @@ def target_state(name: str, settings: Settings, requests: RequestState) -> Targe
         max_engines=settings.limits.engines,
         max_positions=settings.limits.positions,
         thresholds=verdicts(settings),
+        speed=speed(settings),
         requests=None if settings.requests.source == "none" else requests,
     )
 

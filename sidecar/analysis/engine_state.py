@@ -1,4 +1,4 @@
-"""What is known of one engine: fed one snapshot a poll, asked for a report whenever someone looks."""
+"""What is known of one engine: takes one snapshot a poll, gives a report at any time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Lookback:
 
 
 History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
-_STRETCHES = 30
+_SLICES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class EngineReport:
     kv_cache_capacity_tokens: int | None
     latencies: Mapping[Phase, Latency]
     acceptance: Acceptance | None  # over the latency window
-    acceptance_history: History  # the same window in some thirty stretches
+    acceptance_history: History  # the same window in thirty slices
     kv_cache_history: History
 
 
@@ -121,7 +121,7 @@ class EngineState:
         if span is None:
             return ()
         start = max(span.start, span.end - self._lookback.latency)
-        step = (span.end - start) / _STRETCHES
-        ends = [start + step * (index + 1) for index in range(_STRETCHES - 1)] + [span.end]
+        step = (span.end - start) / _SLICES
+        ends = [start + step * (index + 1) for index in range(_SLICES - 1)] + [span.end]
         windows = [window_acceptance(self.timeline, end - step, end) for end in ends]
         return tuple((end, window.rate if window else None) for end, window in zip(ends, windows, strict=True))

@@ -1,4 +1,4 @@
-"""What an engine's own page does not tell, and what would change that."""
+"""What an engine's own page does not export, and what would change that."""
 
 from enum import StrEnum
 from typing import Final

@@ -1,4 +1,4 @@
-"""What is known of one server's requests: a request sink, fed by a source, settled by each scrape."""
+"""What is known of one server's requests: a request sink; each poll settles what the source delivered."""
 
 import math
 from collections import Counter as Tally
@@ -19,7 +19,7 @@ from sidecar.requests.record import RequestRecord, RequestStart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequests:
-    """One model's requests at one moment; ``coverage`` and ``residual`` are 0 to 1, None while unknown."""
+    """One model's requests at one moment; ``coverage`` and ``residual`` are 0 to 1, None if unknown."""
 
     model_name: str
     stats: RequestStats
@@ -41,7 +41,7 @@ class RequestReport:
 
 
 class RequestState:
-    """Keeps what a source tells; bounded in requests, models and label sets whatever the traffic."""
+    """Keeps what a source delivers; bounded in requests, models and label sets whatever the traffic."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class RequestState:
         """See ``RequestSink``."""
         self._dropped[reason] += count
 
-    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
-        """Settles what a scrape at ``at`` settles."""
+    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
+        """Settles requests by a successful poll at ``at``, and returns them."""
         if at < self._polled_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():
@@ -95,7 +95,7 @@ class RequestState:
         shown = self._attributors.by_model.keys()
         self._take(at, settled)
         for model in self._stats.keys() - shown - {OTHER.model_name}:
-            self._stats[model].clear_window()  # nothing is known of it any more
+            self._stats[model].clear_window()  # it is not on the page any more
         if len(shown) <= self._max_models:
             for model in shown:
                 self._stats_of(self._label(model))  # its series begin at 0, before its first request
@@ -104,11 +104,14 @@ class RequestState:
             del self._seen[model]
             self._stats.pop(model, None)
         self._read(at)
+        return settled
 
-    def unpolled(self, at: float) -> None:
-        """Settles what is settled though a scrape at ``at`` failed."""
-        self._take(at, self._attributors.unpolled(at))
+    def unpolled(self, at: float) -> list[Settled]:
+        """Settles requests that need no further poll, although the one at ``at`` failed, and returns them."""
+        settled = self._attributors.unpolled(at)
+        self._take(at, settled)
         self._read(at)
+        return settled
 
     @property
     def models(self) -> tuple[ModelRequests, ...]:

@@ -11,7 +11,7 @@ from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.verdict import Evidence
 
-WORST_ERROR: Final = 0.025  # standard error of an acceptance rate above which there is no rate
+WORST_ERROR: Final = 0.015  # standard error of an acceptance rate above which there is no rate
 _BINS: Final = 10
 _SLICES: Final = 60  # the window's resolution; bounds its memory
 _ROUNDING: Final = 1e-6  # tokens that adding and subtracting may leave

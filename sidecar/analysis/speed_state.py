@@ -92,8 +92,10 @@ class SpeedState:
         Several API servers count the same engine step several times, so with them nothing is known of b.
         """
         start, self._polled_at = self._polled_at, at
-        names = {key.model_name for key in timelines}
-        self._models = {name: self._models.get(name) or _Model(name, self._options) for name in sorted(names)}
+        for name in sorted({key.model_name for key in timelines}):
+            self._models.setdefault(name, _Model(name, self._options)).seen_at = at
+        oldest = at - self._options.history
+        self._models = {name: model for name, model in self._models.items() if oldest <= model.seen_at <= at}
         if several_processes or start is None or start >= at:
             return
         for name, model in self._models.items():
@@ -145,6 +147,7 @@ class _Model:
         self._periods: deque[Steps] = deque(maxlen=_PERIODS)
         self._gathering: dict[EngineKey, Periods] = {}
         self._fitted_at = -math.inf
+        self.seen_at = 0.0
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps], speculating: set[EngineKey]) -> None:
         clock: list[tuple[Steps, PlainStep | None]] = []

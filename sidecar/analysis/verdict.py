@@ -30,8 +30,8 @@ _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
 class Basis(StrEnum):
     """What a verdict rests on."""
 
-    SPEEDUP = "speedup"  # plain time per token / actual, where plain decoding was measured
-    ACCEPTANCE = "acceptance"  # the rule of thumb where nothing better is known
+    SPEEDUP = "speedup"  # plain time per token / actual, if plain decoding was measured
+    ACCEPTANCE = "acceptance"  # the rule of thumb if nothing better is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvidence:
-    """What is known of one model: over all its engines, and by temperature where there is a request source.
+    """What is known of one model: over all its engines, and by temperature if there is a request source.
 
     ``coverage`` is the share of its draft tokens that is attributed to requests, 0 to 1; None if unknown.
     """
@@ -220,7 +220,7 @@ def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float
 
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
-    """Break-even between the lines, and where the error reaches across one."""
+    """Break-even between the lines, and if the error reaches across one."""
     if value + _CONFIDENCE * error < lines[0]:
         return Verdict.NET_NEGATIVE
     return Verdict.NET_POSITIVE if value - _CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN

@@ -1,4 +1,4 @@
-"""``python -m sidecar.export.reference FILE``: makes the first part of ``docs/metrics.md`` anew, from the code."""
+"""``python -m sidecar.export.reference FILE``: updates the first part of ``docs/metrics.md`` from the code."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ has at most {MOST_SERIES:,} series; what goes past a limit is summed under the l
 """
 
 _LIMITATIONS: Final = """
-## What an engine's page does not tell
+## Limitations of an engine's page
 
 The label `limitation` of `specdec_engine_limitation`.
 
@@ -38,7 +38,7 @@ def all_metrics() -> list[Metric]:
 
 
 def metrics_reference(page: str) -> str:
-    """``page`` with its tables made anew; what is written by hand stays as it is.
+    """``page`` with updated tables; the part written by hand stays as it is.
 
     Raises:
         ValueError: the part written by hand is missing.

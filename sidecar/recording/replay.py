@@ -203,7 +203,7 @@ class _Player:
         self._requests += (one.request for one in settled)
 
     def result(self) -> ReplayResult:
-        self._take(self._attributors.flush({key: timeline for key, (_, timeline) in self._engines.items()}))
+        self._take(self._attributors.flush())
         residuals = [a.residual for a in self._attributors.by_model.values() if a.residual is not None]
         by_label: dict[str, list[AttributedRequest]] = defaultdict(list)
         for request in self._requests:

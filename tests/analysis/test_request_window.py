@@ -72,5 +72,5 @@ def test_many_uncertain_requests_make_a_rate_and_few_do_not():
     for number in range(100):
         window.add(request(attribution=Attribution.INFERRED, error=4.0), number / 10)
         told = window.read(10).acceptance is not None
-        # The standard error is 4 * sqrt(n) / (30 * n): 0.025 at 28.4 requests.
-        assert told == (number + 1 > 28)
+        # The standard error is 4 * sqrt(n) / (30 * n): 0.015 at 79.01 requests.
+        assert told == (number + 1 > 79)

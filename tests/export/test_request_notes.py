@@ -36,12 +36,12 @@ def notes(**given):
 
 def test_streams_without_usage_are_told_of_with_what_helps():
     (note,) = notes(without_usage=900, unfinished=24)
-    assert note.startswith("900 of the 924 requests that ended lately were streams without usage")
+    assert note.startswith("900 of the 924 finished requests in the window were streams without usage")
     assert "`--enable-force-include-usage`" in note
     assert "a last chunk with usage and no choices" in note
     assert "include_usage" in note
     assert FLAGS not in note
-    assert notes(without_usage=9)[0].startswith("All 9 requests that ended lately")
+    assert notes(without_usage=9)[0].startswith("All 9 finished requests in the window")
 
 
 @pytest.mark.parametrize("source", ["proxy", "middleware"])

@@ -22,8 +22,8 @@ def answer(target: Mapping[str, Any]) -> Answer:
     """The answer for one server, from its status."""
     if not target["up"]:
         error = target["last_error"]
-        why = f"{error['message']}. {error['remedy']}" if error else "The last poll is too long ago."
-        return Answer("vLLM's numbers can't be had.", "bad", why)
+        why = f"{error['message']}. {error['remedy']}" if error else "The last successful poll is too old."
+        return Answer("vLLM's metrics cannot be read.", "bad", why)
     models = (target["requests"] or {"models": []})["models"]
     found = [
         (model["model_name"], temperature, work)
@@ -92,13 +92,13 @@ def _why_no_split(requests: Mapping[str, Any] | None) -> str:
         return "which temperatures lose needs a request source"
     if not requests["events"]:
         reasons = ", ".join(sorted(reason for reason, count in requests["dropped"].items() if count))
-        dropped = f": what it told was dropped ({reasons})" if reasons else ""
-        return f"the source {requests['source']} has told of no request yet{dropped}"
+        dropped = f": all its events were dropped ({reasons})" if reasons else ""
+        return f"the source {requests['source']} has reported no request yet{dropped}"
     if not requests["ended"]:
-        return f"of {requests['events']:,} requests since the start none has been attributed lately"
+        return f"{requests['events']:,} requests since the start, none attributed in the window"
     if not requests["attributed"]:
         return unattributed(requests["ended"])
-    return "no temperature has had enough requests to be judged"
+    return "no temperature has enough requests to be judged"
 
 
 def _overall(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:

@@ -16,7 +16,7 @@ def bar(value: float | None, limits: Sequence[float]) -> str:
 
 
 def distribution(counts: Sequence[int], limit: float) -> str:
-    """How many requests had which acceptance, in equal bins from 0 to 1; bins below ``limit`` stand out."""
+    """Requests by acceptance, in equal bins from 0 to 1; bins below ``limit`` stand out."""
     highest = max(counts, default=0)
     if not highest:
         return ""
@@ -33,7 +33,7 @@ def distribution(counts: Sequence[int], limit: float) -> str:
 
 
 def over_time(points: Sequence[tuple[float, float | None]], limit: float) -> str:
-    """A share over time with a threshold; where a point has no value the line is broken."""
+    """A share over time with a threshold; points without a value interrupt the line."""
     if len(points) < 2:
         return ""
     start, end = points[0][0], points[-1][0]

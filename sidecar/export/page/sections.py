@@ -13,7 +13,7 @@ Status = Mapping[str, Any]
 
 
 def target_section(target: Status, thresholds: Mapping[str, float]) -> str:
-    """One server: the answer, its temperatures, its engines, and what would tell more."""
+    """One server: the answer, its temperatures, its engines, and hints."""
     said = answer(target)
     parts = [f'<p class="answer {said.tone}">{escape(said.text)}</p><p class="why">{escape(said.why)}</p>']
     if target["up"]:
@@ -37,7 +37,7 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
 
 
 def _no_rows(ended: int) -> str:
-    return f"{unattributed(ended)}." if ended else "No request has ended lately, or none that is attributed yet."
+    return f"{unattributed(ended)}." if ended else "No request has finished in the window, or none is attributed yet."
 
 
 def _legend(thresholds: Mapping[str, float]) -> str:
@@ -83,9 +83,9 @@ def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
 
 
 def _load(gauges: Mapping[str, float]) -> str:
-    """Requests by what they do; what vLLM does not tell is left out."""
-    told = {"running": gauges.get("requests_running"), "waiting": gauges.get("requests_waiting")}
-    return ", ".join(f"{count:.0f} {what}" for what, count in told.items() if count is not None)
+    """Running and waiting requests, as far as vLLM exports them."""
+    known = {"running": gauges.get("requests_running"), "waiting": gauges.get("requests_waiting")}
+    return ", ".join(f"{count:.0f} {what}" for what, count in known.items() if count is not None)
 
 
 def _value(text: str) -> str:
@@ -105,13 +105,13 @@ def _latencies(latencies: Mapping[str, Status]) -> str:
 
 
 def _quantile(latency: Status, quantile: str) -> str:
-    """Within vLLM's first bucket nothing is known but its edge."""
+    """Within vLLM's first bucket only its edge is known."""
     value, resolution = latency["quantiles"][quantile], latency["resolution"]
     return escape(f"< {seconds(resolution)}") if value < resolution else seconds(value)
 
 
 def _gap(latency: Status) -> str:
-    """Within the first bucket the gap is as little known as the quantiles, and so is its growth."""
+    """Within the first bucket the gap is unknown, as the quantiles are, and so is its growth."""
     if latency["quantiles"]["0.99"] < latency["resolution"]:
         return _quantile(latency, "0.99")
     return f"{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}"
@@ -122,12 +122,12 @@ def _growth(times: float | None) -> str:
 
 
 def _notes(target: Status) -> str:
-    notes = "".join(f"<li>{_marked(note)}</li>" for note in _to_know_more(target))
-    return f'<h2>To know more</h2><ul class="notes">{notes}</ul>' if notes else ""
+    notes = "".join(f"<li>{_marked(note)}</li>" for note in _hints(target))
+    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
 
 
 def _marked(note: str) -> str:
-    """What stands between backticks is to be typed."""
+    """Marks what stands between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
 
 
@@ -136,7 +136,7 @@ _NO_SOURCE = (
 )
 
 
-def _to_know_more(target: Status) -> Iterator[str]:
+def _hints(target: Status) -> Iterator[str]:
     requests = target["requests"]
     if requests is None:
         yield _NO_SOURCE
@@ -150,10 +150,10 @@ def _to_know_more(target: Status) -> Iterator[str]:
 
 
 def ratio(value: float | None) -> str:
-    """A share as a person reads it."""
+    """A share for people."""
     return "no data" if value is None else f"{value:.0%}"
 
 
 def seconds(value: float) -> str:
-    """A latency as a person reads it."""
+    """A latency for people."""
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"

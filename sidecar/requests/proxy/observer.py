@@ -69,10 +69,10 @@ class GuardedObserver:
         if self._observer is not None:
             self._call(self._observer.request_end)
 
-    def reply_head(self, status: int, headers: Callable[[], Headers]) -> None:
-        """See ``Observer``; ``headers`` are parsed only if there is an observer."""
+    def reply_head(self, status: int, headers: Headers) -> None:
+        """See ``Observer``."""
         if self._observer is not None:
-            self._call(self._observer.reply_head, status, headers())
+            self._call(self._observer.reply_head, status, headers)
 
     def reply_piece(self, piece: bytes) -> None:
         """See ``Observer``."""

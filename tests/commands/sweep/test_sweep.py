@@ -185,3 +185,16 @@ async def test_nobody_there(finished):
     code, out, err = await finished("sweep", "--url", "http://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.startswith("--url: no model under /v1/models (ClientConnectorError); is it a vLLM?")
+
+
+async def test_rounds_go_through_all_levels_and_add_up(counted):
+    asked = []
+    async with simulated() as vllm:
+        options = {"temperatures": (0.0, 1.2), "at_once": (2,), "requests": 4, "rounds": 3}
+        result = await swept(vllm.url, on_end=lambda what, _: asked.append(what), **options)
+        drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
+    assert asked == (["temperature 0, 2 at once"] * 4 + ["temperature 1.2, 2 at once"] * 4) * 3
+    assert result.complete
+    assert [level.requests for level in result.levels] == [12, 12]
+    assert sum(level.counted_draft_tokens for level in result.levels) == drafted
+    assert sum(level.draft_tokens for level in result.levels) == drafted

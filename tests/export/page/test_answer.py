@@ -132,14 +132,14 @@ def test_a_share_is_of_all_that_is_attributed():
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        ({}, "no temperature has had enough requests to be judged."),
+        ({}, "no temperature has enough requests to be judged."),
         ({"ended": 924, "attributed": 0}, "924 requests ended, none could be attributed."),
         ({"ended": 1, "attributed": 0}, "1 request ended, none could be attributed."),
-        ({"events": 1200, "ended": 0}, "of 1,200 requests since the start none has been attributed lately."),
-        ({"events": 0, "ended": 0}, "the source proxy has told of no request yet."),
+        ({"events": 1200, "ended": 0}, "1,200 requests since the start, none attributed in the window."),
+        ({"events": 0, "ended": 0}, "the source proxy has reported no request yet."),
         (
             {"events": 0, "ended": 0, "dropped": {"malformed": 3, "overload": 0}},
-            "the source proxy has told of no request yet: what it told was dropped (malformed).",
+            "the source proxy has reported no request yet: all its events were dropped (malformed).",
         ),
     ],
 )
@@ -158,7 +158,7 @@ def test_without_a_source_it_says_that_one_is_needed():
     ("ended", "told"),
     [
         ({"without_usage": 900, "unfinished": 24}, "924 requests ended, none could be attributed."),
-        ({"exact": 0}, "No request has ended lately, or none that is attributed yet."),
+        ({"exact": 0}, "No request has finished in the window, or none is attributed yet."),
     ],
 )
 def test_a_model_without_rows_says_what_became_of_its_requests(ended, told):

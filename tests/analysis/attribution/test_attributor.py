@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.attribution.window import Clock
 from sidecar.requests.record import Outcome
 
 
@@ -55,30 +54,31 @@ def test_steps_without_drafts_are_told_apart_by_temperature(lab, draft_share):
 
     traffic = lab.simulate(lab.steady(300), drafts=drafts)
     attributor, settled = lab.play(traffic)
-    assert not attributor.method.every_step
+    assert not attributor.model.every_step_drafts
     assert {request.attribution for request in settled} == {"inferred"}
     lab.assert_close(settled, traffic, 0.05)
 
 
-def test_temperatures_that_never_vary_apart_get_no_number(lab):
-    # Each of them always has the same part of the engine's steps, so no sum tells whose drafts they were.
+def test_temperatures_that_hardly_vary_apart_are_as_good_as_claimed(lab):
+    # Each of them has about the same part of the engine's steps at any time.
     specs = [
         lab.Spec(wave * 4.0, 80, temperature, stream=True)
         for wave in range(40)
         for temperature in (0.0, 0.4)
         for _ in "ab"
     ]
-    traffic = lab.simulate(specs, drafts=lambda t: 0.7 - t, accepts=lambda t: 0.0)
+    traffic = lab.simulate(specs, drafts=lambda t: 0.7 - t, accepts=lambda t: 0.5)
     _, settled = lab.play(traffic)
-    assert {request.attribution for request in settled} == {"none"}
-    assert {request.acceptance for request in settled} == {None}
+    for label in ("0", "0.3-0.5"):
+        found, true = lab.sums(settled, traffic.truth, label)
+        assert found == pytest.approx(true, abs=0.06)
 
 
 def test_a_handful_of_requests_gets_no_number(lab):
     traffic = lab.simulate(lab.steady(3))
     attributor, settled = lab.play(traffic)
     assert {request.attribution for request in settled} == {"none"}
-    assert attributor.method is attributor.coverage is attributor.residual is None
+    assert attributor.model is attributor.coverage is attributor.residual is None
 
 
 def test_exact_and_inferred_requests_share_the_same_counters(lab):
@@ -136,28 +136,36 @@ def test_a_queue_is_seen_through_where_no_first_token_is(lab):
     specs = [replace(spec, start=max(spec.start - 2, 0)) for spec in lab.steady(300, every=0.1, stream=False)]
     traffic = lab.simulate(specs, limit=12, poll=0.5)
     attributor, settled = lab.play(traffic)
-    assert attributor.method.limit == 12
+    assert attributor.model.queued
     lab.assert_close(settled, traffic)
 
 
 def test_merged_events_are_noticed_and_not_taken_for_steps(lab):
     traffic = lab.simulate(lab.steady(120))
     merged = [replace(record, stream_events=(record.stream_events + 1) // 2) for record in traffic.records]
-    attributor, settled = lab.play(replace(traffic, records=merged))
-    assert not attributor.method.events
+    _, settled = lab.play(replace(traffic, records=merged))
     lab.assert_close(settled, traffic)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_step_counts_of_several_api_servers_are_not_taken_for_one(lab, stream):
-    traffic = lab.simulate(lab.steady(150, stream=lambda number: stream and number % 2 == 0))
+def overcounted(traffic):
     for _, (engine,) in traffic.polls:
         steps = next(counter for counter in engine.counters if counter == "steps")
         engine.counters[steps] *= 1.8
-    options = AttributionOptions(several_api_servers=not stream)  # with streams it shows by itself
-    attributor, settled = lab.play(traffic, options)
-    assert attributor.method.clock is Clock.SHARED
+    return traffic
+
+
+def test_step_counts_of_several_api_servers_are_not_taken_for_one(lab):
+    traffic = overcounted(lab.simulate(lab.steady(150, stream=False)))
+    attributor, settled = lab.play(traffic, AttributionOptions(several_api_servers=True))
+    assert attributor.model.clock_is_shared
     lab.assert_close(settled, traffic)
+
+
+def test_a_step_count_that_contradicts_the_other_counters_gives_no_number(lab):
+    traffic = overcounted(lab.simulate(lab.steady(150, stream=lambda number: number % 2 == 0)))
+    attributor, settled = lab.play(traffic)
+    assert {request.attribution for request in settled} == {"none"}
+    assert attributor.residual > 0.1
 
 
 def test_several_engines_of_one_model_are_one_sum(lab):

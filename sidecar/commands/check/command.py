@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import re
+import sys
 from collections.abc import Iterator
 
 import aiohttp
@@ -9,6 +11,8 @@ import aiohttp
 from sidecar import wiring
 from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
+from sidecar.commands.check.vllm_command import findings
+from sidecar.commands.check.vllm_flags import NEWEST, Version
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import PageSource
@@ -25,16 +29,51 @@ _UNWILLING = {
 }
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Takes none."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``check`` takes."""
+    parser.add_argument(
+        "--args",
+        metavar="COMMAND",
+        help='read this command line instead, such as "vllm serve … --speculative-config …", and say what is wrong '
+        "with its speculation",
+    )
+    parser.add_argument(
+        "--vllm-version", type=_version, default=NEWEST, metavar="VERSION", help="of --args (default: 0.33)"
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints what it finds; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1."""
+    """Prints what it finds; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1.
+
+    With ``--args``: 0 if nothing is wrong with the command line, else 1; 2 if it cannot be read.
+    """
+    if arguments.args is not None:
+        return _check_arguments(arguments.args, arguments.vllm_version)
     print(f"settings: sound ({arguments.config or 'no file'} and the environment)")
     print(f"request source: {settings.requests.source}", end="")
     print("; acceptance is not split by temperature" if settings.requests.source == "none" else "")
     return max(asyncio.run(_check_all(settings)))
+
+
+def _check_arguments(line: str, version: Version) -> int:
+    try:
+        found = findings(line, version)
+    except ValueError as error:
+        print(f"--args: {error}", file=sys.stderr)
+        return 2
+    wrong = [one for one in found if one.is_fault]
+    print(f"vLLM {'.'.join(map(str, version))}: " + (f"{len(wrong)} wrong" if wrong else "nothing wrong"))
+    for one in found:
+        print(f"  {'' if one.is_fault else 'note: '}{one.text}")
+    return 1 if wrong else 0
+
+
+def _version(text: str) -> Version:
+    """``0.32`` or ``v0.8.5.post1`` as (0, 32) and (0, 8, 5)."""
+    match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError("write a version such as 0.32")
+    return tuple(int(part) for part in match[1].split("."))
 
 
 async def _check_all(settings: Settings) -> list[int]:

@@ -88,7 +88,7 @@ async def running(
             counts = OwnCounts(
                 failures=supervisor.failures,
                 reloads=reloader.outcomes if reloader else {},
-                http=server.stats,
+                http_refusals=server.refusals,
                 proxy=proxy_stats(),
                 alerts_sent=push.sent if push else {},
             )

@@ -71,7 +71,7 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             found = reports()
             counts = OwnCounts(
                 failures=supervisor.failures,
-                http=server.stats,
+                http_refusals=server.refusals,
                 proxy=proxy_stats(),
                 alerts_sent=push.sent if push else {},
             )

@@ -18,7 +18,7 @@ from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
-from sidecar.http.guard import GuardStats
+from sidecar.http.guard import Refusal
 
 if TYPE_CHECKING:  # what it imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
@@ -61,12 +61,12 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
-    proxy.
+    ``failures`` by the part of the program, ``http_refusals`` of our own pages by reason, ``alerts_sent`` by
+    Alertmanager and outcome; ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
-    http: GuardStats = field(default_factory=GuardStats)
+    http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -92,9 +92,8 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
 
 def _add_own(families: Families, counts: OwnCounts) -> None:
     families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
-    for part, count in counts.failures.items():
-        families.add(metrics.INTERNAL_ERRORS, count, part)
-    families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
+    families.add_each(metrics.INTERNAL_ERRORS, counts.failures)
+    families.add_each(metrics.HTTP_REFUSED, counts.http_refusals)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
         families.add_each(metrics.PROXY_REFUSED, proxy.refused)

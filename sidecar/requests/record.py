@@ -32,6 +32,14 @@ class Outcome(StrEnum):
     ERROR = "error"  # an HTTP status of 400 or more, or an error object in the stream
 
 
+class AskedUsage(StrEnum):
+    """What became of usage that vLLM was asked for on the client's behalf; see ``observe/usage.py``."""
+
+    REMOVED = "removed"  # it came, and was taken out again
+    MISSING = "missing"  # the stream ended without it, or it was the server's own
+    REFUSED = "refused"  # vLLM refused to be asked, and took the original request
+
+
 @dataclass(frozen=True, slots=True)
 class RequestAcceptance:
     """vLLM's own speculative-decoding numbers for one request (vLLM 0.29+, its per-request metrics).
@@ -70,7 +78,7 @@ class RequestRecord:
     that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
     of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one an engine
     step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
-    if the reply did not say.
+    if the reply did not say. ``asked_usage`` is None if the client's own request was sent.
     """
 
     id: Name
@@ -88,6 +96,7 @@ class RequestRecord:
     completion_tokens: Count | None = None
     stream_events: Count = 0
     acceptance: RequestAcceptance | None = None
+    asked_usage: AskedUsage | None = None
     event_offsets: tuple[float, ...] = ()  # seconds from ``start``; filled only while recording
 
 

@@ -197,16 +197,24 @@ class TargetState:
             speed = self._speeds.get(name) if name in acceptances else None
             yield ModelEvidence(
                 model_name=name,
-                whole=replace(_whole(acceptances.get(name, [])), speedup=_estimate(speed.whole) if speed else None),
+                whole=_timed(_whole(acceptances.get(name, [])), speed),
                 temperatures={
                     label: replace(
                         found.evidence(total),
                         speedup=_estimate(speed.temperatures[label]) if speed and speed.temperatures else None,
+                        costs=speed.whole.costs if speed else None,
                     )
                     for label, found in (model.recent.items() if model else ())
                 },
                 coverage=model.coverage if model else None,
             )
+
+
+def _timed(evidence: Evidence, speed: ModelSpeed | None) -> Evidence:
+    if speed is None:
+        return evidence
+    whole = speed.whole
+    return replace(evidence, speedup=_estimate(whole), costs=whole.costs, costs_by_load=speed.costs_by_load)
 
 
 def _estimate(speed: EngineSpeed | TemperatureSpeed) -> Estimate | None:

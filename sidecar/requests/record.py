@@ -33,6 +33,14 @@ class Outcome(StrEnum):
     ERROR = "error"  # an HTTP status of 400 or more, or an error object in the stream
 
 
+class AskedUsage(StrEnum):
+    """What became of usage that vLLM was asked for on the client's behalf; see ``observe/usage.py``."""
+
+    REMOVED = "removed"  # it came, and was taken out again
+    MISSING = "missing"  # the stream ended without it, or it was the server's own
+    REFUSED = "refused"  # vLLM refused to be asked, and took the original request
+
+
 @dataclass(frozen=True, slots=True)
 class RequestAcceptance:
     """vLLM's own speculative-decoding numbers for one request (vLLM 0.29+, its per-request metrics).
@@ -71,8 +79,9 @@ class RequestRecord:
     that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
     of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one an engine
     step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
-    if the reply did not say. ``parameters`` names the sampling parameters in the request that not every vLLM serves
-    under speculation (``observe/payload.py`` has the list); traces do not tell them.
+    if the reply did not say. ``asked_usage`` is None if the client's own request was sent. ``parameters`` names the
+    sampling parameters in the request that not every vLLM serves under speculation (``observe/payload.py`` has the
+    list); traces do not tell them.
     """
 
     id: Name
@@ -91,6 +100,7 @@ class RequestRecord:
     stream_events: Count = 0
     acceptance: RequestAcceptance | None = None
     parameters: Parameters = ()
+    asked_usage: AskedUsage | None = None
     event_offsets: tuple[float, ...] = ()  # seconds from ``start``; filled only while recording
 
 

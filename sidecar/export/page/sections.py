@@ -122,8 +122,8 @@ def _growth(times: float | None) -> str:
 
 
 def _notes(target: Status) -> str:
-    notes = "".join(f"<li>{_marked(note)}</li>" for note in _to_know_more(target))
-    return f'<h2>To know more</h2><ul class="notes">{notes}</ul>' if notes else ""
+    notes = "".join(f"<li>{_marked(note)}</li>" for note in _hints(target))
+    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
 
 
 def _marked(note: str) -> str:
@@ -136,7 +136,7 @@ _NO_SOURCE = (
 )
 
 
-def _to_know_more(target: Status) -> Iterator[str]:
+def _hints(target: Status) -> Iterator[str]:
     requests = target["requests"]
     if requests is None:
         yield _NO_SOURCE

@@ -20,7 +20,7 @@ _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
     *("run", "check", "healthcheck", "baseline", "middleware"),
-    *("plan", "sweep", "compare", "report", "record", "replay", "demo"),
+    *("plan", "preflight", "sweep", "compare", "report", "record", "replay", "demo"),
 )
 
 

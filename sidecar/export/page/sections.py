@@ -45,9 +45,8 @@ def _no_rows(ended: int) -> str:
 def _legend(thresholds: Mapping[str, float]) -> str:
     low, high = thresholds["acceptance_net_negative"], thresholds["acceptance_break_even"]
     return (
-        f'<p class="facts">Acceptance below {ratio(low)} costs more than it gives, from {ratio(high)} on it is a gain: '
-        "the two marks. Upright bars: the requests by acceptance, 0% to 100%. "
-        "T default: requests that give no temperature.</p>"
+        f'<p class="facts">Marks: below {ratio(low)} speculation costs more than it gives, from {ratio(high)} it is a '
+        "gain. Columns: requests by acceptance, 0% to 100%. T default: requests without a temperature.</p>"
     )
 
 
@@ -75,7 +74,7 @@ def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
         f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
         f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
         f'<div class="spread">{distribution(work["distribution"], low)}</div>'
-        f'<div class="facts number">P10 {ratio(work["p10"])}<br>{work["requests"]} requests</div>'
+        f'<div class="facts number">P10 {ratio(work["p10"])}<br>{_requests(work["requests"])}</div>'
         f"{_gain(work['speed'])}{advice}</div>"
     )
 
@@ -103,6 +102,10 @@ def _speed(model: Status) -> str:
 def load_of(running: float | None) -> str | None:
     """The load's label for so many requests."""
     return load_label(running) if running else None
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:

@@ -198,6 +198,14 @@ def test_what_loses_in_the_part_that_is_seen_is_red_all_the_same():
     assert (said.tone, said.text) == ("bad", "In the 50% of the traffic that is seen, speculation does not pay.")
 
 
+def test_one_losing_temperature_among_some_that_cannot_be_judged_is_not_all_of_it():
+    one = model("m", "net_negative", 0.3, 900)
+    one["temperatures"]["1"] = bucket("insufficient_data", 0.9, 100)
+    assert answer(target(models=[one])).text == "Speculation loses at temperature 0: 90% of attributed drafts."
+    one["temperatures"]["1"] = bucket("insufficient_data", None, 0)
+    assert answer(target(models=[one])).text == "Speculation does not pay."
+
+
 def test_several_models_each_have_a_share_that_is_seen():
     models = [model("a", "net_positive", 0.9, coverage=1.0), model("b", "insufficient_data", None, coverage=0.1)]
     said = answer(target(wholes=[whole(9, 10, name="a"), whole(0, 0, name="b", is_covered=False)], models=models))

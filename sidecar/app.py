@@ -27,8 +27,8 @@ from sidecar.http.server import serving
 from sidecar.log import StateLog
 from sidecar.requests.source import drop_reasons, request_source
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Target
-from sidecar.settings.places import Address
 from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # not every sidecar needs them

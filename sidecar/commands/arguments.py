@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sidecar.settings.kinds import Duration
-from sidecar.settings.places import BaseUrl
+from sidecar.settings.addresses import parse_base_url
+from sidecar.settings.field_types import parse_duration
 
 _LONGEST: Final = 24 * 3600.0  # seconds
 _Value = TypeVar("_Value")
@@ -14,12 +14,12 @@ _Value = TypeVar("_Value")
 
 def duration(text: str) -> float:
     """Seconds from a value such as ``500ms``, ``10m`` or ``1h``; at least 100 ms and at most a day."""
-    return _checked(Duration(0.1, _LONGEST).read, text)
+    return _checked(lambda value: parse_duration(value, 0.1, _LONGEST), text)
 
 
 def base_url(text: str) -> str:
     """An http or https URL. A fault never repeats it, since it may hold a password."""
-    return _checked(BaseUrl().read, text)
+    return _checked(parse_base_url, text)
 
 
 def numbers(text: str) -> tuple[float, ...]:

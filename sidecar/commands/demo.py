@@ -15,8 +15,8 @@ from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import HOT, Phase, Traffic, TrafficOptions, cold_hot_cold
 from sidecar.errors import ListenError
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Proxy, Requests
-from sidecar.settings.places import Address
 
 HELP = "run the sidecar on a simulated vLLM with traffic, to look around"
 _CYCLE = 300.0  # seconds from cold to hot and back

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sidecar.http.guard import GuardedServer
-from sidecar.settings.places import Address
+from sidecar.settings.addresses import Address
 
 
 @asynccontextmanager

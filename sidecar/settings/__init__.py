@@ -1,4 +1,4 @@
-"""The settings: what they are (``fields``, ``groups``, ``model``), how they are read, and what is said of bad ones."""
+"""The settings: what they are (``groups``, ``model``), how they are loaded, and what is reported of bad ones."""
 
 from sidecar.settings.load import load_settings
 from sidecar.settings.model import Settings

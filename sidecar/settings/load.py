@@ -1,99 +1,96 @@
-"""From a file and an environment to settings, or to every fault there is in them."""
+"""From a file and an environment to settings, or to everything that is wrong with them."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_settings import InitSettingsSource
 
 from sidecar.errors import SettingsError
-from sidecar.settings.faults import (
-    Origins,
-    broken_rule,
-    broken_rules,
-    field_fault,
-    shown,
-    unknown_key,
-    unknown_variable,
-)
-from sidecar.settings.model import IMPOSSIBLE, Settings
-from sidecar.settings.sources import Document, merged, read_environment, read_yaml
-from sidecar.settings.tree import Path, groups
+from sidecar.settings.messages import Written, conflict_messages, messages, unknown_variable
+from sidecar.settings.model import Settings
+from sidecar.settings.sources import EnvironmentSource, own_variables, read_yaml
+from sidecar.settings.tree import leaves
 
 
 def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Settings:
     """The settings: ``environ`` before the file ``config`` before the defaults.
 
-    Reads nothing but these two and the files that they name, and never the process's own environment.
+    Reads only these two and the files that they name, never the process's own environment. An empty variable counts
+    as not set.
 
     Raises:
-        SettingsError: something in them can't be used; it has every fault, not just the first.
+        SettingsError: with a line for everything that is wrong, not only the first.
     """
-    environment = read_environment(environ)
-    document = Document() if config is None else read_yaml(config)
-    values = merged(document.values, environment.values)
-    faults = [unknown_variable(name) for name in environment.unknown]
-    if document.fault:
-        faults.append(f"{config}: {document.fault}")
-
-    origins = Origins(values, environment.given, None if config is None else str(config))
-    origins, baseline_faults = _with_baseline_file(origins)
-    faults += baseline_faults
-    settings, value_faults = _validated(origins, whole=document.fault is None)
-    faults += value_faults
-    if faults or settings is None:
-        raise SettingsError(faults)
+    variables = own_variables(environ)
+    known = {leaf.variable for leaf in leaves()}
+    problems = [unknown_variable(name) for name in sorted(variables.keys() - known)]
+    given = {name: text for name, text in variables.items() if name in known and text.strip()}
+    file: dict[Any, Any] = {}
+    readable = True
+    try:
+        file = {} if config is None else read_yaml(config)
+    except ValueError as error:
+        problems.append(f"{config}: {error}")
+        readable = False
+    written = Written(_merged(file, EnvironmentSource(given)()), frozenset(given), str(config) if config else None)
+    try:
+        written = _with_baseline_file(written)
+    except ValueError as error:
+        problems.append(str(error))
+    try:
+        settings = _settings(written.values)
+    except ValidationError as error:
+        problems += messages(error, written)
+        problems += _conflicts(error, written) if readable else ()
+    if problems:
+        raise SettingsError(problems)
     return settings
 
 
-def _with_baseline_file(origins: Origins) -> tuple[Origins, list[str]]:
-    """The same with the baseline out of ``baseline_file``, where there is such a setting, and what is wrong with it."""
-    path = origins.values.get("baseline_file")
-    if not isinstance(path, str) or not path.strip() or "\0" in path:
-        return origins, []
-    named = f"{origins.name(('baseline_file',))}={shown(path)}"
-    if "baseline" in origins.values:
-        return origins, [f"{named}, {origins.name(('baseline',))}: each excludes the other; keep one of them"]
-    document = read_yaml(pathlib.Path(path))
-    if document.fault:
-        return origins, [f"{named}: {document.fault}"]
-    if document.values.keys() != {"baseline"}:
-        return origins, [f"{named}: has other keys than baseline; name a file that has this one alone at its top"]
-    values = origins.values | {"baseline": document.values["baseline"]}
-    return Origins(values, origins.variables, origins.config, baseline_file=path), []
+def _settings(values: dict[Any, Any]) -> Settings:
+    return Settings(_build_sources=((InitSettingsSource(Settings, values),), {}))
 
 
-def _validated(origins: Origins, *, whole: bool) -> tuple[Settings | None, list[str]]:
-    """The settings, or their faults. With ``whole`` false some values could not be read, so no rule is judged."""
-    known = {key: value for key, value in origins.values.items() if key in Settings.model_fields}
-    faults = [unknown_key((key,), origins) for key in origins.values if key not in known]
-    settings, error = _attempt(known)
-    if error is None:
-        return settings, faults
-    details = [detail for detail in error.errors() if detail["type"] != IMPOSSIBLE]
-    faults += [field_fault(detail, origins) for detail in details]
-    wrong = {_setting(detail["loc"]) for detail in details}
-    if wrong:  # pydantic judges rules only where every value is sound: judge those among the sound ones now
-        _, error = _attempt(_without(known, wrong))
-    rules = broken_rules(error) if error is not None and whole else ()
-    faults += [broken_rule(rule, origins) for rule in rules if wrong.isdisjoint(rule.paths)]
-    return None, faults
+def _merged(file: dict[Any, Any], environment: dict[str, Any]) -> dict[Any, Any]:
+    """Both, the environment first. A group that is no mapping in the file stays, to be reported."""
+    merged = dict(file)
+    for name, value in environment.items():
+        below = {} if file.get(name) is None else file[name]
+        if not isinstance(value, dict):
+            merged[name] = value
+        elif isinstance(below, dict):
+            merged[name] = below | value
+    return merged
 
 
-def _attempt(values: dict[Any, Any]) -> tuple[Settings | None, ValidationError | None]:
+def _with_baseline_file(written: Written) -> Written:
+    """The same with the baseline from ``baseline_file``, if there is one.
+
+    Raises:
+        ValueError: it cannot be used; the message is the line to report.
+    """
+    path = written.values.get("baseline_file")
+    if not isinstance(path, str):
+        return written
+    name = written.assignment(("baseline_file",))
+    if written.values.get("baseline") is not None:
+        raise ValueError(f"{name}, {written.name(('baseline',))}: mutually exclusive; keep one of them")
     try:
-        return Settings(**values), None
-    except ValidationError as error:
-        return None, error
+        values = read_yaml(pathlib.Path(path))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if values.keys() != {"baseline"}:
+        raise ValueError(f"{name}: expected a YAML file with only the key baseline at its top")
+    return replace(written, values=written.values | values, baseline_file=path)
 
 
-def _setting(path: Path) -> Path:
-    """The part of a path that names a setting, or a whole group."""
-    return path[:2] if path[0] in groups() else path[:1]
-
-
-def _without(values: dict[Any, Any], wrong: set[Path]) -> dict[Any, Any]:
-    kept = {key: value for key, value in values.items() if (key,) not in wrong}
-    for name in groups().keys() & kept.keys():
-        kept[name] = {key: value for key, value in kept[name].items() if (name, key) not in wrong}
-    return kept
+def _conflicts(error: ValidationError, written: Written) -> Iterator[str]:
+    """Conflicts between the settings; pydantic looks for them only if every value is valid by itself."""
+    invalid = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
+    try:
+        _settings({name: value for name, value in written.values.items() if name not in invalid})
+    except ValidationError as found:
+        yield from conflict_messages(found, written, invalid)

@@ -1,147 +1,210 @@
-"""The settings as the program gets them: every value in its range, and no two of them at odds."""
+"""All settings: the groups, what is in none, and the rules between settings."""
 
-from collections.abc import Callable, Iterator
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import NamedTuple, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from sidecar.settings.fields import Fields
-from sidecar.settings.groups import Target
-from sidecar.settings.places import Address
+from sidecar.settings import groups
+from sidecar.settings.addresses import Address, BaseUrl, ListenAddress
+from sidecar.settings.field_types import (
+    CertificateFile,
+    Duration,
+    Edges,
+    File,
+    JsonText,
+    ModelName,
+    Notation,
+    Quantiles,
+    render_json,
+)
 
-IMPOSSIBLE = "impossible"  # pydantic's error type for broken rules; its context holds them as ``broken``
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared
+CONFLICT = "conflict"  # pydantic's error type for conflicting settings; its context has them as ``conflicts``
 
 
-class Broken(NamedTuple):
-    """A rule between settings that is broken: which settings, and "what is wrong; what to write"."""
+class Settings(BaseSettings, groups.Group):
+    """All settings. Times are seconds, sizes bytes, shares 0 to 1."""
 
-    paths: tuple[tuple[str, ...], ...]
-    fault: str
+    model_config = SettingsConfigDict(
+        env_prefix="SPECDEC_",
+        env_nested_delimiter="__",
+        enable_decoding=False,  # JsonText decodes, so that bad JSON is reported with all other errors
+        case_sensitive=True,
+    )
 
+    vllm_url: BaseUrl = Field("http://127.0.0.1:8000", repr=False)  # may hold credentials
+    """vLLM's address; excludes `targets`"""
+    targets: Annotated[
+        tuple[groups.Target, ...],
+        JsonText,
+        Notation("list of at most 16 {name, vllm_url} (JSON in the environment)", render_json),
+    ] = Field((), max_length=16)
+    """several vLLMs to scrape, each with a unique name; excludes `vllm_url`"""
+    listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
+    """where `/metrics` and the status page are served"""
+    requests: groups.Requests = groups.Requests()
 
-class Settings(Fields):
-    """All settings, sound by themselves and together; ``load_settings`` makes one from a file and the environment."""
+    scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
+    """time between two polls of vLLM"""
+    scrape_timeout: Duration = Field(5.0, ge=0.1, le=300)
+    """time allowed for one poll"""
+    scrape_cpu_share: float = Field(0.01, ge=0.0001, le=1)
+    """share of one core of vLLM's API process that polling may take; the interval stretches to keep it"""
+    scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
+    """the interval never stretches beyond this"""
+    scrape_backoff_max: Duration = Field(10.0, ge=0.1, le=300)
+    """longest wait between attempts while vLLM cannot be scraped"""
+    scrape_filtered: bool = True
+    """ask vLLM only for the metric families that are needed, if it supports that"""
+    vllm_ca_file: CertificateFile | None = None
+    """CA certificates to verify vLLM's with, instead of the system's"""
+    vllm_tls_verify: bool = True
+    """verify vLLM's certificate"""
+    limits: groups.Limits = groups.Limits()
+
+    latency_window: Duration = Field(300.0, ge=10, le=3600)
+    """sliding window of latency quantiles"""
+    kv_peak_window: Duration = Field(60.0, ge=1, le=3600)
+    """sliding window of the KV cache's peak"""
+    history: Duration = Field(900.0, ge=10, le=7200)
+    """how long past counter values are kept; at least `latency_window`"""
+
+    reexport: bool = False
+    """pass vLLM's own series on unchanged; with several targets, with a label `target`"""
+    default_temperature: float | None = Field(None, ge=0, le=100)
+    """temperature of requests that give none; not set: they get the bucket `default`"""
+    temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
+    """upper edges, inclusive, of the temperature buckets; hotter requests get one more bucket"""
+    thresholds: groups.Thresholds = groups.Thresholds()
+
+    baseline: Annotated[
+        dict[ModelName, dict[Literal["ttft", "itl", "tpot", "e2e", "queue"], Quantiles]],
+        JsonText,
+        Notation("mapping of at most 64 models to phase to quantile to seconds (JSON in the environment)", render_json),
+    ] = Field({}, max_length=64)
+    """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
+    `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
+    baseline_file: File | None = None
+    """YAML file with such a `baseline`, as `specdec-sidecar baseline` writes it"""
+
+    log: groups.Log = groups.Log()
+    proxy: groups.Proxy = groups.Proxy()
+    middleware: groups.Middleware = groups.Middleware()
+    traces: groups.Traces = groups.Traces()
+    alerting: groups.Alerting = groups.Alerting()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic-settings'
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Settings built in code have exactly what is passed in; only ``load_settings`` reads the environment."""
+        return (init_settings,)
 
     @property
-    def vllms(self) -> tuple[Target, ...]:
+    def vllms(self) -> tuple[groups.Target, ...]:
         """What to scrape: ``targets``, or the one at ``vllm_url`` under the name ``vllm``."""
-        return self.targets or (Target(name="vllm", vllm_url=self.vllm_url),)
+        return self.targets or (groups.Target(name="vllm", vllm_url=self.vllm_url),)
 
     @property
     def baselines(self) -> dict[str, dict[str, dict[float, float]]]:
         """The baseline in seconds, by model, phase and quantile."""
         return {
-            model: {phase: quantiles.given() for phase, quantiles in baseline.phases().items()}
-            for model, baseline in self.baseline.items()
+            model: {
+                phase: {int(name[1:]) / 100: seconds for name, seconds in quantiles.items()}
+                for phase, quantiles in phases.items()
+            }
+            for model, phases in self.baseline.items()
         }
 
     @property
     def listeners(self) -> dict[str, Address]:
-        """The addresses listened at, by the dotted key that sets each."""
+        """The addresses listened on, by the dotted key that sets each."""
         source = {"proxy": self.proxy.listen, "traces": self.traces.listen}.get(self.requests.source)
         return {"listen": self.listen} | ({f"{self.requests.source}.listen": source} if source else {})
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        broken = [found for rule in _RULES for found in rule(self)]
-        if broken:
-            raise PydanticCustomError(
-                IMPOSSIBLE, "{text}", {"text": "\n".join(one.fault for one in broken), "broken": broken}
-            )
+    def _without_conflicts(self) -> Self:
+        conflicts = [*_conflicts(self), *_address_conflicts(self)]
+        if conflicts:
+            text = "\n".join(conflict.problem for conflict in conflicts)
+            raise PydanticCustomError(CONFLICT, "{text}", {"text": text, "conflicts": conflicts})
         return self
 
 
-def _broken(fault: str, *keys: str) -> Broken:
-    return Broken(tuple(tuple(key.split(".")) for key in keys), fault)
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Settings that contradict each other: their dotted keys, and what to do."""
+
+    keys: tuple[str, ...]
+    problem: str
 
 
-def _targets(settings: Settings) -> Iterator[Broken]:
+def _conflicts(settings: Settings) -> Iterator[Conflict]:
     names = [target.name for target in settings.targets]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        yield _broken(f"two targets have the name {twice}; give each one of its own", "targets")
-    if names and "vllm_url" in settings.model_fields_set:
-        yield _broken("each excludes the other; keep one of them", "vllm_url", "targets")
-    if len(names) > 1 and settings.requests.source != "none":
-        yield _broken(
-            "requests can be observed for one vLLM alone; run a sidecar for each, or set requests.source to none",
-            "requests.source",
-            "targets",
-        )
-
-
-def _tls(settings: Settings) -> Iterator[Broken]:
-    if settings.vllm_ca_file is not None and not settings.vllm_tls_verify:
-        yield _broken(
-            "there is nothing to check the certificates for; keep one of them", "vllm_ca_file", "vllm_tls_verify"
-        )
-
-
-def _times(settings: Settings) -> Iterator[Broken]:
-    if settings.scrape_interval > settings.scrape_max_interval:
-        yield _broken(
-            "the interval is longer than its maximum; raise the second", "scrape_interval", "scrape_max_interval"
-        )
-    if settings.scrape_interval > settings.latency_window:
-        yield _broken("no two polls fall into the window; widen the second", "scrape_interval", "latency_window")
-    if settings.history < settings.latency_window:
-        yield _broken("the history is shorter than the window; raise the first", "history", "latency_window")
-
-
-def _thresholds(settings: Settings) -> Iterator[Broken]:
+    several = len(names) > 1 and settings.requests.source != "none"
+    unchecked = settings.vllm_ca_file is not None and not settings.vllm_tls_verify
     marks = settings.thresholds
-    if marks.acceptance_net_negative > marks.acceptance_break_even:
-        yield _broken(
-            "the first must not lie above the second; lower it",
-            "thresholds.acceptance_net_negative",
-            "thresholds.acceptance_break_even",
-        )
-    if marks.acceptance_fewer_tokens >= marks.acceptance_more_tokens:
-        yield _broken(
-            "the first must lie below the second; lower it",
-            "thresholds.acceptance_fewer_tokens",
-            "thresholds.acceptance_more_tokens",
-        )
+    for conflicting, keys, problem in (
+        (len(set(names)) < len(names), "targets", "two targets have the same name; make names unique"),
+        (names and "vllm_url" in settings.model_fields_set, "vllm_url targets", "mutually exclusive; keep one of them"),
+        (several, "requests.source targets", "requests are observed for one vLLM only; run one sidecar per vLLM"),
+        (unchecked, "vllm_ca_file vllm_tls_verify", "no certificate is verified; keep one of them"),
+        (
+            settings.scrape_interval > settings.scrape_max_interval,
+            "scrape_interval scrape_max_interval",
+            "the interval is longer than its maximum; raise the second",
+        ),
+        (
+            settings.scrape_interval > settings.latency_window,
+            "scrape_interval latency_window",
+            "no two polls fall into the window; widen the second",
+        ),
+        (
+            settings.history < settings.latency_window,
+            "history latency_window",
+            "the history is shorter than the window; raise the first",
+        ),
+        (
+            marks.acceptance_net_negative > marks.acceptance_break_even,
+            "thresholds.acceptance_net_negative thresholds.acceptance_break_even",
+            "the first must not be above the second; lower it",
+        ),
+        (
+            marks.acceptance_fewer_tokens >= marks.acceptance_more_tokens,
+            "thresholds.acceptance_fewer_tokens thresholds.acceptance_more_tokens",
+            "the first must be below the second; lower it",
+        ),
+    ):
+        if conflicting:
+            yield Conflict(tuple(keys.split()), problem)
 
 
-def _addresses(settings: Settings) -> Iterator[Broken]:
+def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
     listeners = settings.listeners
     if len(listeners) == 2:
         first, second = listeners.values()
-        if first.port == second.port != 0 and _overlap(first.host, second.host):
-            yield _broken("both listen at one port; give one of them another", *listeners)
+        overlap = first.host == second.host or {first.host, second.host} & _EVERY_ADDRESS
+        if first.port == second.port != 0 and overlap:
+            yield Conflict(tuple(listeners), "both listen on the same port; change one of them")
     for key, address in listeners.items():
         if any(_reaches(target.vllm_url, address) for target in settings.vllms):
-            yield _broken(
-                "vLLM's address is the sidecar's own; give one of them another port",
-                "targets" if settings.targets else "vllm_url",
-                key,
-            )
-
-
-def _overlap(host: str, other: str) -> bool:
-    return host == other or _ip(host).is_unspecified or _ip(other).is_unspecified
+            vllm = "targets" if settings.targets else "vllm_url"
+            yield Conflict((vllm, key), "vLLM's address is the sidecar's own; change one of the ports")
 
 
 def _reaches(url: str, address: Address) -> bool:
     """Whether a connection to ``url`` would end up at ``address``, as far as the two texts tell."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    listening = _ip(address.host)
-    local = _ip(host).is_loopback and (listening.is_unspecified or listening.is_loopback)
-    return port == address.port and (local or host == address.host)
-
-
-def _ip(host: str) -> IPv4Address | IPv6Address:
-    """The address that ``host`` is; one that is neither loopback nor unspecified where it is a name."""
-    try:
-        return ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        return IPv4Address("255.255.255.255")
-
-
-_RULES: tuple[Callable[[Settings], Iterator[Broken]], ...] = (_targets, _tls, _times, _thresholds, _addresses)
+    loopback = parts.hostname in _LOOPBACK and address.local.host in _LOOPBACK
+    return port == address.port and (loopback or parts.hostname == address.host)

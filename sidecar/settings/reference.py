@@ -1,8 +1,9 @@
-"""The settings reference, written from the settings themselves: ``make docs`` puts it into ``docs/settings.md``."""
+"""The settings reference, generated from the models: ``make docs`` writes it to ``docs/settings.md``."""
 
 import sys
 from collections.abc import Iterable
 
+from sidecar.settings.field_types import expected
 from sidecar.settings.tree import Leaf, groups, leaves
 
 _HEAD = """\
@@ -10,21 +11,21 @@ _HEAD = """\
 
 <!-- Written by `make docs` from sidecar/settings/; edit the descriptions there. -->
 
-A setting comes from the environment, else from the YAML file that `--config FILE` names, else it has its default.
-In YAML a setting of a group stands below the group's name; `limits.series` is
+Environment variables override the YAML file that `--config FILE` names. In YAML, a setting of a group is nested below
+the group's name; `limits.series` is
 
     limits:
       series: 5000
 
-In the environment a setting is `SPECDEC_` and its name in capitals, with two underscores between a group and what
-is in it: `SPECDEC_LIMITS__SERIES=5000`. Lists and mappings are JSON there. The variables that Kubernetes makes of a
-Service named `specdec…` are left alone. An empty variable counts as not set, as does a key with nothing behind it.
-Paths are relative to the working directory.
+In the environment, a setting is `SPECDEC_` and its name in capitals, with two underscores between group and name:
+`SPECDEC_LIMITS__SERIES=5000`. Lists and mappings are JSON there. Variables that Kubernetes sets for a Service named
+`specdec…` are ignored. An empty variable counts as not set, as does a key without a value. Paths are relative to the
+working directory.
 
 Durations are a number of seconds, or a number and `ms`, `s`, `m` or `h`: `500ms`, `1s`, `5m`. Shares and acceptance
 rates run from 0 to 1.
 
-Several vLLMs, and the latencies that today's are compared with:
+Several vLLMs, and a baseline to compare latencies with:
 
     targets:
       - {name: a, vllm_url: http://10.0.0.1:8000}
@@ -33,8 +34,8 @@ Several vLLMs, and the latencies that today's are compared with:
       my-model:
         ttft: {p50: 120ms, p99: 0.4}
 
-What can't be used ends the start with exit code 2 and one line for each fault. An unknown key is such a fault.
-Settings for a request source that is not selected are checked as well, and have no effect.
+Invalid or unknown settings stop the start with exit code 2 and one line for each. Settings of a request source that is
+not selected are validated too, and have no effect.
 """
 
 _COLUMNS = ("Setting", "Environment", "Value", "Default", "Meaning")
@@ -61,7 +62,13 @@ def _row(cells: Iterable[str]) -> str:
 
 def _cells(leaf: Leaf) -> tuple[str, ...]:
     default = "not set" if leaf.default is None else f"`{leaf.default}`"
-    return f"`{leaf.key}`", f"`{leaf.variable}`", leaf.kind.describe(), default, leaf.field.description or ""
+    return (
+        f"`{leaf.key}`",
+        f"`{leaf.variable}`",
+        expected(leaf.field),
+        default,
+        " ".join((leaf.field.description or "").split()),
+    )
 
 
 if __name__ == "__main__":

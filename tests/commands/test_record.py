@@ -145,7 +145,7 @@ def test_without_a_source_there_is_nothing_to_record(tmp_path, capsys):
 
 def test_a_bad_duration_is_refused(tmp_path, capsys):
     assert command("record", "--out", str(tmp_path), "--duration", "soon", REQUESTS__SOURCE="proxy") == 2
-    assert capsys.readouterr().err.startswith("--duration=soon: not a duration; ")
+    assert capsys.readouterr().err.startswith("--duration=soon: expected duration, ")
 
 
 @asynccontextmanager

@@ -13,8 +13,6 @@ from sidecar.export.explained import DROPS, LIMITATION_CURES
 from sidecar.export.reference import metrics_reference
 from sidecar.requests.middleware import asgi as middleware
 from sidecar.requests.source import drop_reasons
-from sidecar.requests.traces import options as traces_options
-from sidecar.requests.traces.refusal import ExportRefused
 from sidecar.settings import load_settings
 from sidecar.settings.tree import leaves
 
@@ -33,7 +31,6 @@ def test_the_lists_of_reasons_are_whole():
     """Reasons that are not in them could be counted all the same."""
     text = "".join(Path(module.__file__).read_text() for module in (attribution, attributors))
     assert set(re.findall(r'dropped\["(\w+)"\]', text)) == attributors.DROP_REASONS
-    assert {one.reason for one in ExportRefused.__subclasses__()} <= set(traces_options.DROP_REASONS)
 
 
 def test_every_limitation_has_its_cure():

@@ -1,23 +1,28 @@
-"""What an operator may set of the traces receiver."""
+"""Limits and times of the traces receiver."""
 
 from dataclasses import dataclass
+from typing import Final
+
+from sidecar.requests.traces.refusal import ExportRefused, Inconsistent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesOptions:
-    """Limits and times of the receiver; times are seconds."""
+    """What an operator may set is in ``settings``; times are seconds."""
 
     body_bytes: int = 4 * 1024 * 1024  # of one export, compressed and decompressed, else 413
     body_seconds: float = 10.0  # for one export's body to arrive whole, else 408
-    max_inflight: int = 16  # exports in work at once; a further one gets 503
+    max_inflight: int = 16  # exports being read at once; a further one gets 503
     max_spans: int = 10_000  # in one export, else 413; an OpenTelemetry Collector's batches have 8,192 by default
     max_connections: int = 64  # open at once
     header_seconds: float = 10.0  # for one request's head
     idle_seconds: float = 75.0  # a connection may stay open between exports
-    retry_after_seconds: int = 1  # what a refused sender is told to wait
+    retry_after_seconds: int = 1  # what a refused sender is asked to wait
     recent_spans: int = 32_768  # remembered to drop what is sent again: about 5 MiB
     ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
 
 
-DROP_REASONS = ("inconsistent", "malformed", "unsupported", "too_large", "timeout", "overload")
-"""Every reason that a ``TracesReceiver`` gives its sink."""
+DROP_REASONS: Final = frozenset(
+    {Inconsistent.reason, ExportRefused.reason, *(refusal.reason for refusal in ExportRefused.__subclasses__())}
+)
+"""Every reason that an ``OtlpReceiver`` gives its sink."""

@@ -1,4 +1,4 @@
-"""Why an export, or one span of it, is not taken. Messages are fixed text and hold nothing of what was sent."""
+"""Why an export, or one span of it, is refused. Messages are fixed text and hold nothing of what was sent."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from sidecar.errors import SpecDecError
 
 
 class ExportRefused(SpecDecError):
-    """A whole export that is not taken.
+    """A whole export that is refused.
 
     ``reason`` is the key it is counted under, ``status`` the HTTP status and ``code`` gRPC's code for it.
     """
@@ -21,7 +21,7 @@ class Malformed(ExportRefused):
 
 
 class Unsupported(ExportRefused):
-    """A media type or a content encoding that is not spoken here."""
+    """A media type or a content encoding other than those of OTLP/HTTP."""
 
     reason = "unsupported"
     status = 415
@@ -34,9 +34,12 @@ class TooLarge(ExportRefused):
     status = 413
     code = 8  # RESOURCE_EXHAUSTED
 
+    def __init__(self, message: str = "too many spans in one export: lower the sender's batch size") -> None:
+        super().__init__(message)
+
 
 class BodyTimeout(ExportRefused):
-    """The body did not arrive in its time, or broke off."""
+    """The body did not arrive in time, or broke off."""
 
     reason = "timeout"
     status = 408
@@ -44,9 +47,9 @@ class BodyTimeout(ExportRefused):
 
 
 class Overloaded(ExportRefused):
-    """Too many exports are in work, or the sink is full; the sender is told to come again.
+    """Too many exports are being read at once; the sender is asked to retry.
 
-    The status is 503 for both: exporters retry it, while OpenTelemetry's for Python retried no 429 before 1.45.
+    The status is 503: exporters retry it, while OpenTelemetry's for Python retried no 429 before 1.45.
     """
 
     reason = "overload"

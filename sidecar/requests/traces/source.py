@@ -1,4 +1,4 @@
-"""The ``traces`` source: the receiver of vLLM's spans."""
+"""The ``traces`` source: the receiver of vLLM's own OpenTelemetry spans."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from sidecar.errors import listening
 from sidecar.requests.record import RequestSink
 from sidecar.requests.source import Log, Stats
-from sidecar.requests.traces import TracesOptions, TracesReceiver
-from sidecar.requests.traces.options import DROP_REASONS as REASONS
+from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
+from sidecar.requests.traces.otlp_receiver import OtlpReceiver
 from sidecar.settings import Settings
 
-DROP_REASONS = frozenset(REASONS)
+__all__ = ["DROP_REASONS", "source"]
 
 
 @asynccontextmanager
@@ -23,7 +23,7 @@ async def source(
 ) -> AsyncIterator[Stats]:
     """Listens for OTLP/HTTP."""
     options = TracesOptions(body_bytes=settings.traces.body_bytes, max_inflight=settings.traces.max_inflight)
-    receiver = TracesReceiver(sink, options)
+    receiver = OtlpReceiver(sink, options)
     with listening("SPECDEC_TRACES__LISTEN", settings.traces.listen):
         host, port = await receiver.start(settings.traces.listen.host, settings.traces.listen.port)
     log.info("the traces receiver listens", listen=f"{host}:{port}")

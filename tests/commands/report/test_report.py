@@ -131,7 +131,7 @@ def test_a_bad_url_is_refused(capsys):
     assert ended.value.code == 2
     err = capsys.readouterr().err
     assert "secret" not in err
-    assert "not an http or https URL" in err
+    assert "expected http or https URL" in err
 
 
 @pytest.mark.parametrize("body", ["[]", "{}", "<html>", '{"targets": 1}', '{"version": "1", "targets": [{}]}'])

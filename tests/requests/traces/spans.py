@@ -11,7 +11,8 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from sidecar.requests.traces import TracesOptions, TracesReceiver
+from sidecar.requests.traces.options import TracesOptions
+from sidecar.requests.traces.otlp_receiver import OtlpReceiver
 
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "traces").glob("*.pb"))
 RECORDED_JSON = Path(__file__).parents[2] / "data" / "traces" / "llm_request-01.json"
@@ -106,9 +107,9 @@ class Running:
 
 
 @asynccontextmanager
-async def receiving(*, is_full=lambda: False, clock=lambda: START + 10, **options):
+async def receiving(*, clock=lambda: START + 10, **options):
     sink = Sink()
-    receiver = TracesReceiver(sink, TracesOptions(**options), is_full=is_full, clock=clock)
+    receiver = OtlpReceiver(sink, TracesOptions(**options), clock=clock)
     address = await receiver.start("127.0.0.1", 0)
     # No compression of its own and no decoding: bodies go out as the test made them.
     async with aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(20)) as session:

@@ -8,27 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sidecar.settings import Settings, load_settings
+from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Proxy, Target
-from sidecar.settings.kinds import Duration, Number
-from sidecar.settings.places import Address
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("500ms", 0.5), ("1s", 1), ("5m", 300), ("1h", 3600), ("1.5m", 90), (" 2 s ", 2), ("7", 7), (0.25, 0.25), (3, 3)],
-)
-def test_durations_are_seconds(text, seconds):
-    assert Duration(0, 3600).read(text) == seconds
-
-
-def test_milliseconds_are_the_nearest_float():
-    assert all(Duration(0, 1).read(f"{n}ms") == n / 1000 for n in range(1000))
-
-
-@given(st.floats(0, 1e6))
-def test_a_shown_duration_and_a_shown_number_read_back_as_the_same(value):
-    assert Duration(0, 1e6).read(Duration(0, 1e6).show(value)) == value
-    assert Number(0, 1e6).read(Number(0, 1e6).show(value)) == value
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()))

@@ -7,19 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.requests.record import Outcome, RequestRecord
-from sidecar.requests.traces import protobuf
-from sidecar.requests.traces.recent import RecentSpans
+from sidecar.requests.traces.otlp import protobuf_spans
 from sidecar.requests.traces.records import to_record
 from sidecar.requests.traces.refusal import Inconsistent
-from sidecar.requests.traces.span import WANTED, Span
-from tests.requests.traces.traces_tools import RECORDED, START, USUAL, attributes, body, made
+from tests.requests.traces.spans import RECORDED, START, USUAL, attributes, made
 
 
 def record(*, latest_end=START + 60, **changes):
     values = changes.pop("values", None)
-    made_span = made(values=attributes() if values is None else values, **changes)
-    [span] = (s for s in protobuf.spans(body(made_span), 10) if isinstance(s, Span))
-    return to_record(span, latest_end)
+    return to_record(made(values=attributes() if values is None else values, **changes), latest_end)
 
 
 def test_a_usual_span_becomes_a_record():
@@ -41,7 +37,7 @@ def test_a_usual_span_becomes_a_record():
 
 
 def test_every_recorded_span_is_a_request_with_its_temperature():
-    spans = [s for path in RECORDED for s in protobuf.spans(path.read_bytes(), 100) if isinstance(s, Span)]
+    spans = [span for path in RECORDED for span in protobuf_spans(path.read_bytes(), 100)]
     records = [to_record(span, math.inf) for span in spans]
     temperatures = [r.temperature for r in records]
     assert {t: temperatures.count(t) for t in set(temperatures)} == {0.0: 19, 0.7: 9, 1.0: 15}
@@ -144,20 +140,42 @@ def test_what_cant_be_true_is_refused(changes):
         record(**changes)
 
 
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+@pytest.mark.parametrize("name", ["GET /health", "", "llm_request "])
+def test_spans_of_other_kinds_are_no_requests(name):
+    assert record(name=name) is None
+
+
+@pytest.mark.parametrize("kind", ["bool_value", "array_value", "kvlist_value", "bytes_value", None])
+def test_values_of_any_type_are_read_or_left(kind):
+    span = made(values=attributes(temperature=None))
+    value = span.attributes.add(key="gen_ai.request.temperature").value
+    if kind in ("array_value", "kvlist_value"):
+        getattr(value, kind).SetInParent()
+    elif kind:
+        setattr(value, kind, {"bool_value": True, "bytes_value": b"1"}[kind])
+    assert math.isnan(to_record(span, math.inf).temperature)
+
+
+def test_nothing_else_of_a_span_is_in_its_record():
+    values = USUAL | {"gen_ai.prompt": "a secret", "gen_ai.request.id": "also one"}
+    text = repr(record(values=values))
+    assert "secret" not in text
+    assert "also one" not in text
+
+
+VALUES = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=5)
 
 
 @given(
-    st.builds(
-        Span,
-        trace_id=st.just(b"1" * 16) | st.binary(max_size=17),
-        span_id=st.just(b"1" * 8) | st.binary(max_size=9),
-        start_ns=st.integers(0, 2**64 - 1),
-        end_ns=st.integers(0, 2**64 - 1),
-        attributes=st.dictionaries(st.sampled_from(sorted(WANTED)), VALUES),
-    )
+    st.just(b"1" * 16) | st.binary(max_size=17),
+    st.just(b"1" * 8) | st.binary(max_size=9),
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
+    st.dictionaries(st.sampled_from(sorted([*USUAL, "gen_ai.request.model", "gen_ai.usage.input_tokens"])), VALUES),
 )
-def test_whatever_a_span_holds_its_record_is_sound_or_refused(span):
+def test_whatever_a_span_holds_its_record_is_sound_or_refused(trace_id, span_id, times, values):
+    span = made(values=values)
+    span.trace_id, span.span_id = trace_id, span_id
+    span.start_time_unix_nano, span.end_time_unix_nano = times
     try:
         made_of_it = to_record(span, 2e10)
     except Inconsistent:
@@ -169,11 +187,3 @@ def test_whatever_a_span_holds_its_record_is_sound_or_refused(span):
     assert math.isnan(made_of_it.temperature) or 0 <= made_of_it.temperature < math.inf
     assert made_of_it.completion_tokens is None or made_of_it.completion_tokens >= 0
     assert made_of_it.choices >= 1
-
-
-def test_the_memory_of_spans_is_bounded_and_forgets_the_oldest():
-    recent = RecentSpans(3)
-    assert [recent.is_new(span) for span in "abcd"] == [True] * 4
-    assert len(recent) == 3
-    assert [recent.is_new(span) for span in "bcd"] == [False] * 3
-    assert recent.is_new("a")

@@ -1,0 +1,88 @@
+"""Addresses to listen on, and URLs."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, PlainSerializer, PlainValidator
+
+from sidecar.settings.field_types import Notation
+
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen: a host name or IP address without brackets, and a port; port 0 lets the kernel choose one."""
+
+    host: str
+    port: int
+
+    @property
+    def local(self) -> "Address":
+        """Where a client on this machine reaches it: the loopback address if it stands for all addresses."""
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
+        return Address(loopback.get(self.host, self.host), self.port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _parse_address(value: object) -> Address:
+    if isinstance(value, Address):
+        return value
+    host, _, port = value.strip().rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not _PORT.fullmatch(port) or int(port) > 65535 or not _is_host(host):
+        raise ValueError
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _is_host(host: str) -> bool:
+    if not (host.startswith("[") and host.endswith("]")):
+        return bool(_HOST.fullmatch(host))
+    try:
+        IPv6Address(host[1:-1])
+    except AddressValueError:
+        return False
+    return True
+
+
+def parse_base_url(text: str) -> str:
+    """An http or https URL without its trailing slash; a path and user information may be in it.
+
+    Raises:
+        ValueError: anything else; the message says what is expected.
+    """
+    text = text.strip()
+    url = _split(text)
+    if url is None:
+        raise ValueError("expected http or https URL, such as http://127.0.0.1:8000")
+    if "?" in text or "#" in text:
+        raise ValueError("expected URL without query and fragment")
+    path = url.path.rstrip("/")
+    if path.endswith("/metrics"):
+        raise ValueError("expected URL without /metrics, which is added to it")
+    return f"{url.scheme}://{url.netloc}{path}"
+
+
+def _split(text: str) -> SplitResult | None:
+    if not text.isprintable() or " " in text or "\\" in text:  # urlsplit would quietly drop some of these
+        return None
+    try:
+        url = urlsplit(text)
+        usable = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return None
+    return url if usable else None
+
+
+ListenAddress = Annotated[
+    Address,
+    PlainValidator(_parse_address),
+    PlainSerializer(str),
+    Notation("host:port or [IPv6]:port; port 0 picks a free one"),
+]
+BaseUrl = Annotated[str, AfterValidator(parse_base_url), Notation("http or https URL, a path allowed")]

@@ -1,5 +1,6 @@
 """From the settings to each part's options: the only place that knows both."""
 
+import contextlib
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 
 if TYPE_CHECKING:
     from sidecar.alerting.push import PushOptions
@@ -61,6 +63,8 @@ def export(settings: Settings) -> ExportOptions:
         baselines=settings.baselines,
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
+        runbooks=settings.alerting.runbooks or "",
+        dashboards=settings.alerting.dashboards or "",
     )
 
 
@@ -101,11 +105,13 @@ def push(settings: Settings) -> "PushOptions":
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         instance=alerting.instance or socket.gethostname(),
-        runbooks=alerting.runbooks,
+        runbooks=alerting.runbooks or f"http://{_reachable(settings.listen)}/runbooks",
+        dashboards=alerting.dashboards,
         rules=load_rules(),
         limits=Limits(
             latency_gap_growth=thresholds.latency_gap_growth,
             kv_cache_usage=thresholds.kv_cache_usage,
+            min_requests=thresholds.min_requests,
             baselines=settings.baselines,
         ),
         interval=alerting.interval,
@@ -114,6 +120,15 @@ def push(settings: Settings) -> "PushOptions":
         pace=alerting.pace,
         per_target=bool(settings.targets),
     )
+
+
+def _reachable(listen: Address) -> Address:
+    """Where others reach an address that is listened at: the host's own if it stands for all addresses."""
+    if listen.local == listen:
+        return listen
+    with contextlib.suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
+        return Address(socket.gethostbyname(socket.gethostname()), listen.port)
+    return Address(socket.gethostname(), listen.port)
 
 
 _TRACES_LATENESS = 15.0  # seconds: vLLM's exporter sends every 5 s, a Collector may hold spans as long again

@@ -44,12 +44,17 @@ GAUGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``."""
+    """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``.
+
+    ``runbooks`` and ``dashboards`` are the addresses that alerts link to, empty if not configured.
+    """
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
     baselines: Baselines = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False
+    runbooks: str = ""
+    dashboards: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,7 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
     """Every sample of the page but those of the process (``process_*``)."""
     general = Families()
     _add_own(general, counts)
+    general.add(metrics.LINKS, 1, options.runbooks, options.dashboards)
     for name, value in options.thresholds.items():
         general.add(metrics.THRESHOLD, value, name)
     for model, phases in options.baselines.items():

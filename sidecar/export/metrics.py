@@ -66,6 +66,12 @@ LABEL_OVERFLOW = _counter(
 HTTP_REFUSED = _counter(
     "http_refused", "Connections and requests to the sidecar's own pages that were refused or timed out.", "reason"
 )
+LINKS = _gauge(
+    "links_info",
+    "1; the labels are the addresses that alerts link to, empty if not configured.",
+    "runbooks",
+    "dashboards",
+)
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
 # vLLM's counters under one name for every version, carried on across its restarts.

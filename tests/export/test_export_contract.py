@@ -154,7 +154,13 @@ def test_targets_are_told_apart(state, export_options, samples_of):
     text = TextRenderer().render(families).decode()
     found = samples_of(text)
     assert ("specdec_up", frozenset({("target", "west")})) in found
-    general = {"specdec_build_info", "specdec_threshold", "specdec_internal_errors_total", "specdec_http_refused_total"}
+    general = {
+        "specdec_build_info",
+        "specdec_links_info",
+        "specdec_threshold",
+        "specdec_internal_errors_total",
+        "specdec_http_refused_total",
+    }
     assert all(("target", "west") in labels for name, labels in found if name not in general)
 
 

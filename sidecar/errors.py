@@ -1,4 +1,4 @@
-"""Every error this program raises on purpose, on one page.
+"""The errors that leave the package which raises them; those that stay inside one are defined there.
 
 Callers tell them apart by class, never by message. ``reason`` is the label value under which a failure is
 counted (``specdec_scrape_errors_total{reason=...}`` and its kin), so it is short, fixed and free of data.
@@ -14,26 +14,30 @@ class SpecDecError(Exception):
 
 
 class SettingsError(SpecDecError):
-    """The settings can't be used; ``faults`` has one line a fault: key, value, remedy."""
+    """The settings are invalid; ``messages`` has one line for each problem: key, value, what is expected."""
 
-    def __init__(self, faults: list[str]) -> None:
-        super().__init__("\n".join(faults))
-        self.faults = faults
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__("\n".join(messages))
+        self.messages = messages
+
+
+class RecordingError(SpecDecError):
+    """A recording is unusable; the message names the file, the line and the problem."""
 
 
 class ListenError(SpecDecError):
-    """An address or a socket to listen on can't be had; ``variable`` is the one to set, ``place`` what it says now."""
+    """Cannot bind ``address``, which may be a socket's path; ``variable`` is the setting's name in the environment."""
 
-    def __init__(self, variable: str, place: object, problem: str) -> None:
-        super().__init__(f"can't listen at {place}: {problem}; set {variable}")
+    def __init__(self, variable: str, address: object, problem: str) -> None:
+        super().__init__(f"cannot bind {address}: {problem}; set {variable}")
         self.variable = variable
-        self.place = str(place)
+        self.address = str(address)
         self.problem = problem
 
 
 @contextmanager
-def listening(variable: str, place: object) -> Iterator[None]:
-    """Turns what the system refuses while something begins to listen into one that names the setting.
+def listening(variable: str, address: object) -> Iterator[None]:
+    """Turns an OSError while binding ``address`` into an error that names the variable to set.
 
     Raises:
         ListenError: in place of an OSError.
@@ -41,11 +45,11 @@ def listening(variable: str, place: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ListenError(variable, place, error.strerror or str(error)) from error
+        raise ListenError(variable, address, error.strerror or str(error)) from error
 
 
 class ScrapeError(SpecDecError):
-    """One poll of vLLM's ``/metrics`` gave no usable page; ``remedy`` is what to look at, for a person."""
+    """One poll of vLLM's ``/metrics`` gave no usable page; ``remedy`` tells an operator what to check."""
 
     reason: ClassVar[str] = "scrape"
     remedy: ClassVar[str] = ""
@@ -55,32 +59,32 @@ class Unreachable(ScrapeError):
     """No connection: vLLM is not up, or the address is wrong."""
 
     reason = "unreachable"
-    remedy = "Is vLLM up, and is this its address? The sidecar keeps trying."
+    remedy = "Is vLLM running, and is this its address? The sidecar keeps trying."
 
 
 class TimedOut(ScrapeError):
-    """The page did not arrive whole within the time allowed."""
+    """The page did not arrive completely in time."""
 
     reason = "timeout"
-    remedy = "vLLM is very busy or stuck; scrape_timeout sets how long to wait."
+    remedy = "vLLM is overloaded or stuck; scrape_timeout sets how long to wait."
 
 
 class BadStatus(ScrapeError):
-    """The answer was not 200."""
+    """The status was not 200."""
 
     reason = "status"
-    remedy = "Is this vLLM's own address, and not a gateway's that hides /metrics?"
+    remedy = "Is this vLLM's own address, rather than that of a gateway that hides /metrics?"
 
 
 class Interrupted(ScrapeError):
-    """The answer broke off or broke HTTP's framing."""
+    """The response was cut off, or its HTTP framing is invalid."""
 
     reason = "interrupted"
-    remedy = "Something between here and vLLM cuts the answer off."
+    remedy = "Something between the sidecar and vLLM cuts responses off."
 
 
 class PageError(ScrapeError):
-    """The page arrived and can't be used."""
+    """The page arrived and is unusable."""
 
     reason = "page"
 
@@ -89,35 +93,35 @@ class PageTooLarge(PageError):
     """More bytes, a longer line, more labels or more series than the limits allow."""
 
     reason = "too_large"
-    remedy = "limits.page_bytes and limits.series set what is read at most."
+    remedy = "limits.page_bytes and limits.series set the maximum."
 
 
 class NotAnExposition(PageError):
     """The body is not Prometheus text: HTML, JSON, compressed or binary data."""
 
     reason = "not_an_exposition"
-    remedy = "This is no metrics page; is it vLLM's own address?"
+    remedy = "This is not a metrics page; is it vLLM's own address?"
 
 
 class TruncatedPage(PageError):
-    """The page does not end at the end of a line, so its last value can't be trusted."""
+    """The page does not end with a newline, so its last value may be truncated."""
 
     reason = "truncated"
-    remedy = "Something between here and vLLM cuts the page off."
+    remedy = "Something between the sidecar and vLLM cuts the page off."
 
 
 class NoVllmMetrics(PageError):
-    """A sound exposition, but of something else than vLLM."""
+    """A valid exposition without any metric of vLLM's."""
 
     reason = "no_vllm_metrics"
     remedy = "This is another program's page; is it vLLM's own address?"
 
 
 class AnotherServer(ScrapeError):
-    """The page is an older process's than the last one: several servers answer at one address."""
+    """The page is from an older process than the last one: several servers share the address."""
 
     reason = "another_server"
-    remedy = "Give each vLLM server a sidecar, or a target, of its own."
+    remedy = "Give each vLLM server its own sidecar or target."
 
 
 class Refusal(SpecDecError):

@@ -1,7 +1,7 @@
-"""Logging: JSON lines for machines, a readable form for terminals, and one line per change of a lasting fault.
+"""Logging: JSON lines for machines, a readable format for terminals, and one line per change of a lasting fault.
 
-Everything goes through one handler, the standard library's loggers (aiohttp, asyncio) included. Credentials in
-URLs are taken out on the way.
+Everything goes through one handler, the standard library's loggers (aiohttp, asyncio) included, which removes
+credentials from URLs.
 """
 
 import logging
@@ -18,24 +18,24 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://", re.ASCII)
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
-_MOST_REASONS = 16  # they are few and fixed words; were they not, the log would still end
-_SILENT = ("aiohttp.access",)  # a line per scrape and request tells nothing that the metrics don't
+_MAX_REASONS = 16  # of one fault; they should be few and fixed, and this bounds the log if they are not
+_SILENT = ("aiohttp.access",)  # a line per scrape and request adds nothing to the metrics
 
 
 def redacted(url: str) -> str:
-    """A URL, sound or not, with ``***`` for user information, query and fragment; in doubt, too much is taken out."""
+    """A URL, valid or not, with ``***`` for user information, query and fragment; if in doubt, removes too much."""
     scheme = _SCHEME.match(url)
     start = scheme.group() if scheme else ""
-    place = _QUERY.sub("", url[len(start) :])
-    query = url[len(start) + len(place) :]
+    location = _QUERY.sub("", url[len(start) :])
+    query = url[len(start) + len(location) :]
     if "@" in query:  # a query with an @ in it, or a password with a question mark
         return f"{start}***"
-    _, at, host = place.rpartition("@")
+    _, at, host = location.rpartition("@")
     return f"{start}{'***@' if at else ''}{host}{query[:1]}{'***' if query else ''}"
 
 
 def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
-    """Send every log line of the process to ``stream``; a later call replaces an earlier one.
+    """Sends every log line of the process to ``stream``; a later call replaces an earlier one.
 
     ``level`` is debug, info, warning or error; ``fmt`` is json, console or auto: JSON unless ``stream`` is a terminal.
     A JSON line has ``ts`` (UTC, ISO 8601), ``level``, ``event``, ``logger`` and the event's own fields.
@@ -53,7 +53,7 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=ending))
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    set_log_level(level)
     for name in _SILENT:
         logging.getLogger(name).disabled = True
     structlog.configure(
@@ -68,12 +68,17 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
     )
 
 
+def set_log_level(level: str) -> None:
+    """The least severe level that is logged from now on."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def _json() -> list[Processor]:
     return [structlog.processors.format_exc_info, redact, _ordered, structlog.processors.JSONRenderer()]
 
 
 def _console(stream: TextIO) -> list[Processor]:
-    # Tracebacks are made text first, to be redacted, and plainly: structlog's rich ones show local variables.
+    # Tracebacks become text first, to be redacted, and plain: structlog's rich ones show local variables.
     plain = structlog.dev.plain_traceback
     renderer = structlog.dev.ConsoleRenderer(
         colors=stream.isatty(), timestamp_key="ts", exception_formatter=plain, pad_event_to=0
@@ -82,9 +87,9 @@ def _console(stream: TextIO) -> list[Processor]:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Take user information out of fields named ``url`` or ``…_url``, and out of whatever looks like a URL elsewhere.
+    """Removes user information from fields named ``url`` or ``…_url``, and from anything like a URL elsewhere.
 
-    What JSON has no word for becomes text here, so that it passes through as well.
+    Values that JSON cannot express become text here, so that they are redacted as well.
     """
     return _fields(event)
 
@@ -111,13 +116,16 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
 
 
 class Log(Protocol):
-    """What of a structlog logger is needed here."""
-
-    def warning(self, event: str, **fields: Any) -> Any:
-        """Log that something is wrong."""
+    """The part of a structlog logger that is used here."""
 
     def info(self, event: str, **fields: Any) -> Any:
-        """Log that something is as it is."""
+        """Logs a normal event."""
+
+    def warning(self, event: str, **fields: Any) -> Any:
+        """Logs a problem."""
+
+    def error(self, event: str, **fields: Any) -> Any:
+        """Logs a defect of the sidecar itself."""
 
 
 @dataclass(slots=True)
@@ -128,35 +136,36 @@ class _Fault:
 
 
 class StateLog:
-    """One line when a fault begins, one when it has a reason not seen since, one when it is over; none in between.
+    """Logs when a fault begins, when it has a reason not seen since, and when it is over; nothing in between.
 
-    ``key`` says what is at fault, such as one target. At most ``most_keys`` faults are followed at one time; one line
-    says that there are more, which are then not logged. The clock is in seconds and never runs backwards.
+    ``key`` names what is at fault, such as one target. At most ``max_keys`` faults are tracked at once; further ones
+    are not logged, and one line says so. The clock is in seconds and never runs backwards.
     """
 
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic, most_keys: int = 256) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic, max_keys: int = 256) -> None:
         self._log = log
         self._clock = clock
-        self._most_keys = most_keys
+        self._max_keys = max_keys
         self._faults: dict[str, _Fault] = {}
         self._overflowing = False
 
     def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
-        """It has happened once more; logged where ``reason`` is new in this fault."""
+        """Counts one occurrence; logs it if ``reason`` is new in this fault, with ``exc_info`` as an error."""
         known = self._faults.get(key)
         if known is None:
-            if len(self._faults) >= self._most_keys:
+            if len(self._faults) >= self._max_keys:
                 self._overflow()
                 return
             known = self._faults[key] = _Fault(self._clock())
         known.times += 1
-        if reason in known.reasons or len(known.reasons) >= _MOST_REASONS:
+        if reason in known.reasons or len(known.reasons) >= _MAX_REASONS:
             return
         known.reasons.add(reason)
-        self._log.warning(event, **({"reason": reason} if reason else {}), **fields)
+        log = self._log.error if "exc_info" in fields else self._log.warning
+        log(event, **({"reason": reason} if reason else {}), **fields)
 
     def clear(self, key: str, event: str, **fields: Any) -> None:
-        """All is well; logged where it was not, with ``times`` it happened and ``seconds`` since it began."""
+        """Ends a fault; logs it, if there was one, with ``times`` it occurred and ``seconds`` since it began."""
         known = self._faults.pop(key, None)
         if known is None:
             return
@@ -166,4 +175,4 @@ class StateLog:
     def _overflow(self) -> None:
         if not self._overflowing:
             self._overflowing = True
-            self._log.warning("more faults at one time than are followed", most=self._most_keys)
+            self._log.warning("too many faults at once; not logging more", max_keys=self._max_keys)

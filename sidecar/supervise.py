@@ -1,33 +1,26 @@
-"""Background tasks that can't die in silence."""
+"""Background tasks that cannot die silently."""
 
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 
-_MOST_FAULTS = 16  # of one task
-
-
-class FaultLog(Protocol):
-    """What of a structlog logger is needed here."""
-
-    def exception(self, event: str, **fields: Any) -> Any:
-        """Log an error with its traceback."""
+from sidecar.log import StateLog
 
 
 class Supervisor:
-    """Owns background tasks: runs one again when it fails, counts that, and ends all when its block is left.
+    """Owns background tasks: restarts one that fails, counts that, and cancels all when its block is left.
 
-    Each fault of a task is logged once with its traceback, the first 16 of them.
+    Each failure of a task is logged once with its traceback, for as long as the task lives.
     """
 
-    def __init__(self, log: FaultLog, pause: float = 1.0) -> None:
-        """``pause`` is the seconds between a failure and the next start."""
+    def __init__(self, log: StateLog, pause: float = 1.0) -> None:
+        """``pause`` is the seconds between a failure and the restart."""
         self._log = log
         self._pause = pause
         self._tasks: list[asyncio.Task[None]] = []
-        self.failures: dict[str, int] = {}  # by task; an error on purpose is never among them
+        self.failures: dict[str, int] = {}  # by task; an error raised on purpose is never among them
 
     async def __aenter__(self) -> Self:
         return self
@@ -42,23 +35,19 @@ class Supervisor:
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Runs ``run`` in the background until it returns, however often it fails."""
         self.failures.setdefault(name, 0)
-        self._tasks.append(asyncio.create_task(self._keep(name, run), name=name))
+        self._tasks.append(asyncio.create_task(self._keep_running(name, run), name=name))
 
-    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        logged: set[str] = set()
+    async def _keep_running(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 return await run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other parts go on
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other tasks go on
                 self.failures[name] += 1
-                fault = _fault(error)
-                if fault not in logged and len(logged) < _MOST_FAULTS:
-                    logged.add(fault)
-                    self._log.exception("a part of the sidecar failed and is started again", part=name)
+                self._log.fault(name, "task failed; restarting", reason=_reason(error), task=name, exc_info=error)
                 await asyncio.sleep(self._pause)
 
 
-def _fault(error: Exception) -> str:
-    """What failed and where, without the message, which may be another each time."""
+def _reason(error: Exception) -> str:
+    """What failed and where, without the message, which may differ each time."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {last.filename}:{last.lineno}"

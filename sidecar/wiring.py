@@ -1,66 +1,77 @@
-"""From the settings to each part's options: the only place that knows both."""
+"""From the settings to the options of each part: outside the commands, the only place that knows both.
+
+What a sidecar may run without is imported only if the settings ask for it, to save its memory.
+"""
 
 import contextlib
 import socket
 import ssl
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from sidecar.analysis.attribution.attributors import DROP_REASONS
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.engine_state import Lookback
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.request_state import RequestState
+from sidecar.analysis.speed_state import SpeedOptions
+from sidecar.analysis.target_state import TargetState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
+from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 
 if TYPE_CHECKING:
+    from sidecar.alerting.conditions import Limits
     from sidecar.alerting.push import PushOptions
 
 
 def fetch(settings: Settings) -> FetchOptions:
     """How vLLM's page is fetched."""
-    return FetchOptions(settings.scrape_timeout, settings.limits.page_bytes, tls(settings))
+    return FetchOptions(timeout=settings.scrape_timeout, page_bytes=settings.limits.page_bytes, tls=tls(settings))
 
 
 def page_limits(settings: Settings) -> PageLimits:
-    """What a page may weigh."""
+    """How large vLLM's page may be."""
     limits = settings.limits
-    return PageLimits(limits.page_bytes, limits.line_bytes, limits.labels, limits.series)
+    return PageLimits(
+        page_bytes=limits.page_bytes, line_bytes=limits.line_bytes, labels=limits.labels, series=limits.series
+    )
 
 
 def pacing(settings: Settings) -> PacingOptions:
     """How often to poll."""
     return PacingOptions(
-        settings.scrape_interval,
-        settings.scrape_max_interval,
-        settings.scrape_backoff_max,
-        settings.scrape_cpu_share,
+        interval=settings.scrape_interval,
+        max_interval=settings.scrape_max_interval,
+        backoff_max=settings.scrape_backoff_max,
+        cpu_share=settings.scrape_cpu_share,
     )
 
 
 def filtered(settings: Settings) -> bool:
-    """Whether to ask vLLM for only what is used; re-exporting needs the whole page."""
+    """Whether to ask vLLM only for what is used; re-exporting needs the whole page."""
     return settings.scrape_filtered and not settings.reexport
 
 
-def reexported(settings: Settings) -> int:
-    """How many of vLLM's own series to pass on."""
+def passthrough_series(settings: Settings) -> int:
+    """How many of vLLM's own series to re-export."""
     return settings.limits.passthrough_series if settings.reexport else 0
 
 
-def lookback(settings: Settings) -> Lookback:
-    """How far back to look."""
-    return Lookback(settings.latency_window, settings.kv_peak_window, settings.history)
-
-
 def export(settings: Settings) -> ExportOptions:
-    """What the settings put on the page."""
+    """What the settings add to ``/metrics``."""
     return ExportOptions(
         thresholds={name: float(value) for name, value in settings.thresholds.model_dump().items()},
         baselines=settings.baselines,
+        plain_steps_at={
+            model: steps.measured.timestamp() for model, steps in settings.plain_steps.items() if steps.measured
+        },
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
         runbooks=settings.alerting.runbooks or "",
@@ -73,20 +84,69 @@ def buckets(settings: Settings) -> TemperatureBuckets:
     return TemperatureBuckets(settings.temperature_buckets, settings.default_temperature)
 
 
-def attribution(settings: Settings) -> AttributionOptions:
-    """How requests are attributed. Traces arrive in batches, some seconds after their requests' ends."""
-    lateness = _TRACES_LATENESS if settings.requests.source == "traces" else 0.0
-    return AttributionOptions(lateness=lateness, history=settings.history)
+def request_state(settings: Settings, source: RequestSource) -> RequestState:
+    """The empty state of the requests."""
+    # Traces arrive in batches: vLLM's exporter sends every 5 s, and a Collector may hold spans as long again.
+    lateness = 15.0 if settings.requests.source == "traces" else 0.0
+    return RequestState(
+        settings.requests.source,
+        buckets=buckets(settings),
+        options=AttributionOptions(lateness=lateness, history=settings.history),
+        window=settings.latency_window,
+        drop_reasons=source.drop_reasons | DROP_REASONS,
+        max_models=settings.limits.models,
+    )
+
+
+def target_state(name: str, settings: Settings, requests: RequestState) -> TargetState:
+    """The empty state of one vLLM; without a request source it has no requests."""
+    return TargetState(
+        name,
+        Lookback(latency=settings.latency_window, kv_peak=settings.kv_peak_window, history=settings.history),
+        interval=settings.scrape_interval,
+        max_engines=settings.limits.engines,
+        max_positions=settings.limits.positions,
+        thresholds=verdicts(settings),
+        speed=speed(settings),
+        requests=None if settings.requests.source == "none" else requests,
+    )
+
+
+def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
+    """The measured plain step times, by model."""
+    return {
+        model: PlainCurve(
+            running=steps.running,
+            seconds=steps.seconds,
+            errors=steps.errors,
+            prompt_share=steps.prompt_share,
+            prompt_seconds=steps.prompt_seconds,
+        )
+        for model, steps in settings.plain_steps.items()
+    }
+
+
+def speed(settings: Settings) -> SpeedOptions:
+    """How speedup is measured."""
+    return SpeedOptions(
+        baselines=plain_curves(settings),
+        temperatures=buckets(settings).labels,
+        window=settings.latency_window,
+        stretch=settings.latency_window / 60,  # how much these parts differ gives a speedup's error
+        history=settings.history,
+    )
 
 
 def verdicts(settings: Settings) -> VerdictThresholds:
-    """Where verdicts draw the line."""
+    """The thresholds of the verdicts."""
     thresholds = settings.thresholds
     return VerdictThresholds(
         net_negative=thresholds.acceptance_net_negative,
         break_even=thresholds.acceptance_break_even,
         fewer_tokens=thresholds.acceptance_fewer_tokens,
         more_tokens=thresholds.acceptance_more_tokens,
+        slower=thresholds.speedup_net_negative,
+        faster=thresholds.speedup_net_positive,
         min_requests=thresholds.min_requests,
         min_drafts_per_second=thresholds.min_drafts_per_second,
         min_share=thresholds.min_bucket_share,
@@ -95,25 +155,31 @@ def verdicts(settings: Settings) -> VerdictThresholds:
     )
 
 
-def push(settings: Settings) -> "PushOptions":
-    """What alerts are pushed by, and where to."""
-    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - off by default, and then not paid for in memory
-    from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - the same
-    from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - the same
+def push_limits(settings: Settings) -> "Limits":
+    """The thresholds of pushed alerts that no verdict has."""
+    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - see above
 
-    alerting, thresholds = settings.alerting, settings.thresholds
+    return Limits(
+        latency_gap_growth=settings.thresholds.latency_gap_growth,
+        kv_cache_usage=settings.thresholds.kv_cache_usage,
+        min_requests=settings.thresholds.min_requests,
+        baselines=settings.baselines,
+    )
+
+
+def push(settings: Settings) -> "PushOptions":
+    """Which alerts are pushed, and where to."""
+    from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - see above
+    from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - see above
+
+    alerting = settings.alerting
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         instance=alerting.instance or socket.gethostname(),
         runbooks=alerting.runbooks or f"http://{_reachable(settings.listen)}/runbooks",
         dashboards=alerting.dashboards,
         rules=load_rules(),
-        limits=Limits(
-            latency_gap_growth=thresholds.latency_gap_growth,
-            kv_cache_usage=thresholds.kv_cache_usage,
-            min_requests=thresholds.min_requests,
-            baselines=settings.baselines,
-        ),
+        limits=push_limits(settings),
         interval=alerting.interval,
         resend=alerting.resend,
         timeout=alerting.timeout,
@@ -131,13 +197,56 @@ def _reachable(listen: Address) -> Address:
     return Address(socket.gethostname(), listen.port)
 
 
-_TRACES_LATENESS = 15.0  # seconds: vLLM's exporter sends every 5 s, a Collector may hold spans as long again
+def request_source(settings: Settings) -> RequestSource:
+    """The source that ``requests.source`` names."""
+    match settings.requests.source:
+        case "middleware":
+            from sidecar.requests.middleware.source import MiddlewareSource  # noqa: PLC0415 - see above
+
+            return MiddlewareSource(socket=settings.middleware.socket)
+        case "proxy":
+            return _proxy_source(settings)
+        case "traces":
+            from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - see above
+            from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - see above
+
+            traces = settings.traces
+            options = TracesOptions(body_bytes=traces.body_bytes, max_inflight=traces.max_inflight)
+            return TracesSource(listen=traces.listen, options=options)
+        case _:
+            return NoSource()
+
+
+def _proxy_source(settings: Settings) -> RequestSource:
+    from sidecar.requests.proxy.options import ProxyOptions, Upstream  # noqa: PLC0415 - see above
+    from sidecar.requests.proxy.source import ProxySource  # noqa: PLC0415 - see above
+
+    url, proxy = urlsplit(settings.vllms[0].vllm_url), settings.proxy
+    secure = url.scheme == "https"
+    return ProxySource(
+        listen=proxy.listen,
+        upstream=Upstream(
+            url.hostname or "", url.port or (443 if secure else 80), _tls_context(settings) if secure else None
+        ),
+        options=ProxyOptions(
+            max_connections=proxy.max_connections,
+            max_header_bytes=proxy.max_header_bytes,
+            max_body_bytes=proxy.max_body_bytes,
+            send_idle_seconds=proxy.send_timeout,
+            header_seconds=proxy.header_timeout,
+            connect_seconds=proxy.connect_timeout,
+        ),
+        observe_bytes=proxy.observe_bytes,
+        drain_seconds=proxy.drain_timeout,
+    )
 
 
 def tls(settings: Settings) -> ssl.SSLContext | bool:
-    """True: the system's certificates; False: any certificate."""
-    if not settings.vllm_tls_verify:
-        return False
-    if settings.vllm_ca_file is None:
-        return True
-    return ssl.create_default_context(cafile=settings.vllm_ca_file)
+    """How aiohttp verifies vLLM's certificate. True: against the system's; False: not at all."""
+    return _tls_context(settings) if settings.vllm_ca_file is not None else settings.vllm_tls_verify
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    if settings.vllm_tls_verify:
+        return ssl.create_default_context(cafile=settings.vllm_ca_file)
+    return ssl._create_unverified_context()  # noqa: S323, SLF001 - asked for by vllm_tls_verify

@@ -199,7 +199,7 @@ def clock():
 
 @pytest.fixture
 def states(lines, clock):
-    return StateLog(structlog.get_logger("sidecar.test"), clock, most_keys=2)
+    return StateLog(structlog.get_logger("sidecar.test"), clock, max_keys=2)
 
 
 def told(lines):
@@ -238,6 +238,12 @@ def test_a_fault_without_a_reason_is_logged_once(states, lines):
     assert told(lines) == [{"level": "warning", "event": "failed"}]
 
 
+def test_a_fault_with_an_exception_is_an_error_with_its_traceback(states, lines):
+    states.fault("a", "failed", exc_info=ValueError("x"))
+    (line,) = lines()
+    assert (line["level"], line["exception"]) == ("error", "ValueError: x")
+
+
 def test_faults_of_two_keys_are_two(states, lines):
     states.fault("a", "failed", reason="x")
     states.fault("b", "failed", reason="x")
@@ -251,10 +257,14 @@ def test_what_was_never_wrong_is_not_reported_as_right(states, lines):
     assert lines() == []
 
 
-def test_past_the_most_keys_one_line_says_so(states, lines):
+def test_past_the_max_keys_one_line_says_so(states, lines):
     for key in "abcdcd":
         states.fault(key, f"{key} failed")
-    assert [line["event"] for line in lines()] == ["a failed", "b failed", "more faults at one time than are followed"]
+    assert [line["event"] for line in lines()] == [
+        "a failed",
+        "b failed",
+        "too many faults at once; not logging more",
+    ]
     states.clear("c", "c recovered")
     states.clear("a", "a recovered")
     states.fault("c", "c failed")
@@ -262,7 +272,7 @@ def test_past_the_most_keys_one_line_says_so(states, lines):
     assert [line["event"] for line in lines()[3:]] == [
         "a recovered",
         "c failed",
-        "more faults at one time than are followed",
+        "too many faults at once; not logging more",
     ]
 
 

@@ -12,7 +12,7 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.proxy.wire import JSON_REPLY, JSON_REQUEST_BYTES, MARK, NUMBER, TIME, post
+from benchmarks.proxy.wire import JSON_REPLY, MARK, NUMBER, TIME, completion
 
 PATIENCE = 60.0  # seconds on top of what the load should take
 
@@ -29,7 +29,7 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.write(post("/v1/completions", b"%d" % self.count))
+        self.transport.write(completion(self.count, stream=True))
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
@@ -47,7 +47,7 @@ class Stream(asyncio.Protocol):
         if data.endswith(b"0\r\n\r\n") and not self.done.done():
             self.done.set_result(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if not self.done.done():
             self.done.set_result(None)
 
@@ -58,7 +58,7 @@ class Requests(asyncio.Protocol):
     def __init__(self, count: int) -> None:
         self.left = count
         self.done = asyncio.get_running_loop().create_future()
-        self.request = post("/v1/completions", b"x" * JSON_REQUEST_BYTES)
+        self.request = completion(200, stream=False)
         self.held = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -76,7 +76,7 @@ class Requests(asyncio.Protocol):
         elif not self.done.done():
             self.done.set_result(None)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if not self.done.done():
             self.done.set_result(None)
 

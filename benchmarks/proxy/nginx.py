@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def start(folder: Path, upstream: int) -> tuple[subprocess.Popen[str], int]:
-    """The master process and the port; returns when the port is served."""
+    """The master process and the port, once it accepts connections."""
     folder.mkdir()
     port = free_port()
     path = folder / "nginx.conf"
@@ -52,12 +52,17 @@ def start(folder: Path, upstream: int) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen(
         ["nginx", "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(path)], text=True
     )
-    for _ in range(500):
+    wait_for(port)
+    return process, port
+
+
+def wait_for(port: int) -> None:
+    """Returns when the port accepts connections."""
+    for _ in range(3000):
         with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            return process, port
+            return
         time.sleep(0.01)
-    process.terminate()
-    raise SystemExit("nginx did not start")
+    raise SystemExit(f"nothing listens on port {port}")
 
 
 def worker(master: int) -> int:

@@ -1,5 +1,7 @@
 """The upstream, one process: ``python -m benchmarks.proxy.upstream stream|json``; prints its port.
 
+It also serves a page of metrics that grow, which the sidecar polls.
+
 Streams are paced by a plain loop, because an event loop's timers have steps of a millisecond and would send in bursts.
 """
 
@@ -13,11 +15,38 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.proxy.wire import CHUNK_SECONDS, EVENT, JSON_HEAD, JSON_REPLY, STREAM_HEAD
+from benchmarks.core.pages import later, real_page
+from benchmarks.proxy.wire import (
+    CHUNK_SECONDS,
+    EVENT,
+    JSON_HEAD,
+    JSON_REPLY,
+    PAGE_HEAD,
+    STREAM_HEAD,
+    STREAM_USAGE,
+    chunk,
+)
+
+
+class Pages:
+    """The metrics page, grown at every poll."""
+
+    def __init__(self) -> None:
+        page = real_page()
+        self.bodies = [later(page, poll) for poll in range(100)]
+        self.polls = 0
+
+    def answer(self) -> bytes:
+        body = self.bodies[min(self.polls, len(self.bodies) - 1)]
+        self.polls += 1
+        return PAGE_HEAD % len(body) + body
 
 
 class Json(asyncio.Protocol):
     """Answers each request once its body, of known size, is there."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -26,7 +55,11 @@ class Json(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.buffer += data
         head, end, body = self.buffer.partition(b"\r\n\r\n")
-        if end and len(body) >= int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
+        if head.startswith(b"GET "):
+            if end:
+                self.buffer = b""
+                self.transport.write(self.pages.answer())
+        elif end and len(body) >= int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
             self.buffer = b""
             self.transport.write(JSON_HEAD + JSON_REPLY)
 
@@ -40,6 +73,7 @@ class Streams:
         self.selector.register(listener, selectors.EVENT_READ)
         self.due: list[tuple[int, int, socket.socket, int, int]] = []
         self.started = 0
+        self.pages = Pages()
 
     def run(self) -> None:
         looked = 0
@@ -67,8 +101,12 @@ class Streams:
                 request = peer.recv(65536)
             except ConnectionError:
                 request = b""
-            if request:
-                count = int(request.rpartition(b"\r\n\r\n")[2])
+            if request.startswith(b"GET "):
+                peer.setblocking(True)
+                peer.sendall(self.pages.answer())
+                peer.setblocking(False)
+            elif request:
+                count = int(request.rpartition(b'"max_tokens":')[2].strip(b" }"))
                 peer.send(STREAM_HEAD)
                 self.started += 1
                 phase = (self.started * 0.618) % 1  # spreads any number of streams evenly
@@ -81,17 +119,17 @@ class Streams:
     def send(self, when: int, order: int, peer: socket.socket, number: int, count: int) -> None:
         try:
             if number == count:
-                peer.send(b"0\r\n\r\n")
+                peer.send(chunk(STREAM_USAGE % count) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
                 return
-            event = EVENT % (time.monotonic_ns(), number)
-            peer.send(b"%x\r\n%b\r\n" % (len(event), event))
+            peer.send(chunk(EVENT % (time.monotonic_ns(), number)))
         except OSError:
             return  # the client has gone or reads too slowly: it will miss chunks and say so
         heapq.heappush(self.due, (when + int(CHUNK_SECONDS * 1e9), order, peer, number + 1, count))
 
 
 async def json() -> None:
-    server = await asyncio.get_running_loop().create_server(Json, "127.0.0.1", 0)
+    pages = Pages()
+    server = await asyncio.get_running_loop().create_server(lambda: Json(pages), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

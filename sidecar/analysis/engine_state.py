@@ -1,4 +1,4 @@
-"""What is known of one engine: fed one snapshot a poll, asked for a report whenever someone looks."""
+"""What is known of one engine: takes one snapshot a poll, gives a report at any time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookback:
     """How far back each kind of number looks, in seconds."""
 
@@ -25,7 +25,7 @@ class Lookback:
 
 
 History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
-_STRETCHES = 30
+_SLICES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class EngineReport:
     """One engine at one moment.
 
     ``counters`` and ``accepted_per_position`` are totals that never fall. What follows ``window_acceptances``
-    holds only for the moment and is empty or None where the last poll failed.
+    holds only for the moment and is empty or None if the last poll failed.
     """
 
     key: EngineKey
@@ -46,7 +46,7 @@ class EngineReport:
     kv_cache_capacity_tokens: int | None
     latencies: Mapping[Phase, Latency]
     acceptance: Acceptance | None  # over the latency window
-    acceptance_history: History  # the same window in some thirty stretches
+    acceptance_history: History  # the same window in thirty slices
     kv_cache_history: History
 
 
@@ -86,9 +86,9 @@ class EngineState:
         return totals
 
     def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
-        """The state at ``now``; without what holds only for the moment where the last poll is not ``fresh``.
+        """The state at ``now``; without what holds only for the moment unless the last poll is ``fresh``.
 
-        The two histories, which only people look at, are there where ``history`` asks for them.
+        ``history`` asks for the two histories, which only the page and the status show.
         """
         latest = self._latest if fresh else None
         return EngineReport(
@@ -121,7 +121,7 @@ class EngineState:
         if span is None:
             return ()
         start = max(span.start, span.end - self._lookback.latency)
-        step = (span.end - start) / _STRETCHES
-        ends = [start + step * (index + 1) for index in range(_STRETCHES - 1)] + [span.end]
+        step = (span.end - start) / _SLICES
+        ends = [start + step * (index + 1) for index in range(_SLICES - 1)] + [span.end]
         windows = [window_acceptance(self.timeline, end - step, end) for end in ends]
         return tuple((end, window.rate if window else None) for end, window in zip(ends, windows, strict=True))

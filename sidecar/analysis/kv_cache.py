@@ -1,4 +1,4 @@
-"""KV-cache pressure: the peak between two looks, and how usage is distributed over time."""
+"""KV-cache pressure: the peak of the last minute, and the usage over time."""
 
 from collections import deque
 
@@ -15,12 +15,12 @@ class KvCacheUsage:
         self._window = peak_window
         self._history = history
         self._slots: deque[tuple[float, float]] = deque()
-        # Falling values only: what is older and lower than a newer one can't be the peak any more.
+        # Falling values only: an older value below a newer one can no longer be the peak.
         self._peaks: deque[tuple[float, float]] = deque()
         self.distribution = Histogram(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
-        """Adds one poll's usage. One that is not later than the last begins anew: the clock was set back."""
+        """Adds one poll's usage. One not later than the last restarts the history: the clock was set back."""
         if self._peaks and at <= self._peaks[-1][0]:
             self._peaks.clear()
             self._slots.clear()
@@ -38,11 +38,11 @@ class KvCacheUsage:
             self._slots.popleft()
 
     def history(self) -> tuple[tuple[float, float], ...]:
-        """The highest usage of each of some sixty stretches of time, with its beginning; oldest first."""
+        """The highest usage of each of about sixty slices of time, with its start; oldest first."""
         return tuple(self._slots)
 
     def peak(self, now: float) -> float | None:
-        """The highest usage of the window that ends at ``now``; None where no poll is in it."""
+        """The highest usage of the window that ends at ``now``; None if it has no poll."""
         self._drop(now - self._window)
         return self._peaks[0][1] if self._peaks else None
 

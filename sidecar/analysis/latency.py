@@ -13,7 +13,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 class Latency:
     """One phase's latency over a window: ``quantiles`` in seconds by quantile, over ``count`` observations.
 
-    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is a point on a line and no more.
+    Below ``resolution``, the upper edge of the first bucket in seconds, a quantile is mere interpolation.
     """
 
     quantiles: Mapping[float, float]
@@ -27,12 +27,12 @@ class Latency:
 
     @property
     def gap_ratio(self) -> float | None:
-        """P99 / P50; None where the median is 0, as TPOT's is where most replies have one token."""
+        """P99 / P50; None if the median is 0, as TPOT's is if most responses have one token."""
         return self.quantiles[0.99] / self.quantiles[0.5] if self.quantiles[0.5] > 0 else None
 
 
 def latency(histogram: HistogramReading | None) -> Latency | None:
-    """The latency in a window's growth of a histogram; None where nothing was observed."""
+    """The latency in a window's growth of a histogram; None without observations."""
     if histogram is None:
         return None
     found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
@@ -41,7 +41,7 @@ def latency(histogram: HistogramReading | None) -> Latency | None:
 
 
 def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
-    """The gap P99 - P50 as a multiple of the baseline's; None where the baseline has no gap to compare with."""
+    """The gap P99 - P50 as a multiple of the baseline's; None if the baseline has no gap to compare with."""
     if 0.5 not in baseline or 0.99 not in baseline or baseline[0.99] <= baseline[0.5]:
         return None
     return now.gap_seconds / (baseline[0.99] - baseline[0.5])

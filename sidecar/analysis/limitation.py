@@ -1,13 +1,14 @@
-"""What can't be known of an engine from its own page, and what would change that."""
+"""What an engine's own page does not export, and what would change that."""
 
 from enum import StrEnum
+from typing import Final
 
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot
 
 
 class Limitation(StrEnum):
-    """The label value of ``specdec_engine_limitation``; ``EXPLANATIONS`` tells a person."""
+    """The label value of ``specdec_engine_limitation``; ``EXPLANATIONS`` are for people."""
 
     V0_COUNTERS = "v0_counters"
     NO_SPECULATION = "no_speculation"
@@ -19,32 +20,36 @@ class Limitation(StrEnum):
     SEVERAL_PROCESSES = "several_processes"
 
 
-EXPLANATIONS = {
+EXPLANATIONS: Final = {
     Limitation.V0_COUNTERS: (
-        "vLLM's V0 engine adds its totals again every 5 s, so its speculation counters are not exported and no "
-        "acceptance over time is computed; its own lifetime average is shown as it is. Use the V1 engine: vLLM 0.11 or "
-        "later, or VLLM_USE_V1=1."
+        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s. They are not exported, and "
+        "there is no acceptance over time, only vLLM's own lifetime average. Use the V1 engine: vLLM 0.11 or later, or "
+        "VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
-        "No spec_decode counters: vLLM runs without --speculative-config, or with --disable-log-stats."
+        "There are no spec_decode counters: vLLM runs without --speculative-config, or with --disable-log-stats."
     ),
-    Limitation.DIFFUSION: "A diffusion model drafts nothing: there is no acceptance to watch.",
+    Limitation.DIFFUSION: "A diffusion model drafts nothing: it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
-        "No time per output token of requests before vLLM 0.11; the ITL histogram is per engine step, which better "
-        "acceptance can raise."
+        "vLLM before 0.11 does not export requests' time per output token. Its inter-token latency has one observation "
+        "per engine step and may rise as acceptance gets better."
     ),
-    Limitation.NO_POSITIONS: "No accepted tokens by draft position.",
-    Limitation.NO_KV_CACHE_CAPACITY: "vLLM does not tell how many tokens the KV cache holds.",
-    Limitation.NO_KV_CACHE_USAGE: "vLLM does not tell how full the KV cache is.",
+    Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Use a newer one.",
+    Limitation.NO_KV_CACHE_CAPACITY: (
+        "This vLLM does not export the KV cache's capacity. Use a newer one: all tested versions from 0.10 on do."
+    ),
+    Limitation.NO_KV_CACHE_USAGE: (
+        "This vLLM does not export the KV cache's usage. Use a newer one: all tested versions do."
+    ),
     Limitation.SEVERAL_PROCESSES: (
-        "Several API servers share the page: their step counts are a sum, and a restart shows only where a counter "
-        "falls."
+        "The page sums several API servers: it has no step count, and a restart shows only if a counter falls. If one "
+        "API server is enough, set --api-server-count 1."
     ),
 }
 
 
 def limitations(engine: EngineSnapshot, *, several_processes: bool) -> frozenset[Limitation]:
-    """What holds for one engine, as far as its last page tells."""
+    """The limitations of one engine, by its last page."""
     found = {
         Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
         Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,

@@ -1,4 +1,4 @@
-"""Engines past the bound on label values: carried on one by one, shown as one."""
+"""Engines past the bound on label values: each continued on its own, shown as one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from sidecar.engine.merge import merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 
-_MOST = 256  # engines; a page has fewer, and one that names new ones all the time is cut off here
+_MOST = 256  # engines; protects against a page that names new ones all the time
 
 
 @dataclass(slots=True)
@@ -19,13 +19,13 @@ class _Carried:
 
 
 class Overflow:
-    """Their sum never falls, whichever of them leaves the page for a while or restarts."""
+    """Their sum never falls, even if one of them leaves the page for a while or restarts."""
 
     def __init__(self) -> None:
         self._carried: dict[EngineKey, _Carried] = {}
 
     def merged(self, engines: Sequence[EngineSnapshot], process_start: float | None) -> EngineSnapshot | None:
-        """All of them so far under the key ``other``; None while there are none. ``engines`` are on the page now."""
+        """All of them so far under the key ``other``; None if there are none. ``engines`` are on the page now."""
         for engine in engines:
             self._carry(engine, process_start)
         if not self._carried:
@@ -45,7 +45,7 @@ class Overflow:
 
 
 def is_another(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times are two processes'; None where one is not told."""
+    """Whether two start times are of two processes; None if one is unknown."""
     return None if before is None or now is None else before != now
 
 

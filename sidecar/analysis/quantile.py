@@ -1,16 +1,18 @@
-"""Quantiles of bucketed observations, as Prometheus computes them."""
+"""Quantiles: of bucketed observations, as Prometheus computes them, and of single values."""
 
+import math
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from sidecar.engine.snapshot import HistogramReading
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
-    """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None where there is none.
+    """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None if it has none.
 
-    There is none without observations, and for the quantile 0 where the first bucket is empty (NaN to Prometheus).
-    Straight-line interpolation within the bucket, whose lower edge is 0 for the first one; the highest finite
-    edge where the quantile falls beyond it. The formula is ``bucketQuantile`` of Prometheus
+    It has none without observations, and for the quantile 0 if the first bucket is empty (NaN in Prometheus).
+    Interpolates in a straight line within the bucket, whose lower edge is 0 for the first one; gives the highest
+    finite edge if the quantile lies beyond it. The formula is ``bucketQuantile`` of Prometheus
     (``promql/quantile.go``), so our numbers are those of ``histogram_quantile()`` over the same buckets.
     """
     edges, counts = histogram.edges, histogram.counts
@@ -25,3 +27,13 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
     start, below = (edges[bucket - 1], counts[bucket - 1]) if bucket else (0.0, 0.0)
     within = counts[bucket] - below
     return start + (edges[bucket] - start) * ((rank - below) / within) if within > 0 else None
+
+
+def quantile(ordered: Sequence[float], share: float) -> float | None:
+    """The value below which ``share`` (0 to 1) of the ordered values lie, interpolated; None without values."""
+    if not ordered:
+        return None
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

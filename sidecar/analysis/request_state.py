@@ -1,15 +1,17 @@
-"""What is known of one server's requests: a request sink, fed by a source, settled by each scrape."""
+"""What is known of one server's requests: a request sink; each poll settles what the source delivered."""
 
 import math
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sidecar.analysis.attribution.attributors import Attributors, Settled
+from sidecar.analysis.attribution.attributors import UNKNOWN_MODEL, Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.outcome import AttributionOutcome
-from sidecar.analysis.request_stats import RecentWork, RequestStats
+from sidecar.analysis.request_stats import RequestStats
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import RequestRecord, RequestStart
@@ -17,11 +19,11 @@ from sidecar.requests.record import RequestRecord, RequestStart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequests:
-    """One model's requests at one moment; ``coverage`` and ``residual`` are 0 to 1, None while unknown."""
+    """One model's requests at one moment; ``coverage`` and ``residual`` are 0 to 1, None if unknown."""
 
     model_name: str
     stats: RequestStats
-    recent: Mapping[str, RecentWork]  # by temperature, over the sliding window that ended at the last poll
+    recent: Mapping[str, SpeculationSummary]  # by temperature, over the sliding window that ended at the last poll
     coverage: float | None
     residual: float | None
     attribution_outcomes: Mapping[AttributionOutcome, int]  # over the sliding window
@@ -35,25 +37,33 @@ class RequestReport:
     events: int
     dropped: Mapping[str, int]
     models: tuple[ModelRequests, ...]
+    overflowed_models: int = 0  # models that became "other", at each poll that settled a request of theirs
 
 
 class RequestState:
-    """Keeps what a source tells; bounded in requests, models and label sets whatever the traffic."""
+    """Keeps what a source delivers; bounded in requests, models and label sets whatever the traffic."""
 
     def __init__(
         self,
         source: str,
+        *,
         buckets: TemperatureBuckets,
         options: AttributionOptions,
         window: float,
         drop_reasons: Iterable[str] = (),
+        max_models: int = 1,
     ) -> None:
-        """``window`` is the sliding window in seconds; ``drop_reasons`` are those to count from 0 on."""
+        """``window`` is the sliding window in seconds; ``drop_reasons`` are those to count from 0 on.
+
+        Past ``max_models``, which are those that have requests first, requests count as the model ``other``.
+        """
         self._source = source
         self._labels = buckets.labels
         self._window = window
         self._attributors = Attributors(buckets, options)
         self._history = options.history
+        self._max_models = max_models
+        self._overflowed_models = 0
         self._stats: dict[str, RequestStats] = {}
         self._models: tuple[ModelRequests, ...] = ()
         self._polled_at = -math.inf
@@ -74,30 +84,34 @@ class RequestState:
         """See ``RequestSink``."""
         self._dropped[reason] += count
 
-    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
-        """Settles what a scrape at ``at`` settles."""
+    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
+        """Settles requests by a successful poll at ``at``, and returns them."""
         if at < self._polled_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():
-                stats.forget_recent()
+                stats.clear_window()
         self._polled_at = at
         settled = self._attributors.poll(at, timelines, several_processes=several_processes)
-        shown = self._attributors.by_model
-        for model in self._stats.keys() - shown.keys():
-            self._stats[model].forget_recent()  # nothing is known of it any more
-        for model in shown:
-            self._stats_of(model)  # its series begin at 0, before its first request
-        self._seen |= dict.fromkeys(shown, at)
+        shown = self._attributors.by_model.keys()
         self._take(at, settled)
+        for model in self._stats.keys() - shown - {OTHER.model_name}:
+            self._stats[model].clear_window()  # it is not on the page any more
+        if len(shown) <= self._max_models:
+            for model in shown:
+                self._stats_of(self._label(model))  # its series begin at 0, before its first request
+        self._seen |= dict.fromkeys(shown, at)
         for model in [model for model, seen in self._seen.items() if seen < at - self._history]:
             del self._seen[model]
             self._stats.pop(model, None)
         self._read(at)
+        return settled
 
-    def unpolled(self, at: float) -> None:
-        """Settles what is settled though a scrape at ``at`` failed."""
-        self._take(at, self._attributors.unpolled(at))
+    def unpolled(self, at: float) -> list[Settled]:
+        """Settles requests that need no further poll, although the one at ``at`` failed, and returns them."""
+        settled = self._attributors.unpolled(at)
+        self._take(at, settled)
         self._read(at)
+        return settled
 
     @property
     def models(self) -> tuple[ModelRequests, ...]:
@@ -110,12 +124,31 @@ class RequestState:
         dropped.update(self._attributors.dropped)  # adds, and unlike + keeps what is 0
         for attributor in self._attributors.by_model.values():
             dropped.update(attributor.dropped)
-        return RequestReport(self._source, self._events, dropped, self._models)
+        return RequestReport(self._source, self._events, dropped, self._models, self._overflowed_models)
 
     def _take(self, at: float, settled: Iterable[Settled]) -> None:
+        others = set()
         for one in settled:
-            self._stats_of(one.model_name).add(one.request, at)
-            self._seen[one.model_name] = at
+            model = self._label(one.model_name)
+            if model != one.model_name:
+                others.add(one.model_name)
+            self._stats_of(model).add(one.request, at)
+            self._seen[model] = at
+        self._overflowed_models += len(others)
+
+    def _label(self, model: str) -> str:
+        """The model's own name, or ``other`` past the bound and for a model that is not on vLLM's page."""
+        named = [name for name in self._stats if name != OTHER.model_name]
+        if model in named:
+            return model
+        if model == UNKNOWN_MODEL:
+            return OTHER.model_name
+        if len(named) >= self._max_models:
+            left = [name for name in named if name not in self._attributors.by_model]
+            if not left:
+                return OTHER.model_name
+            del self._stats[left[0]]  # vLLM serves another model now
+        return model
 
     def _stats_of(self, model: str) -> RequestStats:
         stats = self._stats.get(model)

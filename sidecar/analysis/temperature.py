@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 GREEDY: Final = "0"
-DEFAULT: Final = "default"  # the request gave no temperature, and the configuration names none
-UNKNOWN: Final = "unknown"  # the source could not read it, or it is no temperature
+DEFAULT: Final = "default"  # the request has no temperature, and none is configured
+UNKNOWN: Final = "unknown"  # the source could not read it, or it is invalid
 
 _GREEDY_BELOW: Final = 1e-5  # vLLM treats anything colder as greedy (`_SAMPLING_EPS` in its sampling parameters)
 _EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -17,7 +17,7 @@ _EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 class TemperatureBuckets:
     """Upper edges, inclusive, and the labels they make: ``0``, ``0-0.3``, …, ``1+``, ``default``, ``unknown``.
 
-    ``default_temperature`` is that of requests that give none; None where it is not known.
+    ``default_temperature`` is that of requests that give none; None if it is unknown.
     """
 
     def __init__(self, edges: Sequence[float] = _EDGES, default_temperature: float | None = None) -> None:
@@ -33,7 +33,7 @@ class TemperatureBuckets:
         return (GREEDY, *self._labels, DEFAULT, UNKNOWN)
 
     def label(self, temperature: float | None) -> str:
-        """The bucket of a temperature; None: the request gave none."""
+        """The bucket of a temperature; None if the request has none."""
         return self._default if temperature is None else self._of(temperature)
 
     def _of(self, temperature: float) -> str:

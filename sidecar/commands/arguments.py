@@ -1,6 +1,7 @@
 """Types of command-line arguments; argparse names the argument, prints the fault and exits with 2."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -39,12 +40,30 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> float:
+    """A share from ``5%`` or ``0.05``: above 0, at most 1."""
+    found = _checked(lambda given: float(given.removesuffix("%")) / (100 if given.endswith("%") else 1), text)
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError("write a share such as 5%")
+    return found
+
+
 def file_to_write(text: str) -> Path:
     """A file in a directory that exists, so that nothing is measured for a file that cannot be written."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
     return path
+
+
+def written(argument: str, path: Path, write: Callable[[], object]) -> bool:
+    """Whether ``write`` wrote the file; if not, prints why, and the result is printed all the same."""
+    try:
+        write()
+    except OSError as error:
+        print(f"{argument}={path}: {error.strerror}; printed only", file=sys.stderr)
+        return False
+    return True
 
 
 def add_duration(parser: argparse.ArgumentParser) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sidecar import wiring
+from sidecar.analysis.speedup import WITHHELD
 from sidecar.commands.tables import aligned, count, ratio
-from sidecar.recording.recording import RecordingError
+from sidecar.errors import RecordingError, SettingsError
 from sidecar.recording.replay import BucketSummary, ReplayResult, replay
-from sidecar.settings import Settings
+from sidecar.settings import Settings, load_settings
 
 HELP = "attribute the requests of a recording and print acceptance by temperature"
 _HEADER = (
@@ -22,6 +23,7 @@ _HEADER = (
     "P10",
     "P50",
     "P90",
+    "speedup",
     "attribution",
 )
 
@@ -30,16 +32,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``replay`` takes."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="a recording, as `record` writes it")
     parser.add_argument("--infer", action="store_true", help="ignore vLLM's own per-request numbers")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="plain step times, as `baseline` writes them")
     parser.add_argument("--json", action="store_true", help="print JSON rather than a table")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0, or 1 if the recording cannot be read."""
+    """Returns 0, 1 if the recording cannot be read, 2 if the baseline cannot."""
     try:
-        result = replay(arguments.directory, infer=arguments.infer, buckets=wiring.buckets(settings))
+        measured = settings if arguments.baseline is None else _with_baseline(arguments.baseline)
+        result = replay(
+            arguments.directory,
+            infer=arguments.infer,
+            buckets=wiring.buckets(settings),
+            baselines=wiring.plain_curves(measured),
+        )
     except RecordingError as error:
         print(error, file=sys.stderr)
         return 1
+    except SettingsError as error:
+        print(f"--baseline: {error}", file=sys.stderr)
+        return 2
     if arguments.json:
         print(json.dumps(result.as_json(), indent=2, allow_nan=False))
     else:
@@ -47,16 +59,27 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _with_baseline(path: Path) -> Settings:
+    return load_settings(None, {"SPECDEC_BASELINE_FILE": str(path)})
+
+
 def _lines(result: ReplayResult) -> Iterator[str]:
-    yield from aligned(_HEADER, [_row(label, bucket) for label, bucket in result.temperatures.items()])
+    rows = [_row(label, bucket, result.speedup_at(label)) for label, bucket in result.temperatures.items()]
+    yield from aligned(_HEADER, rows)
     if not result.temperatures:
         yield "the recording has no requests"
     yield ""
     yield f"coverage {ratio(result.coverage)}: the share of vLLM's draft tokens that is attributed to requests"
     yield f"residual {ratio(result.residual)}: the inference's deviation from vLLM's own sums"
+    if result.speed is not None and (speedup := result.speed.whole.speedup) is not None:
+        break_even = ratio(result.speed.whole.break_even_acceptance)
+        yield f"speedup {speedup.ratio:.3f} ± {speedup.error:.3f} against plain decoding ({result.speed.reference})"
+        yield f"break-even acceptance {break_even}: below it, this load is faster without speculation"
+    elif result.speed is not None and result.speed.whole.withheld is not None:
+        yield f"no speedup: {WITHHELD[result.speed.whole.withheld]}"
 
 
-def _row(label: str, bucket: BucketSummary) -> tuple[str, ...]:
+def _row(label: str, bucket: BucketSummary, speedup: float | None) -> tuple[str, ...]:
     return (
         label,
         count(bucket.requests),
@@ -66,5 +89,6 @@ def _row(label: str, bucket: BucketSummary) -> tuple[str, ...]:
         ratio(bucket.p10),
         ratio(bucket.p50),
         ratio(bucket.p90),
+        ratio(speedup),
         bucket.attribution,
     )

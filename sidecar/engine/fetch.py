@@ -14,7 +14,7 @@ _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
 _REDIRECTS = 2  # old versions send /metrics to /metrics/
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
     """``timeout`` is seconds for the whole exchange."""
 

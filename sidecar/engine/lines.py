@@ -21,7 +21,7 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 JUDGED_LINES = 10_000  # beyond these, only lines that may be wanted are read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
     """Limits of a page: a larger page is refused, a longer line is skipped as malformed."""
 

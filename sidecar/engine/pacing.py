@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _RECENT = 5  # scrapes; the fastest shows the cost, the others also waited for something else
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PacingOptions:
     """Times in seconds; ``cpu_share`` is the share of one core that polling may take from vLLM."""
 

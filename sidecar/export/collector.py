@@ -1,4 +1,4 @@
-"""From the state to samples: families built anew for every page, nothing kept, nothing mutated."""
+"""From the state to samples: every page gets new families, nothing is kept or mutated."""
 
 import platform
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Final
 from sidecar import __version__
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
+from sidecar.analysis.plain_curve import plain_steps
 from sidecar.analysis.request_state import ModelRequests, RequestReport
+from sidecar.analysis.speed_state import ModelSpeed
 from sidecar.analysis.target_state import TargetReport
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.verdict import Basis, Verdict
+from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
-from sidecar.http.guard import GuardStats
+from sidecar.http.guard import Refusal
 
 if TYPE_CHECKING:  # what it imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
@@ -47,10 +50,12 @@ class ExportOptions:
     """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``.
 
     ``runbooks`` and ``dashboards`` are the addresses that alerts link to, empty if not configured.
+    ``plain_steps_at`` is when plain step times were measured, Unix seconds by model.
     """
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
     baselines: Baselines = field(default_factory=dict)
+    plain_steps_at: Mapping[str, float] = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False
     runbooks: str = ""
@@ -61,12 +66,13 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
-    proxy.
+    ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
+    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
-    http: GuardStats = field(default_factory=GuardStats)
+    reloads: Mapping[str, int] = field(default_factory=dict)
+    http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -82,6 +88,8 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
         for phase, quantiles in phases.items():
             for quantile, seconds in quantiles.items():
                 general.add(metrics.LATENCY_BASELINE, seconds, model, phase, str(quantile))
+    for model, at in options.plain_steps_at.items():
+        general.add(metrics.BASELINE_TIMESTAMP, at, model)
     families = Families(("target",) if options.per_target else ())
     for report in reports:
         families.scope = (report.name,) if options.per_target else ()
@@ -91,9 +99,9 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
 
 def _add_own(families: Families, counts: OwnCounts) -> None:
     families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
-    for part, count in counts.failures.items():
-        families.add(metrics.INTERNAL_ERRORS, count, part)
-    families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
+    families.add_each(metrics.INTERNAL_ERRORS, counts.failures)
+    families.add_each(metrics.HTTP_REFUSED, counts.http_refusals)
+    families.add_each(metrics.SETTINGS_RELOADS, counts.reloads)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
         families.add_each(metrics.PROXY_REFUSED, proxy.refused)
@@ -124,12 +132,44 @@ def _add_target(families: Families, report: TargetReport, max_positions: int) ->
         for model in report.requests.models if report.up else ():
             families.add(metrics.COVERAGE, model.coverage, model.model_name)
             families.add(metrics.RESIDUAL, model.residual, model.model_name)
+    _add_speed(families, report)
     for judged in report.judgements:
         for temperature, judgement in judged.temperatures.items():
             for verdict in Verdict:
                 families.add(metrics.VERDICT, verdict is judgement.verdict, judged.model_name, temperature, verdict)
+            for basis in Basis:
+                families.add(metrics.VERDICT_BASIS, basis is judgement.basis, judged.model_name, temperature, basis)
+    if report.requests is not None:
+        families.add(metrics.LABEL_OVERFLOW, report.requests.overflowed_models, "model_name")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
+
+
+def _add_speed(families: Families, report: TargetReport) -> None:
+    for key, loads in report.loads.items():
+        for running, load in loads.items():
+            families.add(metrics.DECODE_SECONDS, load.seconds, *key, running)
+            families.add(metrics.DECODE_STEPS, load.steps, *key, running)
+            families.add(metrics.DECODE_TOKENS, load.tokens, *key, running)
+    for key, engine in report.engine_speeds.items():
+        if engine.speedup is not None:
+            families.add(metrics.ENGINE_SPEEDUP, engine.speedup.ratio, *key)
+            families.add(metrics.ENGINE_SPEEDUP_ERROR, engine.speedup.error, *key)
+            families.add(metrics.BREAK_EVEN_ACCEPTANCE, engine.break_even_acceptance, *key)
+    for model, speed in report.speeds.items():
+        _add_model_speed(families, model, speed)
+    for model, balance in report.balances.items():
+        for temperature, found in balance.items():
+            families.add(metrics.TIME_SAVED, found.saved_seconds, model, temperature)
+            families.add(metrics.TIME_LOST, found.lost_seconds, model, temperature)
+
+
+def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
+    for running, seconds in plain_steps(speed.curve).items():
+        families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
+    for temperature, found in speed.temperatures.items():
+        if found.speedup is not None:
+            families.add(metrics.SPEEDUP, found.speedup.ratio, model, temperature)
 
 
 def _scrape_reasons() -> list[str]:
@@ -175,16 +215,18 @@ def _add_requests(families: Families, report: RequestReport, max_positions: int)
 def _add_model(families: Families, model: ModelRequests, max_positions: int) -> None:
     for (temperature, attribution, outcome), count in model.stats.requests.items():
         families.add(metrics.REQUESTS, count, model.model_name, temperature, attribution, outcome)
-    for (temperature, attribution), work in model.stats.work.items():
+    for (temperature, attribution), totals in model.stats.totals.items():
         labels = (model.model_name, temperature, attribution)
-        families.add(metrics.DRAFTS, work.drafts, *labels)
-        families.add(metrics.DRAFT_TOKENS, work.draft_tokens, *labels)
-        families.add(metrics.ACCEPTED_TOKENS, work.accepted_tokens, *labels)
-        families.add_histogram(metrics.REQUEST_ACCEPTANCE, work.acceptance, *labels)
-        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, work.length, *labels)
+        families.add(metrics.DRAFTS, totals.drafts, *labels)
+        families.add(metrics.DRAFT_TOKENS, totals.draft_tokens, *labels)
+        families.add(metrics.ACCEPTED_TOKENS, totals.accepted_tokens, *labels)
+        if model.model_name == OTHER.model_name:
+            continue  # a mixture of models: its histograms would say little, and cost as many series as a model's
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE, totals.acceptance, *labels)
+        families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, totals.length, *labels)
         if attribution is Attribution.EXACT:
-            families.add_positions(metrics.ACCEPTED_PER_POSITION, work.accepted_per_position, max_positions, *labels)
-    for temperature, latencies in model.stats.latencies.items():
+            families.add_positions(metrics.ACCEPTED_PER_POSITION, totals.accepted_per_position, max_positions, *labels)
+    for temperature, latencies in model.stats.latencies.items() if model.model_name != OTHER.model_name else ():
         families.add_histogram(metrics.REQUEST_TTFT, latencies.ttft, model.model_name, temperature)
         families.add_histogram(metrics.REQUEST_TPOT, latencies.tpot, model.model_name, temperature)
         families.add_histogram(metrics.REQUEST_DURATION, latencies.duration, model.model_name, temperature)

@@ -6,6 +6,10 @@ Ratios are 0 to 1, times seconds. With ``targets`` set, every series also has th
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+# The most series of one target with the default limits; tests/export/test_metrics.py fills each of them.
+MOST_SERIES: Final = 2500
 
 
 class Kind(StrEnum):
@@ -14,7 +18,7 @@ class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-    SUMMARY = "summary"  # quantiles only: promtool allows the label ``quantile`` nowhere else
+    SUMMARY = "summary"  # quantiles only: promtool allows the label ``quantile`` for no other type
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ LINKS = _gauge(
     "runbooks",
     "dashboards",
 )
+SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
 # vLLM's counters under one name for every version, carried on across its restarts.
@@ -120,7 +125,7 @@ LATENCY_BASELINE = _summary(
     "latency_baseline_seconds", "Latency quantiles in the configured baseline.", "model_name", "phase"
 )
 ENGINE_LIMITATION = _gauge(
-    "engine_limitation", "1 for each limitation of what this engine's page tells.", *_ENGINE, "limitation"
+    "engine_limitation", "1 for each limitation of what this engine's page exports.", *_ENGINE, "limitation"
 )
 
 # KV cache and load.
@@ -177,6 +182,43 @@ RESIDUAL = _gauge(
     "model_name",
 )
 VERDICT = _gauge("verdict", "1 for the current verdict, 0 for the others.", *_BUCKET, "verdict")
+VERDICT_BASIS = _gauge(
+    "verdict_basis",
+    "1 for what the verdict rests on: a measured speedup, else the acceptance rate.",
+    *_BUCKET,
+    "basis",
+)
+
+# Time: what speculation wins and costs against plain decoding. ``running`` is the number of requests in a step.
+_LOAD = (*_ENGINE, "running")
+DECODE_SECONDS = _counter("decode_seconds", "Time between a request's engine steps, summed over requests.", *_LOAD)
+DECODE_STEPS = _counter("decode_steps", "Engine steps, counted once for each request that decoded in them.", *_LOAD)
+DECODE_TOKENS = _counter("decode_tokens", "Tokens that these steps gave, so without each request's first.", *_LOAD)
+PLAIN_STEP = _gauge(
+    "plain_step_seconds",
+    "Time of an engine step without speculation at this load, and what says so.",
+    "model_name",
+    "running",
+    "reference",
+)
+BASELINE_TIMESTAMP = _gauge("baseline_timestamp_seconds", "When the plain step times were measured.", "model_name")
+SPEEDUP = _gauge(
+    "speedup_ratio", "Plain time per token / actual over latency_window; above 1 speculation is the faster.", *_BUCKET
+)
+ENGINE_SPEEDUP = _gauge(
+    "engine_speedup_ratio", "Plain time per token / actual of all requests over latency_window.", *_ENGINE
+)
+ENGINE_SPEEDUP_ERROR = _gauge(
+    "engine_speedup_standard_error_ratio", "Standard error of specdec_engine_speedup_ratio.", *_ENGINE
+)
+BREAK_EVEN_ACCEPTANCE = _gauge(
+    "break_even_acceptance_ratio",
+    "Acceptance rate at which this load is as fast as plain decoding; above 1: none is.",
+    *_ENGINE,
+)
+TIME_SAVED = _counter("time_saved_seconds", "Request-seconds won against plain decoding.", *_BUCKET)
+TIME_LOST = _counter("time_lost_seconds", "Request-seconds lost against plain decoding.", *_BUCKET)
+
 REQUEST_EVENTS = _counter("request_events", "Finished requests that the request source reported.", "source")
 REQUEST_EVENTS_DROPPED = _counter(
     "request_events_dropped", "Request events and records that were lost or refused, by reason.", "source", "reason"

@@ -1,39 +1,35 @@
-"""``python -m sidecar.export.reference``: every exported metric as a Markdown table (``docs/metrics.md``)."""
+"""``python -m sidecar.export.reference FILE``: updates the first part of ``docs/metrics.md`` from the code."""
 
 import sys
+from pathlib import Path
+from typing import Final
 
-from sidecar.analysis.limitation import EXPLANATIONS, Limitation
+from sidecar.analysis.limitation import EXPLANATIONS
 from sidecar.export import metrics
-from sidecar.export.explained import DROPS, LIMITATION_CURES
-from sidecar.export.metrics import Metric
+from sidecar.export.metrics import MOST_SERIES, Metric
 
-_HEAD = """# Metrics
+_HEAD: Final = f"""# Metrics
 
-Made from `sidecar/export/metrics.py` by `make docs`. Ratios are 0 to 1, times seconds. With `targets` set, every series
-also has the label `target`. The `process_*` metrics of the sidecar's own process come on top.
+`make docs` makes the two tables of metrics and limitations from `sidecar/export/metrics.py` and
+`sidecar/analysis/limitation.py`. Ratios are 0 to 1, times seconds. With `targets` set, every series also has the label
+`target`. The `process_*` metrics of the sidecar's own process are exported as well. With the default `limits` each vLLM
+has at most {MOST_SERIES:,} series; what goes past a limit is summed under the label value `other` and counted in
+`specdec_label_overflow_total`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
 """
 
-_DROPS = """
-## Why request events are dropped
-
-The label `reason` of `specdec_request_events_dropped_total`. Nothing here has touched the traffic. A refused export of
-traces counts as one, whatever was in it.
-
-| source | reason | what happened | what to do |
-|---|---|---|---|
-"""
-
-_LIMITATIONS = """
-## What can't be known of an engine
+_LIMITATIONS: Final = """
+## Limitations of an engine's page
 
 The label `limitation` of `specdec_engine_limitation`.
 
-| limitation | what it means | what ends it |
-|---|---|---|
+| limitation | what it means and what ends it |
+|---|---|
 """
+
+_BY_HAND: Final = "\n## Why request events are dropped\n"  # from here on the page is written by hand
 
 
 def all_metrics() -> list[Metric]:
@@ -41,17 +37,21 @@ def all_metrics() -> list[Metric]:
     return [value for value in vars(metrics).values() if isinstance(value, Metric)]
 
 
-def metrics_reference() -> str:
-    """The page: a line for every metric, and for every reason and limitation that a label names."""
+def metrics_reference(page: str) -> str:
+    """``page`` with updated tables; the part written by hand stays as it is.
+
+    Raises:
+        ValueError: the part written by hand is missing.
+    """
+    by_hand = page[page.index(_BY_HAND) :]
     of_metrics = [
-        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or 'none'} | {metric.help} |"
+        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or 'none'} | {metric.help} |\n"
         for metric in all_metrics()
     ]
-    of_drops = [f"| {', '.join(drop.sources)} | `{drop.reason}` | {drop.meaning} | {drop.cure} |" for drop in DROPS]
-    of_limitations = [f"| `{one}` | {EXPLANATIONS[one]} | {LIMITATION_CURES[one]} |" for one in Limitation]
-    parts = ((_HEAD, of_metrics), (_DROPS, of_drops), (_LIMITATIONS, of_limitations))
-    return "".join(head + "\n".join(rows) + "\n" for head, rows in parts)
+    of_limitations = [f"| `{limitation}` | {text} |\n" for limitation, text in EXPLANATIONS.items()]
+    return "".join([_HEAD, *of_metrics, _LIMITATIONS, *of_limitations, by_hand])
 
 
 if __name__ == "__main__":
-    sys.stdout.write(metrics_reference())
+    path = Path(sys.argv[1])
+    path.write_text(metrics_reference(path.read_text()))

@@ -1,4 +1,4 @@
-"""What a reader should know about the split by temperature: how much of the traffic it speaks for, and what helps."""
+"""What to know about the split by temperature: how much of the traffic it covers, and what would improve it."""
 
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,17 @@ _PAST: Final[Mapping[str, str]] = {
 }
 
 _TRACES: Final = (
-    "Traces tell no request's acceptance, so it is inferred. It can be exact where `SPECDEC_REQUESTS__SOURCE` is "
+    "Traces carry no acceptance, so it is inferred. To get exact numbers, set `SPECDEC_REQUESTS__SOURCE` to "
     "`middleware` or `proxy`."
 )
 _UNTOLD: Final = (
-    "vLLM tells nothing of single requests, so acceptance is inferred. From vLLM 0.29 on, "
+    "vLLM reports nothing per request, so acceptance is inferred. From vLLM 0.29 on, "
     "`--per-request-spec-decode-metrics summary --enable-force-include-usage` makes it exact."
 )
 
 
 def attribution_outcomes(report: RequestReport) -> Tally[AttributionOutcome]:
-    """How the requests of all models ended lately."""
+    """The attribution outcomes of all models' requests in the sliding window."""
     found: Tally[AttributionOutcome] = Tally()
     for model in report.models:
         found.update(model.attribution_outcomes)
@@ -33,12 +33,12 @@ def attribution_outcomes(report: RequestReport) -> Tally[AttributionOutcome]:
 
 
 def unattributed(ended: int) -> str:
-    """That ``ended`` requests have ended and none of them has numbers of its own; without a full stop."""
+    """Says that none of the ``ended`` requests has numbers; without a full stop."""
     return f"{ended:,} request{'' if ended == 1 else 's'} ended, none could be attributed"
 
 
 def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -> Iterator[str]:
-    """Plain sentences, with what is to be typed between backticks."""
+    """Plain sentences; what is to be typed stands between backticks."""
     found = attribution_outcomes(report)
     incomplete = {model.model_name for model in judgements if not model.is_covered}
     if found[AttributionOutcome.WITHOUT_USAGE]:
@@ -59,8 +59,8 @@ def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -
 def _without_usage(count: int, ended: int) -> str:
     which = f"All {count:,}" if count == ended > 1 else f"{count:,} of the {ended:,}"
     return (
-        f"{which} requests that ended lately were streams without usage, which can't be attributed. "
-        "Start vLLM with `--enable-force-include-usage`: it then sends every streaming client usage in each chunk, "
+        f"{which} finished requests in the window were streams without usage, which cannot be attributed. "
+        "Start vLLM with `--enable-force-include-usage`: it then sends usage to every streaming client, in each chunk, "
         "and a last chunk with usage and no choices. Or let clients ask for it: "
         '`"stream_options": {"include_usage": true}`.'
     )

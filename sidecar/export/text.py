@@ -1,7 +1,7 @@
 """The plain text page, byte for byte as prometheus_client renders it, at some tenth of the time.
 
 From one page to the next only the numbers change, so each family's lines are learned once as a template; a family
-whose label sets changed is learned anew. Escaping and number format are prometheus_client's.
+whose label sets changed is learned again. Escaping and number format are prometheus_client's.
 """
 
 from collections.abc import Iterable

@@ -19,7 +19,7 @@ _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 class Pages:
     """What the server shows; ``status`` and ``ready`` are called for every request and must be quick.
 
-    ``ready`` tells whether every server has been polled once, successfully or not. It says nothing of vLLM: a Pod
+    ``ready`` tells whether every server has been polled once, successfully or not. It says nothing about vLLM: a Pod
     whose sidecar is not ready gets no traffic.
     """
 

@@ -1,15 +1,17 @@
-"""A small web server that no client can hold: deadlines on heads and idling, a limit on connections.
+"""A small web server that no client can block: deadlines for heads and idle connections, a limit on connections.
 
-aiohttp alone keeps a connection open for as long as a client likes that sends half a head, or none, or never takes
-its response (measured on 3.14). Here each connection's protocol is wrapped in one that knows two states. While a
-handler runs it leaves the connection alone: bounding its body is the handler's business. Otherwise a deadline
-runs: ``header_seconds`` from the connection's or the next request's first byte until its handler starts, and
-``idle_seconds`` after a handler has returned, within which the response must be taken and a next request begin.
+aiohttp alone never closes the connection of a client that sends half a head, or nothing, or does not read its response
+(measured on 3.14). Here each connection's protocol is wrapped in one with two states. While a handler runs there is no
+deadline: limiting the body is up to the handler. Otherwise there is one: ``header_seconds`` from the connection's or
+the next request's first byte until its handler starts, and ``idle_seconds`` after a handler has returned, within which
+the client must read the response and begin the next request.
 """
 
 import asyncio
 import logging
+from collections import Counter as Tally
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import cast
 
 from aiohttp import web
@@ -24,52 +26,38 @@ class GuardOptions:
     """Limits of a guarded server; times are seconds."""
 
     header_seconds: float = 10.0  # from a head's first byte (or the connection's start) to its last
-    idle_seconds: float = 75.0  # for a response to be taken and the next request to begin
-    linger_seconds: float = 2.0  # to read on after an answer that came before the body's end
+    idle_seconds: float = 75.0  # to read a response and begin the next request
+    linger_seconds: float = 2.0  # to go on reading a body after its response was sent
     shutdown_seconds: float = 2.0  # for running handlers when the server stops
-    max_connections: int = 64  # open at once; a further one is closed unanswered
+    max_connections: int = 64  # open at once; a further one is closed without a response
 
 
-@dataclass(frozen=True, slots=True)
-class GuardStats:
-    """A snapshot. All but ``connections`` only grow."""
+class Refusal(StrEnum):
+    """Why a connection or a request got nothing, or less than it asked for."""
 
-    connections: int = 0  # open now
-    refused: int = 0  # closed at once: too many
-    timed_out: int = 0  # cut at a deadline; closing an idle connection is not counted
-    malformed: int = 0  # requests that were not HTTP; aiohttp answers 400
-    failed: int = 0  # requests whose handler raised; aiohttp answers 500
-
-    @property
-    def refusals(self) -> dict[str, int]:
-        """The counts by reason."""
-        return {
-            "too_many_connections": self.refused,
-            "timeout": self.timed_out,
-            "malformed": self.malformed,
-            "internal": self.failed,
-        }
+    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed at once
+    TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
+    MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
+    INTERNAL = "internal"  # the handler raised; aiohttp answers 500
 
 
 class GuardedServer:
-    """Serves ``app`` on one address, from ``start`` to ``stop``; it can't be started twice.
+    """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
 
-    ``app`` must not be frozen yet. Bodies are handed on as sent: what reads one also bounds and decompresses it.
-    Nothing that a client sent is logged: neither access lines nor aiohttp's tracebacks, which quote the request.
+    ``app`` must not be frozen yet. Bodies arrive as they were sent: whoever reads one limits and decompresses it.
+    Nothing that a client sends is logged: neither access lines nor aiohttp's tracebacks, which quote the request.
     """
 
     def __init__(self, app: web.Application, options: GuardOptions | None = None) -> None:
         self.options = options or GuardOptions()
-        self._refused = 0
-        self._timed_out = 0
-        self._faults = _Faults()
+        self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
         self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
         self._listener: asyncio.Server | None = None
         app.middlewares.insert(0, self._middleware())
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            logger=self._faults.logger,
+            logger=_Faults(self.refusals).logger,
             auto_decompress=False,
             keepalive_timeout=self.options.idle_seconds,
             lingering_time=self.options.linger_seconds,
@@ -77,16 +65,15 @@ class GuardedServer:
         )
 
     @property
-    def stats(self) -> GuardStats:
-        """What was counted so far."""
-        open_now, faults = len(self._connections), self._faults
-        return GuardStats(open_now, self._refused, self._timed_out, faults.malformed, faults.failed)
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens on ``host`` and ``port`` (0: any free one) and returns both as bound.
 
         Raises:
-            OSError: the address is in use or not ours.
+            OSError: the address cannot be bound.
         """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
@@ -100,7 +87,7 @@ class GuardedServer:
         return bound_host, bound_port
 
     async def stop(self) -> None:
-        """Stops listening, lets running handlers end for ``shutdown_seconds``, cuts what is left. Idempotent."""
+        """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
         if self._listener is None:
             return
         self._listener.close()
@@ -110,10 +97,10 @@ class GuardedServer:
             connection.cut()
 
     def admit(self, connection: "_Connection") -> asyncio.Protocol | None:
-        """The protocol of aiohttp for a new connection; None: there are too many."""
+        """Aiohttp's protocol for a new connection; None if there are too many."""
         server = self._runner.server
         if server is None or len(self._connections) >= self.options.max_connections:
-            self._refused += 1
+            self.refusals[Refusal.TOO_MANY_CONNECTIONS] += 1
             return None
         protocol = server()
         self._connections[protocol] = connection
@@ -123,15 +110,11 @@ class GuardedServer:
         """The connection of ``protocol`` is gone."""
         self._connections.pop(protocol, None)
 
-    def expired(self) -> None:
-        """A connection met its deadline."""
-        self._timed_out += 1
-
     def _middleware(self) -> Middleware:
         @web.middleware
         async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
             connection = self._connections.get(request.protocol)
-            if connection is None:  # the client left before its request's turn came
+            if connection is None:  # the client left before its request was handled
                 return await handler(request)
             connection.serving()
             try:
@@ -143,7 +126,7 @@ class GuardedServer:
 
 
 class _Connection(asyncio.Protocol):
-    """Hands everything on to aiohttp's protocol and cuts the connection when its deadline passes."""
+    """Forwards everything to aiohttp's protocol and cuts the connection at its deadline."""
 
     def __init__(self, server: GuardedServer) -> None:
         self._server = server
@@ -151,7 +134,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_serving = False
-        self._is_head_begun = True  # a fresh connection owes its first head from the start
+        self._is_head_begun = True  # a new connection owes its first head from the start
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, for uvloop's transports are no subclasses of asyncio's.
@@ -189,7 +172,7 @@ class _Connection(asyncio.Protocol):
             self._inner = None
 
     def serving(self) -> None:
-        """A handler starts: no deadline until it returns."""
+        """A handler starts: there is no deadline until it returns."""
         self._is_serving = True
         self._disarm()
 
@@ -201,7 +184,7 @@ class _Connection(asyncio.Protocol):
             self._arm(self._server.options.idle_seconds)
 
     def cut(self) -> None:
-        """Closes at once: a close that flushes would wait for a client that does not read."""
+        """Aborts: a close that flushes would wait for a client that does not read."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -219,28 +202,27 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:
             return
         if self._is_head_begun or self._transport.get_write_buffer_size():
-            self._server.expired()
+            self._server.refusals[Refusal.TIMEOUT] += 1
         self._transport.abort()
 
 
 class _Faults(logging.Handler):
-    """Stands in for aiohttp's log: counts, and names an unexpected error's class when it changes."""
+    """Replaces aiohttp's log: counts, and logs the class of an unexpected error when it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Tally[str]) -> None:
         super().__init__(logging.WARNING)
-        self.malformed = 0
-        self.failed = 0
+        self._refusals = refusals
         self._last_failure = ""
-        # getLogger would hand what aiohttp says on to the root's handlers.
+        # getLogger would forward aiohttp's messages to the root's handlers.
         self.logger = logging.Logger("guard", logging.WARNING)  # noqa: LOG001 - see above
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = record.exc_info[0] if record.exc_info else None
         if kind is not None and issubclass(kind, HttpProcessingError | web.RequestPayloadError):
-            self.malformed += 1
+            self._refusals[Refusal.MALFORMED] += 1
             return
-        self.failed += 1
+        self._refusals[Refusal.INTERNAL] += 1
         failure = "no exception" if kind is None else kind.__name__
         if failure != self._last_failure:
             self._last_failure = failure

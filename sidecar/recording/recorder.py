@@ -1,14 +1,14 @@
-"""Writes down what a sidecar sees, to be played again: vLLM's pages and one line a request, and never any text.
+"""Records what a sidecar sees, for replay: vLLM's metrics pages and one line a request, never any text.
 
-A recording is a directory with ``scrapes.jsonl.gz`` and ``requests.jsonl.gz``; ``analysis/recording.py`` reads it. Each
-file grows by whole gzip members, so whatever ends the process, what was written before can be read.
+A recording is a directory with ``scrapes.jsonl.gz`` and ``requests.jsonl.gz``; ``recording.py`` reads it. Each file
+grows by whole gzip members, so whatever ends the process, what was written before can be read.
 """
 
 import asyncio
 import contextlib
 import gzip
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -20,28 +20,29 @@ from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
+from sidecar.log import Log
 from sidecar.requests.observe.endpoint import CHAT
-from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestSink, RequestStart
-from sidecar.requests.source import Log
+from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestStart
+from sidecar.requests.source import RequestSink
 
 SCRAPES: Final = "scrapes.jsonl.gz"
 REQUESTS: Final = "requests.jsonl.gz"
 
-_PENDING_PAGES: Final = 64 * 1024 * 1024  # bytes that wait for the disk
-_PENDING_NUMBERS: Final = 1_000_000  # fields and offsets of requests that wait for it
-_FIELDS: Final = 20  # of one request, its offsets apart
+_PENDING_PAGES: Final = 64 * 1024 * 1024  # bytes waiting for the disk
+_PENDING_NUMBERS: Final = 1_000_000  # fields and offsets of requests waiting for it
+_FIELDS: Final = 20  # of one request, without its offsets
 _DIGITS: Final = 6  # microseconds
 
 
 class Recorder:
-    """Records from here to the end of an ``async with`` block; sits between sources and what they feed.
+    """Records until the end of an ``async with`` block, between the sources and their sinks.
 
-    It never raises into what it observes. Once ``max_bytes`` of disk are used, or the disk fails, it writes no more
-    and the traffic goes on. Disk and compression are another thread's.
+    It never raises into what it observes. Once ``max_bytes`` of disk are used, or the disk fails, it stops writing and
+    the sidecar goes on. Compression and writing happen in another thread.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int, log: Log, every: float = 1.0) -> None:
-        """``every`` is the seconds between two writes."""
+        """``every`` is the time between two writes, in seconds."""
         self._directory = directory
         self._max_bytes = max_bytes
         self._log = log
@@ -55,25 +56,25 @@ class Recorder:
 
     @property
     def requests(self) -> int:
-        """Requests taken so far."""
+        """Requests recorded so far."""
         return self._records.taken
 
     @property
     def scrapes(self) -> int:
-        """Pages taken so far."""
+        """Pages recorded so far."""
         return self._pages.taken
 
     @property
     def dropped(self) -> int:
-        """Pages and requests that the disk was too slow for."""
+        """Pages and requests dropped because the disk was too slow."""
         return self._pages.dropped + self._records.dropped
 
     async def __aenter__(self) -> Self:
-        """Makes the directory and its files.
+        """Creates the directory and its files.
 
         Raises:
             FileExistsError: there is a recording already.
-            OSError: they can't be made.
+            OSError: cannot create them.
         """
         await asyncio.to_thread(self._open)
         self._task = asyncio.create_task(self._write_for_ever(), name="recorder")
@@ -91,12 +92,12 @@ class Recorder:
             file.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
-        """One poll: Unix seconds around the HTTP call, and the whole page."""
+        """Record one poll: Unix seconds around the HTTP call, and the whole page."""
         if not self._stopped:
             self._pages.add((start, end, body), len(body))
 
     def request(self, record: RequestRecord) -> None:
-        """One finished request."""
+        """Record one finished request."""
         if not self._stopped:
             self._records.add(record, _FIELDS + len(record.event_offsets))
 
@@ -116,7 +117,7 @@ class Recorder:
     async def _write_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._every)
-            # Shielded: a write that was begun ends before the files are closed.
+            # Shielded: a write that has begun ends before the files are closed.
             write = asyncio.ensure_future(self._write())
             try:
                 await asyncio.shield(write)
@@ -132,10 +133,10 @@ class Recorder:
             try:
                 fits = await asyncio.to_thread(self._append, lines, file, pending)
             except OSError as error:
-                self._stop("the recording can't be written", problem=error.strerror)
+                self._stop("cannot write the recording", problem=error.strerror)
             else:
                 if not fits:
-                    self._stop("the recording has reached its size", max_bytes=self._max_bytes)
+                    self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
 
     def _append(self, lines: "_Lines", file: FileIO, pending: list[Any]) -> bool:
         """Whether there was room; a write that fails midway leaves the file as it was."""
@@ -154,11 +155,11 @@ class Recorder:
 
     def _stop(self, event: str, **fields: object) -> None:
         self._stopped = True
-        self._log.warning(f"{event}; nothing more is recorded, and the sidecar goes on", **fields)
+        self._log.warning(f"{event}; recording stops, the sidecar goes on", **fields)
 
 
 class _Lines:
-    """What waits to be written to one file; ``encode`` makes a line of one of them, in another thread."""
+    """Items waiting to be written to one file; ``encode`` makes a line of one, in another thread."""
 
     def __init__(self, encode: Callable[[Any], bytes], most: int) -> None:
         self.encode = encode
@@ -223,13 +224,13 @@ def _request_line(record: RequestRecord) -> bytes:
 def request_fields(record: RequestRecord) -> dict[str, Any]:
     """A record as plain JSON values.
 
-    ``chunks`` has the events with tokens, less a final usage; for chat one more before them, as vLLM sends the role
-    first: its time is not known and taken to be the first token's. ``stream_events`` and ``first_token`` (seconds
-    from ``start``) say the same for sources that keep no times. A temperature that could not be read is "nan".
+    ``chunks`` has the times of the events with tokens, without the usage event; for chat one more before them, for vLLM
+    sends the role first: its time is not known and taken to be the first token's. ``stream_events`` and ``first_token``
+    (seconds from ``start``) serve sources that keep no times. A temperature that could not be read is "nan".
     """
     chunks = [round(offset, _DIGITS) for offset in record.event_offsets[: record.stream_events]]
     unknown = record.temperature is not None and math.isnan(record.temperature)
-    known = (record.prompt_tokens, record.completion_tokens) != (None, None)
+    usage = {"prompt_tokens": record.prompt_tokens, "completion_tokens": record.completion_tokens}
     return {
         "id": record.id,
         "path": record.path,
@@ -244,14 +245,9 @@ def request_fields(record: RequestRecord) -> dict[str, Any]:
         "chunks": [*chunks[:1], *chunks] if record.path == CHAT else chunks,
         "stream_events": record.stream_events,
         "first_token": None if record.first_token is None else round(record.first_token - record.start, _DIGITS),
-        "usage": dict(_usage(record)) if known else None,
+        "usage": None if set(usage.values()) == {None} else usage,
         "speculative_decoding": None if record.acceptance is None else _speculation(record.acceptance),
     }
-
-
-def _usage(record: RequestRecord) -> Iterable[tuple[str, int | None]]:
-    yield "prompt_tokens", record.prompt_tokens
-    yield "completion_tokens", record.completion_tokens
 
 
 def _speculation(acceptance: RequestAcceptance) -> dict[str, Any]:

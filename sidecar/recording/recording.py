@@ -15,14 +15,10 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import ScrapeError, SpecDecError
+from sidecar.errors import RecordingError, ScrapeError
 from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 
 _CHAT: Final = "/chat/completions"
-
-
-class RecordingError(SpecDecError):
-    """A recording can't be used; the message names the file, the line and the fault."""
 
 
 @dataclass(frozen=True, slots=True)

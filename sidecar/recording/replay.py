@@ -1,5 +1,6 @@
 """What the live attribution makes of a recording: the same code, event by event in the order of time."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,11 @@ from typing import Any, Final
 from sidecar.analysis.attribution.attributors import Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution, acceptance_error
-from sidecar.analysis.request_stats import WORST_ERROR, quantile
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.plain_steps import PlainSteps
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import WORST_ERROR
+from sidecar.analysis.speed_state import ModelSpeed, SpeedOptions, SpeedState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.names import Counter
@@ -21,6 +26,7 @@ from sidecar.recording.recording import Scrape, read_requests, read_scrapes
 from sidecar.requests.record import RequestRecord, RequestStart
 
 _HISTORY: Final = 3600.0  # seconds
+_STRETCH: Final = 5.0  # seconds: parts whose differences give the speedup's error
 
 _Event = Scrape | RequestStart | RequestRecord
 _Timed = tuple[float, int, _Event]  # when, and what comes first of what happens at once
@@ -45,12 +51,26 @@ class BucketSummary:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """``coverage``: attributed / counted draft tokens, from the first poll to the last; ``residual``: the live one."""
+    """``coverage``: attributed / counted draft tokens, from the first poll to the last; ``residual``: the live one.
+
+    ``speed`` is over the whole recording; None if it shows no model that speculates, or several.
+    """
 
     temperatures: Mapping[str, BucketSummary]
     coverage: float | None
     residual: float | None
     requests: Sequence[AttributedRequest]
+    speed: ModelSpeed | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Plain time per token / actual, of all that was decoded; None if it is not known."""
+        return self.speed.whole.speedup.ratio if self.speed and self.speed.whole.speedup else None
+
+    def speedup_at(self, temperature: str) -> float | None:
+        """The same of one temperature."""
+        found = self.speed.temperatures.get(temperature) if self.speed else None
+        return found.speedup.ratio if found and found.speedup else None
 
     def as_json(self) -> dict[str, Any]:
         """The result without the single requests, as plain JSON values."""
@@ -64,30 +84,67 @@ class ReplayResult:
                 "p10": bucket.p10,
                 "p50": bucket.p50,
                 "p90": bucket.p90,
+                "speedup": self.speedup_at(label),
             }
             for label, bucket in self.temperatures.items()
         }
-        return {"temperatures": temperatures, "coverage": self.coverage, "residual": self.residual}
+        return {
+            "temperatures": temperatures,
+            "coverage": self.coverage,
+            "residual": self.residual,
+            "speedup": self.speedup,
+            "break_even_acceptance": self.speed.whole.break_even_acceptance if self.speed else None,
+            "reference": self.speed.reference if self.speed else None,
+            "withheld": self.speed.whole.withheld if self.speed else None,
+        }
 
 
-def replay(directory: Path, *, infer: bool, buckets: TemperatureBuckets | None = None) -> ReplayResult:
+def replay(
+    directory: Path,
+    *,
+    infer: bool,
+    buckets: TemperatureBuckets | None = None,
+    baselines: Mapping[str, PlainCurve] | None = None,
+) -> ReplayResult:
     """Plays a recording; ``infer``: without vLLM's own numbers for each request.
+
+    ``baselines`` are measured plain step times by model name.
 
     Raises:
         RecordingError: the recording can't be read.
     """
     records = list(read_requests(directory))
-    return replay_events(read_scrapes(directory), records, infer=infer, buckets=buckets or TemperatureBuckets())
+    return replay_events(
+        read_scrapes(directory),
+        records,
+        infer=infer,
+        buckets=buckets or TemperatureBuckets(),
+        baselines=baselines,
+    )
 
 
 def replay_events(
-    scrapes: Iterable[Scrape], records: Sequence[RequestRecord], *, infer: bool, buckets: TemperatureBuckets
+    scrapes: Iterable[Scrape],
+    records: Sequence[RequestRecord],
+    *,
+    infer: bool,
+    buckets: TemperatureBuckets,
+    baselines: Mapping[str, PlainCurve] | None = None,
 ) -> ReplayResult:
     """The same for polls and requests from anywhere; the polls come in the order of time."""
-    player = _Player(buckets, infer=infer)
+    player = _Player(buckets, infer=infer, baselines=baselines or {})
     for event in _in_order(scrapes, records):
         player.play(event)
     return player.result()
+
+
+def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
+    """Plain step times by load and model, from the polls of an engine that does not speculate."""
+    steps = PlainSteps()
+    for scrape in scrapes:
+        if scrape.snapshot is not None:
+            steps.scraped(scrape.at, scrape.snapshot)
+    return steps.curves()
 
 
 def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> Iterator[_Event]:
@@ -105,10 +162,15 @@ def _when(timed: _Timed) -> tuple[float, int]:
 
 
 class _Player:
-    """Holds what the live program holds: a timeline an engine, and the attributors."""
+    """Holds what the live program holds: a timeline an engine, the attributors, and the speed."""
 
-    def __init__(self, buckets: TemperatureBuckets, *, infer: bool) -> None:
+    def __init__(self, buckets: TemperatureBuckets, *, infer: bool, baselines: Mapping[str, PlainCurve]) -> None:
         self._buckets = buckets
+        options = SpeedOptions(
+            baselines=baselines, temperatures=buckets.labels, window=math.inf, stretch=_STRETCH, history=_HISTORY
+        )
+        self._speed = SpeedState(options)
+        self._polled_at = 0.0
         self._attributors = Attributors(buckets, AttributionOptions(infer_all=infer))
         self._engines: dict[EngineKey, tuple[Continuation, Timeline]] = {}
         self._ends: dict[EngineKey, list[EngineSnapshot]] = {}
@@ -132,13 +194,16 @@ class _Player:
             self._ends.setdefault(engine.key, [totals.engine])[1:] = [totals.engine]
         shown = {engine.key: self._engines[engine.key][1] for engine in scrape.snapshot.engines}
         several = scrape.snapshot.process_start is None
+        self._polled_at = scrape.at
+        self._speed.polled(scrape.at, shown, several_processes=several)
         self._take(self._attributors.poll(scrape.at, shown, several_processes=several))
 
-    def _take(self, settled: Iterable[Settled]) -> None:
+    def _take(self, settled: list[Settled]) -> None:
+        self._speed.finished(self._polled_at, settled)
         self._requests += (one.request for one in settled)
 
     def result(self) -> ReplayResult:
-        self._take(self._attributors.flush({key: timeline for key, (_, timeline) in self._engines.items()}))
+        self._take(self._attributors.flush())
         residuals = [a.residual for a in self._attributors.by_model.values() if a.residual is not None]
         by_label: dict[str, list[AttributedRequest]] = defaultdict(list)
         for request in self._requests:
@@ -150,7 +215,9 @@ class _Player:
         )
         found = sum(request.draft_tokens for request in self._requests)
         coverage = min(found / counted, 1.0) if counted > 0 else None
-        return ReplayResult(temperatures, coverage, max(residuals, default=None), self._requests)
+        speeds = list(self._speed.models(self._polled_at).values())
+        speed = speeds[0] if len(speeds) == 1 else None
+        return ReplayResult(temperatures, coverage, max(residuals, default=None), self._requests, speed)
 
 
 def summary(requests: Sequence[AttributedRequest]) -> BucketSummary:

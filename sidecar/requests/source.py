@@ -1,55 +1,55 @@
-"""The one chosen request source, for as long as a block lasts."""
+"""What every request source has in common: how it is opened, and why it may lose events."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
-from sidecar.requests.record import RequestSink
-from sidecar.settings import Settings
+from sidecar.log import Log
+from sidecar.requests.record import RequestRecord, RequestStart
 
 if TYPE_CHECKING:  # what it imports would cost memory in every other mode
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 Stats = Callable[[], "ProxyStats | None"]
+"""The proxy's own counts; None for the other sources."""
 
 
-class Log(Protocol):
-    """What of a structlog logger is needed here."""
+class RequestSink(Protocol):
+    """Takes what a source observes. Calls are quick, never block and never raise."""
 
-    def info(self, event: str, **fields: Any) -> Any:
-        """Log that something is as it is."""
+    def started(self, request: RequestStart) -> None:
+        """A request has begun; exactly one ``finished`` with its id follows, unless the source dies."""
 
-    def warning(self, event: str, **fields: Any) -> Any:
-        """Log that something is wrong."""
+    def finished(self, record: RequestRecord) -> None:
+        """A request has ended; ``started`` may not have been called for it (traces report only ends)."""
 
-
-def drop_reasons(settings: Settings) -> frozenset[str]:
-    """Why events of the chosen source may be lost, so that each is counted from 0 on."""
-    module = _module(settings)
-    return frozenset() if module is None else module.DROP_REASONS
+    def dropped(self, reason: str, count: int) -> None:
+        """``count`` events were lost or refused; ``reason`` is one of a small fixed set."""
 
 
-@asynccontextmanager
-async def request_source(
-    settings: Settings, sink: RequestSink, log: Log, *, offsets: bool = False
-) -> AsyncIterator[Stats]:
-    """Starts what ``requests.source`` names; gives the proxy's own counts, None for the other sources.
+class RequestSource(Protocol):
+    """One way to see requests; ``drop_reasons`` are counted from 0 on."""
 
-    ``offsets``: keep the time of each stream event, where the source can, for a recording.
+    @property
+    def drop_reasons(self) -> frozenset[str]:
+        """Why events may be lost."""
 
-    Raises:
-        OSError: its address or socket can't be had.
-    """
-    module = _module(settings)
-    if module is None:
+    def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AbstractAsyncContextManager[Stats]:
+        """Delivers to ``sink`` until the block is left.
+
+        ``offsets``: keep the time of each stream event, if the source can, for a recording.
+
+        Raises:
+            ListenError: it cannot bind its address or socket.
+        """
+
+
+class NoSource:
+    """No requests are seen."""
+
+    drop_reasons: frozenset[str] = frozenset()
+
+    @asynccontextmanager
+    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002
+        """Delivers nothing."""
         yield lambda: None
-        return
-    async with module.source(settings, sink, log, offsets=offsets) as stats:
-        yield stats
-
-
-def _module(settings: Settings) -> ModuleType | None:
-    source = settings.requests.source
-    return None if source == "none" else import_module(f"sidecar.requests.{source}.source")

@@ -1,7 +1,9 @@
 """The groups of settings, one class each, and the shapes of targets and baselines."""
 
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -48,6 +50,37 @@ class Target(Group):
     vllm_url: BaseUrl = Field(repr=False)  # may hold credentials
 
 
+class PlainSteps(Group):
+    """How long an engine step takes without speculation, by the number of requests running; times in seconds."""
+
+    running: tuple[float, ...] = Field(min_length=1, max_length=16)
+    """requests running, rising"""
+    seconds: tuple[float, ...] = Field(max_length=16)
+    """time of a step with so many; between them it is taken to change linearly"""
+    errors: tuple[float, ...] = Field(max_length=16)
+    """standard errors of `seconds`"""
+    prompt_share: float = Field(0.0, ge=0, le=1e6)
+    """prompt tokens computed per generated token meanwhile"""
+    prompt_seconds: float | None = Field(None, ge=0, le=60)
+    """time that each of them adds to a step of every other request"""
+    measured: datetime | None = None
+    """when"""
+    vllm: str | None = Field(None, max_length=100)
+    """which vLLM"""
+    gpu: str | None = Field(None, max_length=100)
+    """on what"""
+
+    @model_validator(mode="after")
+    def _is_a_curve(self) -> Self:
+        if not len(self.running) == len(self.seconds) == len(self.errors):
+            raise ValueError("running, seconds and errors differ in length")
+        if not all(a < b for a, b in pairwise((0.0, *self.running))):
+            raise ValueError("running must rise, from above 0")
+        if not all(0 < one <= 3600 for one in self.seconds) or not all(0 <= one <= 3600 for one in self.errors):
+            raise ValueError("seconds must be above 0 and errors at least 0, both at most 3600")
+        return self
+
+
 class Requests(Group):
     """How the sidecar sees single requests, and so their temperatures."""
 
@@ -69,6 +102,8 @@ class Limits(Group):
     """samples used from one page"""
     engines: int = Field(8, ge=1, le=64)
     """pairs of model and engine told apart per target; further ones become `other`"""
+    models: int = Field(1, ge=1, le=16)
+    """models whose requests are told apart per target; further ones become `other`"""
     positions: int = Field(16, ge=1, le=64)
     """draft positions told apart"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
@@ -90,6 +125,10 @@ class Thresholds(Group):
     """acceptance rate below which fewer speculative tokens are advised"""
     acceptance_more_tokens: Share = 0.8
     """acceptance rate above which more speculative tokens are advised"""
+    speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
+    """plain time per token divided by the actual one below which speculation costs more than it gives"""
+    speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
+    """the same, above which speculation pays; between the two it about breaks even"""
     latency_gap_growth: float = Field(1.5, ge=1, le=100)
     """P99 minus P50, divided by the baseline's, above which the tail has grown"""
     kv_cache_usage: Share = 0.9

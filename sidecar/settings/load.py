@@ -14,6 +14,8 @@ from sidecar.settings.model import Settings
 from sidecar.settings.sources import EnvironmentSource, own_variables, read_yaml
 from sidecar.settings.tree import leaves
 
+_MEASURED = ("baseline", "plain_steps")  # what a baseline file may hold
+
 
 def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Settings:
     """The settings: ``environ`` before the file ``config`` before the defaults.
@@ -67,7 +69,7 @@ def _merged(file: dict[Any, Any], environment: dict[str, Any]) -> dict[Any, Any]
 
 
 def _with_baseline_file(written: Written) -> Written:
-    """The same with the baseline from ``baseline_file``, if there is one.
+    """The same with what ``baseline_file`` holds, if there is one.
 
     Raises:
         ValueError: it cannot be used; the message is the line to report.
@@ -76,14 +78,15 @@ def _with_baseline_file(written: Written) -> Written:
     if not isinstance(path, str):
         return written
     name = written.assignment(("baseline_file",))
-    if written.values.get("baseline") is not None:
-        raise ValueError(f"{name}, {written.name(('baseline',))}: mutually exclusive; keep one of them")
+    for key in _MEASURED:
+        if written.values.get(key) is not None:
+            raise ValueError(f"{name}, {written.name((key,))}: mutually exclusive; keep one of them")
     try:
         values = read_yaml(pathlib.Path(path))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if values.keys() != {"baseline"}:
-        raise ValueError(f"{name}: expected a YAML file with only the key baseline at its top")
+    if not values or not values.keys() <= set(_MEASURED):
+        raise ValueError(f"{name}: expected a YAML file with only the keys {' and '.join(_MEASURED)} at its top")
     return replace(written, values=written.values | values, baseline_file=path)
 
 

@@ -33,7 +33,7 @@ class Written:
         leaf = next((leaf for leaf in leaves() if leaf.path == path[: len(leaf.path)]), None)
         if leaf is not None and leaf.variable in self.variables:
             return _line(".".join(map(str, (leaf.variable, *path[len(leaf.path) :]))))
-        file = self.baseline_file if path[0] == "baseline" and self.baseline_file else self.config
+        file = self.baseline_file if path[0] in {"baseline", "plain_steps"} and self.baseline_file else self.config
         default = leaf is not None and self.get(leaf.path) is None
         return f"{_line('.'.join(map(str, path)))} ({'default' if default else f'in {file}'})"
 
@@ -102,10 +102,12 @@ def _keys(path: Path) -> list[str]:
 
 
 def _unknown(name: str, candidates: list[str]) -> str:
-    prefix = PREFIX if name.startswith(PREFIX) else ""
-    close = difflib.get_close_matches(
-        name.removeprefix(prefix), [one.removeprefix(prefix) for one in candidates], n=1, cutoff=0.7
-    )
+    """A suggestion from the same group, if there is one: what all its keys begin with says nothing of closeness."""
+    separator = "__" if name.startswith(PREFIX) else "."
+    group = name[: name.rfind(separator)] + separator
+    prefix = next((one for one in (group, PREFIX) if any(key.startswith(one) for key in candidates)), "")
+    names = [key.removeprefix(prefix) for key in candidates if key.startswith(prefix)]
+    close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.7)
     return f"unknown setting; did you mean {prefix}{close[0]}?" if close else "unknown setting; remove it"
 
 

@@ -90,8 +90,15 @@ class Settings(BaseSettings, groups.Group):
     ] = Field({}, max_length=64)
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
+    plain_steps: Annotated[
+        dict[ModelName, groups.PlainSteps],
+        JsonText,
+        Notation("mapping of at most 64 models to their plain step times (JSON in the environment)", render_json),
+    ] = Field({}, max_length=64)
+    """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
+    measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
     baseline_file: File | None = None
-    """YAML file with such a `baseline`, as `specdec-sidecar baseline` writes it"""
+    """YAML file with `baseline`, `plain_steps` or both, as `specdec-sidecar baseline` writes it"""
 
     log: groups.Log = groups.Log()
     proxy: groups.Proxy = groups.Proxy()
@@ -177,6 +184,11 @@ def _conflicts(settings: Settings) -> Iterator[Conflict]:
         (
             marks.acceptance_net_negative > marks.acceptance_break_even,
             "thresholds.acceptance_net_negative thresholds.acceptance_break_even",
+            "the first must not be above the second; lower it",
+        ),
+        (
+            marks.speedup_net_negative > marks.speedup_net_positive,
+            "thresholds.speedup_net_negative thresholds.speedup_net_positive",
             "the first must not be above the second; lower it",
         ),
         (

@@ -6,7 +6,7 @@ from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.request_stats import RecentWork
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds
 from sidecar.engine.names import Gauge, Phase
@@ -41,7 +41,7 @@ def engine(
 def bucket(acceptance, drafts=5.0, requests=50):
     count = drafts * WINDOW
     return filled(
-        RecentWork,
+        SpeculationSummary,
         requests=requests,
         drafts=count,
         draft_tokens=3 * count,

@@ -10,7 +10,7 @@ import pytest
 from sidecar.analysis.attribution.attributor import Attributor
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.continuation import Continuation
-from sidecar.engine.names import Counter
+from sidecar.engine.names import Counter, Gauge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.engine.timeline import Timeline
@@ -70,7 +70,7 @@ def simulate(
         for _ in range(spec.choices)
     ]
     counters = [dict.fromkeys(Counter, 0.0) for _ in range(engines)]
-    running, done, polls = [], [], [(START, _snapshots(counters))]
+    running, done, polls = [], [], [(START, _snapshots(counters, [], []))]
     now, next_poll = START, START + poll
     while waiting or running:
         now += step
@@ -91,9 +91,10 @@ def simulate(
                 run.end, run.left = now, -1
             done, running = done + running, []
         if now >= next_poll:
-            polls.append((now, _snapshots(counters)))
+            arrived = [run for run in waiting if START + run.spec.start <= now - step]
+            polls.append((now, _snapshots(counters, running, arrived)))
             next_poll += poll
-    polls += [(now + poll, _snapshots(counters)), (now + 2 * poll, _snapshots(counters))]
+    polls += [(now + after * poll, _snapshots(counters, [], [])) for after in (1, 2)]
     records, truth = _records(done)
     return Traffic(records, polls, truth)
 
@@ -125,8 +126,18 @@ def _step(run, now, counter, odds):
         run.end = now
 
 
-def _snapshots(counters):
-    return [EngineSnapshot(EngineKey("m", str(i)), dict(c), (), {}, {}, None) for i, c in enumerate(counters)]
+def _snapshots(counters, running, waiting):
+    gauges = [
+        {
+            Gauge.REQUESTS_RUNNING: float(sum(run.engine == engine for run in running)),
+            Gauge.REQUESTS_WAITING: float(sum(run.engine == engine for run in waiting)),
+        }
+        for engine in range(len(counters))
+    ]
+    return [
+        EngineSnapshot(EngineKey("m", str(engine)), dict(counter), (), gauges[engine], {}, None)
+        for engine, counter in enumerate(counters)
+    ]
 
 
 def _records(done):
@@ -188,7 +199,7 @@ def play(traffic, options=None, *, starts=True, delay=lambda record: 0.0, skip=l
                 timeline.append(at, continuation.advance(engine))
             settled += attributor.poll(at, timelines)
     if flush:
-        settled += attributor.flush(timelines)
+        settled += attributor.flush()
     return attributor, settled
 
 
@@ -235,6 +246,7 @@ class Lab:
     simulate = staticmethod(simulate)
     play = staticmethod(play)
     steady = staticmethod(steady)
+    sums = staticmethod(sums)
     assert_close = staticmethod(assert_close)
     each_once = staticmethod(each_once)
 

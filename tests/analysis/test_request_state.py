@@ -52,8 +52,15 @@ def page(*keys, start=1.0, drafts=0.0):
 class Polled:
     """A server with requests, polled every second."""
 
-    def __init__(self, **options):
-        self.requests = RequestState("proxy", TemperatureBuckets(), AttributionOptions(history=900), THRESHOLDS.window)
+    def __init__(self, max_models=2, **options):
+        attribution = AttributionOptions(history=900)
+        self.requests = RequestState(
+            "proxy",
+            buckets=TemperatureBuckets(),
+            options=attribution,
+            window=THRESHOLDS.window,
+            max_models=max_models,
+        )
         self.target = TargetState(
             "t",
             Lookback(),
@@ -108,7 +115,34 @@ def test_another_models_requests_are_counted_then_too():
     server = Polled()
     server.poll(M, N)
     server.serve(4, model="nobody")
-    assert ended(server.fail()["unknown"]) == 4
+    assert ended(server.fail()["other"]) == 4
+
+
+def test_models_past_the_bound_are_other_and_counted():
+    server = Polled(max_models=1)
+    server.poll(M, N)
+    assert server.models() == {}
+    server.serve(3, model="n")
+    assert list(server.poll(M, N)) == ["n"]
+    server.serve(2, model="m")
+    server.serve(1, model="n")
+    found = server.poll(M, N)
+    assert {name: ended(model) for name, model in found.items()} == {"n": 4, "other": 2}
+    assert server.requests.report().overflowed_models == 1
+    # A mixture of models has no verdict, and each of them has its own as a whole.
+    judged = {one.model_name: one for one in server.target.report(server.at).judgements}
+    assert {name: bool(one.temperatures) for name, one in judged.items()} == {"m": False, "n": True}
+
+
+def test_a_model_that_left_the_page_makes_room_for_the_next():
+    server = Polled(max_models=1)
+    server.poll(M)
+    server.serve(10)
+    assert list(server.poll(M)) == ["m"]
+    assert list(server.poll(N)) == ["n"]
+    server.serve(3, model="n")
+    assert ended(server.poll(N)["n"]) == 3
+    assert server.requests.report().overflowed_models == 0
 
 
 def test_reading_changes_no_verdict():
@@ -213,7 +247,7 @@ def test_engines_past_the_bound_are_their_models(keys, models):
 def test_engines_past_the_bound_count_for_coverage():
     seen = []
     server = Polled(max_engines=1)
-    server.requests.polled = lambda at, timelines, **_: seen.append(timelines)
+    server.requests.polled = lambda at, timelines, **_: [seen.append(timelines)][:0]
     server.poll(("m", "0"), ("m", "1"), ("m", "2"), drafts=10.0)
     server.poll(("m", "0"), ("m", "1"), ("m", "2"), drafts=20.0)
     growth = {key: line.growth(Counter.DRAFTS, 1001.0, 1002.0) for key, line in seen[-1].items()}

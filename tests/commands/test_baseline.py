@@ -1,12 +1,16 @@
 import asyncio
+import json
 
+import pytest
 import yaml
 
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.commands.commands_tools import RECORDINGS, command
 
+LEVELS = RECORDINGS.parent / "levels"
 NOWHERE = "http://127.0.0.1:1"
 
 
@@ -71,3 +75,63 @@ async def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(f
     assert code == 2
     assert f"--out={tmp_path}: " in err
     assert yaml.safe_load(out)["baseline"]["demo"]["tpot"]["p50"] > 0
+
+
+async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):
+    """It sends the requests itself, and what it writes is read by the settings."""
+    file = tmp_path / "baseline.yaml"
+    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0, speed=5)) as vllm:
+        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40", "--gpu", "H100")
+        code, out, err = await finished("baseline", *argv, "--out", str(file))
+    assert (code, out) == (0, ""), err
+    steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_steps["demo"]
+    assert steps.running[0] == pytest.approx(1, abs=0.1)
+    assert steps.running[-1] == pytest.approx(4, abs=1)
+    assert all(0 < one < 1 for one in steps.seconds)
+    assert steps.gpu == "H100"
+    assert steps.measured is not None
+
+
+async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
+    file = tmp_path / "baseline.yaml"
+    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
+        argv = ("--url", vllm.url, "--load", "2", "--duration", "3s", "--max-tokens", "20")
+        code, _, err = await finished("baseline", *argv, "--out", str(file))
+    assert code == 0
+    assert "demo: no plain step times (it speculates)" in err.splitlines()
+    assert set(yaml.safe_load(file.read_text())) == {"baseline"}
+
+
+async def test_load_for_a_server_that_is_none(finished):
+    code, out, err = await finished("baseline", "--url", NOWHERE, "--load", "1", "--duration", "1s")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("--url: no model under /v1/models (")
+
+
+def test_arguments_of_load_that_cannot_be(capsys, tmp_path):
+    assert command("baseline", "--load", "0,1") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "--load: write one or more numbers from 1 to 1024"
+    assert command("baseline", "--recording", str(tmp_path)) == 1
+    assert "no recording" in capsys.readouterr().err
+
+
+def test_a_recording_is_a_baseline_and_a_replay_is_measured_against_it(capsys, tmp_path):
+    file = tmp_path / "baseline.yaml"
+    assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(file)) == 0
+    capsys.readouterr()
+    assert command("replay", str(LEVELS / "k3"), "--baseline", str(file), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["reference"] == "baseline"
+    assert found["speedup"] == pytest.approx(0.984, abs=0.05)
+    assert found["temperatures"]["1+"]["speedup"] == pytest.approx(0.928, abs=0.05)
+    assert command("replay", str(LEVELS / "k3"), "--baseline", str(file)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"speedup {found['speedup']:.3f} ± ") for line in lines)
+    assert command("replay", str(LEVELS / "k3")) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("no speedup: nothing says how long a step takes")
+
+
+def test_a_baseline_that_is_none_is_refused(capsys, tmp_path):
+    (tmp_path / "b.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
+    assert command("replay", str(LEVELS / "k3"), "--baseline", str(tmp_path / "b.yaml")) == 2
+    assert "running must rise" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import pytest
 
 from tests.commands.commands_tools import RECORDINGS, command
 
-KEYS = ["attribution", "requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90"]
+KEYS = ["attribution", "requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90", "speedup"]
 
 
 def sums(recording):
@@ -28,7 +28,9 @@ def replayed(capsys, *argv):
 
 def test_json_has_the_documented_keys_and_the_exact_sums(capsys):
     found = replayed(capsys, str(RECORDINGS / "draft_model-k3"))
-    assert list(found) == ["temperatures", "coverage", "residual"]
+    assert list(found) == [
+        "temperatures", "coverage", "residual", "speedup", "break_even_acceptance", "reference", "withheld",
+    ]  # fmt: skip
     truth = sums("draft_model-k3")
     assert list(found["temperatures"]) == ["0", "0.3-0.5", "0.7-1"]
     for label, temperatures in (("0", [0.0]), ("0.3-0.5", [0.4]), ("0.7-1", [0.8, 1.0])):
@@ -61,15 +63,16 @@ def test_buckets_are_those_of_the_settings(capsys):
 def test_the_table_shows_the_same_numbers(capsys):
     found = replayed(capsys, str(RECORDINGS / "draft_model-k3"))
     assert command("replay", str(RECORDINGS / "draft_model-k3")) == 0
-    header, *rows, _, coverage, residual = capsys.readouterr().out.splitlines()
-    titles = "temperature requests draft tokens accepted tokens acceptance P10 P50 P90 attribution"
+    header, *rows, _, coverage, residual, why = capsys.readouterr().out.splitlines()
+    titles = "temperature requests draft tokens accepted tokens acceptance P10 P50 P90 speedup attribution"
     assert " ".join(header.split()) == titles
     for row, (label, bucket) in zip(rows, found["temperatures"].items(), strict=True):
-        numbers = [f"{bucket[key]:,}" for key in KEYS[1:4]] + [f"{bucket[key]:.3f}" for key in KEYS[4:]]
-        assert row.split() == [label, *numbers, "exact"]
+        numbers = [f"{bucket[key]:,}" for key in KEYS[1:4]] + [f"{bucket[key]:.3f}" for key in KEYS[4:-1]]
+        assert row.split() == [label, *numbers, "-", "exact"]
     assert len({len(row) for row in rows}) == 1
-    assert coverage.startswith("coverage 1.000 ")
+    assert coverage.startswith("coverage 1.000: ")
     assert residual.startswith("residual 0.0")
+    assert why.startswith("no speedup: ")
 
 
 @pytest.mark.parametrize(

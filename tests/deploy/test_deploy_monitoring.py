@@ -1,10 +1,13 @@
 """The objects made of alerts/ and dashboards/: as the generator makes them, and with nothing lost."""
 
 import json
+import re
 
 import pytest
 import yaml
 
+from sidecar.export.metrics import MOST_SERIES
+from sidecar.settings.groups import Limits
 from tests.deploy.deploy_tools import KUBERNETES, ROOT, generated
 from tests.deploy.kustomize_tools import read, read_all
 
@@ -75,3 +78,12 @@ def test_a_dashboard_that_kubernetes_or_grafana_would_refuse_is_refused(sources,
     assert done.returncode == 1
     assert problem in done.stderr
     assert not list((sources / "out").iterdir())
+
+
+def test_prometheus_accepts_as_many_series_as_a_sidecar_can_have_and_no_more():
+    limit = MOST_SERIES + Limits().passthrough_series
+    paths = [path for path in (ROOT / "deploy").rglob("*.y*ml") if "sampleLimit" in path.read_text()]
+    assert len(paths) >= 2
+    for path in paths:
+        assert re.findall(r"sampleLimit: (\d+)", path.read_text()) == [str(limit)], path
+        assert f"{MOST_SERIES:,} series" in path.read_text()

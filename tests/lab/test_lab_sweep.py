@@ -1,30 +1,25 @@
 """``sweep`` on a real vLLM: its requests' own numbers where vLLM tells them, else vLLM's counters."""
 
-import asyncio
-
 import pytest
 
-from sidecar.commands.sweep.options import SweepOptions
-from sidecar.commands.sweep.prompts import BUILT_IN
-from sidecar.commands.sweep.sweep import sweep
+from tests.commands.sweep.sweep_tools import swept
 
 pytestmark = pytest.mark.lab
 
 
-async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(lab, samples):
+async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(shared, samples):
     greedy = []
-    for exact in ("1", "0"):
-        vllm = lab("draft_model", EXACT=exact)
+    for exact in (True, False):
+        vllm = shared(exact=exact)
         await vllm.start()
-        options = SweepOptions(vllm.url, temperatures=(0.0, 0.8), at_once=(4,), requests=24, max_tokens=48)
-        result = await sweep(options, BUILT_IN, asyncio.Event(), lambda *_: None)
+        before = await samples(vllm.url)
+        result = await swept(vllm.url, temperatures=(0.0, 0.8))
         counted = await samples(vllm.url)
-        await vllm.kill()
         assert result.complete
-        work = [one.speculation.work for one in result.temperatures]
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
-            total = counted.value(f"vllm:spec_decode_num_{name}_total")
-            assert sum(getattr(one, name) for one in work) == total > 0, (exact, name)
-        greedy.append(work[0].acceptance)
+            counter = f"vllm:spec_decode_num_{name}_total"
+            grown = counted.value(counter) - before.value(counter)
+            assert sum(getattr(one, name) for one in result.temperatures) == grown > 0, (exact, name)
+        greedy.append(result.temperatures[0].acceptance)
     # Greedy answers to the same prompts are the same; what is sampled at 0.8 is not.
     assert greedy[1] == pytest.approx(greedy[0], abs=0.05)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.recording.recording import RecordingError, read_requests, read_scrapes
+from sidecar.errors import RecordingError
+from sidecar.recording.recording import read_requests, read_scrapes
 from sidecar.recording.replay import replay
 from sidecar.requests.record import Outcome
 
@@ -109,7 +110,7 @@ def test_a_damaged_poll_a_cut_file_and_a_missing_one_are_errors(tmp_path):
 def test_the_result_of_a_replay_as_json():
     result = replay(RECORDINGS / "draft_model-k5-default", infer=True).as_json()
     assert json.loads(json.dumps(result)) == result
-    assert result.keys() == {"temperatures", "coverage", "residual"}
+    assert {"temperatures", "coverage", "residual", "speedup"} <= result.keys()
     assert list(result["temperatures"]) == ["0", "0-0.3", "0.5-0.7", "0.7-1", "default"]
     for bucket in result["temperatures"].values():
         assert bucket["attribution"] == "inferred"

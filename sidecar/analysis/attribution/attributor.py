@@ -1,56 +1,43 @@
-"""Whose draft and accepted tokens they were: vLLM's counters, shared out to requests and so to temperatures.
+"""Attributes vLLM's draft and accepted tokens to requests, and so to temperatures: ``docs/attribution.md``.
 
-A request with vLLM's own numbers is exact. For the others the steps come first: a streamed event is a step, and else
-the engine's own step count is the clock (``attribution_estimate``). Accepted tokens are the completion tokens after
-the first that no step accounts for. Where every step drafts, drafts are steps; elsewhere they come from a fit per
-temperature (``attribution_drafting``). Which of this holds is worked out from the counters (``attribution_method``).
+A request with vLLM's own numbers is exact. For the others, its verification steps come first: a stream's events, or
+the engine's step clock over its residence. Accepted tokens are the completion tokens that no step accounts for, and
+drafts are its steps, or a share of them fitted for each temperature bucket if not every step drafts.
 """
 
 import math
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.attribution.admission import Admission
-from sidecar.analysis.attribution.estimate import (
-    Life,
-    Steps,
-    amounts_known,
-    amounts_of,
-    bounded,
-    located,
-    steps_of,
-    work_of,
-)
-from sidecar.analysis.attribution.knowledge import Knowledge
-from sidecar.analysis.attribution.ledger import Count
-from sidecar.analysis.attribution.method import Method
+from sidecar.analysis.attribution.engine_learner import EngineLearner
+from sidecar.analysis.attribution.engine_model import EngineModel
+from sidecar.analysis.attribution.estimate import ObservedRequest, observe
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution, attributed
-from sidecar.analysis.attribution.window import (
-    Interval,
+from sidecar.analysis.attribution.windows import (
     Window,
     Windows,
     growth_between,
-    occupancy,
     polls_between,
     queue_at,
+    shared_steps,
 )
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import Outcome, RequestRecord, RequestStart
 
-_MANY_LOST: Final = 8
-_MOST_SETTLED: Final = 400  # requests a poll, or twice as many as came since the last one
+_MANY_LOST: Final = 8  # requests without numbers after which the coverage is known to be 0
+_MOST_RELEASED: Final = 400  # requests a poll, or twice as many as came since the last one
 
 
 class Attributor:
-    """Shares the counters of one model, all its engines together, out to its requests.
+    """Attributes the counters of one model, all its engines together, to its requests.
 
-    All times are Unix seconds. Sources tell of requests by ``started`` and ``finished``; after each scrape ``poll``
-    returns the requests that are settled. ``dropped`` counts those forgotten to stay within bounds.
+    All times are Unix seconds. Sources report requests by ``started`` and ``finished``; after each scrape ``poll``
+    returns the requests whose attribution is final. ``dropped`` counts those forgotten to stay within bounds.
     """
 
     def __init__(self, buckets: TemperatureBuckets, options: AttributionOptions | None = None) -> None:
@@ -58,214 +45,198 @@ class Attributor:
         self._options = options = options or AttributionOptions()
         self._index = {label: index for index, label in enumerate(buckets.labels)}
         self._windows = Windows(options.history)
-        self._known = Knowledge(self._windows, len(self._index), options)
+        self._engine = EngineLearner(self._windows, len(self._index), options)
         self._admission = Admission(options.most_requests)
+        self._sees_starts = True
         self._entered = 0  # requests since the last poll
-        self._lost = 0  # requests that got no numbers
-        self._blind = False  # the source tells of ends alone
-        self._over = [0.0] * len(self._index)  # steps that requests' bounds did not let through, by bucket
-        self._recent: deque[Life] = deque()
-        self._held: list[deque[Life]] = [deque() for _ in self._index]
+        self._lost = 0  # requests without numbers
+        self._recent: deque[tuple[RequestRecord, int]] = deque()  # finished, and not covered by windows yet
+        self._held: list[deque[ObservedRequest]] = [deque() for _ in self._index]
         self._ready: list[AttributedRequest] = []
         self.dropped: Tally[str] = Tally()
 
     @property
-    def method(self) -> Method | None:
+    def model(self) -> EngineModel | None:
         """How steps and drafts are counted; None while too little is known."""
-        return self._known.method if self._known.decided else None
+        return self._engine.model if self._engine.ready else None
 
     @property
     def coverage(self) -> float | None:
-        """Draft tokens that are attributed, as a part of those counted, 0 to 1, lately; None while unknown.
+        """Recently attributed draft tokens as a share of those counted, 0 to 1; None while unknown.
 
-        0 where vLLM drafts and too little was ever told of its requests to choose a method on.
+        0 if vLLM drafts and its requests never carried enough to learn from.
         """
-        coverage = self._known.coverage
-        if coverage is None and self._lost >= _MANY_LOST and self._known.ledger.counts[Count.DRAFTS] > 0:
-            return 0.0
-        return coverage
+        coverage = self._engine.coverage
+        return 0.0 if coverage is None and self._lost >= _MANY_LOST and self._engine.drafted else coverage
 
     @property
     def residual(self) -> float | None:
-        """The inference's own error: how far requests' sums are off the counters, as a part; None while unknown."""
-        return self._known.residual
+        """The inference's own error: how far requests' sums are off the counters, relative; None while unknown."""
+        return self._engine.residual
 
     def started(self, request: RequestStart) -> None:
         """A request has begun."""
-        if self._admission.started(request.id, request.start) is not None:
+        if self._admission.started(request.id, request.start):
             self.dropped["in_flight"] += 1
 
     def finished(self, record: RequestRecord) -> None:
         """A request has ended, whether or not ``started`` was called for it."""
-        self._blind = record.id not in self._admission
-        taken = self._admission.finished(record.id, record.start, record.end)
-        label = self._buckets.label(record.temperature)
-        ordered = record.start <= record.end < math.inf  # not where a time is NaN
-        if record.acceptance is not None and not self._options.infer_all:
-            known = record.acceptance
+        self._sees_starts = record.id in self._admission
+        bucket = self._index[self._buckets.label(record.temperature)]
+        ordered = record.start <= record.end < math.inf  # not if a time is NaN
+        if ordered:
+            self._admission.finished(record.id, record.start, record.end)
+        elif self._sees_starts:
+            self._admission.forget(record.id)
+        if self._exact(record) and (known := record.acceptance) is not None:
             work = (float(known.drafts), float(known.draft_tokens), float(known.accepted_tokens))
-            self._ready.append(attributed(record, label, Attribution.EXACT, work))
+            self._ready.append(attributed(record, self._buckets.labels[bucket], Attribution.EXACT, work))
         elif record.outcome is Outcome.ERROR or record.completion_tokens is None or not ordered:
-            self._ready.append(attributed(record, label, Attribution.NONE))
+            self._ready.append(attributed(record, self._buckets.labels[bucket], Attribution.NONE))
             self._lost += record.outcome is not Outcome.ERROR
         if record.outcome is Outcome.ERROR or not ordered:
             return  # vLLM generated nothing for it
         if len(self._recent) >= self._options.most_requests:
             self.dropped["pending"] += 1
-            self._lose(self._recent.popleft())
-        self._recent.append(Life(record, self._index[label], taken, doubt=self._admission.doubt(record.start)))
+            self._lose(*self._recent.popleft())
+        self._recent.append((record, bucket))
 
     def poll(self, at: float, timelines: Sequence[Timeline]) -> list[AttributedRequest]:
-        """Takes in what was scraped up to ``at``; returns the requests that are settled by it, each one once."""
+        """Takes in what was scraped up to ``at``; returns the requests whose attribution is final, each one once."""
         if self._admission.forget_before(at - self._options.history):
             self.dropped["in_flight"] += 1
-        for start, end in self._new_polls(timelines, at - self._options.lateness):
-            self._open(timelines, start, end)
-        self._enter_requests(at - self._options.lateness - self._options.hold, at + self._options.hold)
+        self._open_windows(timelines, at - self._options.lateness)
+        self._enter(at - self._options.lateness - self._options.hold, at + self._options.hold)
         if (last := self._windows.last) is not None:
-            self._known.close(self._horizon(last.end))
-            self._learn(timelines, last.end)
+            self._engine.close(self._horizon(last.end))
+            self._engine.learn(last.end)
             self._release(last.end)
-        ready, self._ready = self._ready, []
-        return ready
+        return self._take_ready()
 
-    def flush(self, timelines: Sequence[Timeline]) -> list[AttributedRequest]:
-        """Settles all that is left, whatever is missing."""
-        self._enter_requests(math.inf, -math.inf)
+    def flush(self) -> list[AttributedRequest]:
+        """Attributes all that is left, whatever is missing."""
+        self._enter(math.inf, -math.inf)
         if (last := self._windows.last) is not None:
-            self._known.close(last.end)
-            self._learn(timelines, last.end, at_last=True)
+            self._engine.close(last.end)
+            self._engine.learn(last.end, at_last=True)
             self._release(last.end, at_last=True)
         for held in self._held:
             while held:
-                self._lose(held.popleft())
+                request = held.popleft()
+                self._lose(request.record, request.bucket)
+        return self._take_ready()
+
+    def _take_ready(self) -> list[AttributedRequest]:
         ready, self._ready = self._ready, []
         return ready
 
-    def _new_polls(self, timelines: Sequence[Timeline], until: float) -> list[Interval]:
-        """The polls since the newest window, by the engine that was heard of last."""
-        spans = [(timeline.span.end, index) for index, timeline in enumerate(timelines) if timeline.span is not None]
-        if not spans:
-            return []
-        last = self._windows.last
-        return polls_between(timelines[max(spans)[1]], None if last is None else last.end, until)
-
-    def _open(self, timelines: Sequence[Timeline], start: float, end: float) -> None:
-        growth = growth_between(timelines, start, end)
-        if growth is None:
+    def _open_windows(self, timelines: Sequence[Timeline], until: float) -> None:
+        """Opens the windows since the newest one, by the polls of the engine that was scraped last."""
+        newest = max(timelines, key=lambda timeline: timeline.times[-1:], default=None)
+        if newest is None:
             return
-        if self._options.several_api_servers:
-            growth = growth._replace(steps=None)
-        intervals = [(begun, end) for begun in self._admission.starts]
-        intervals += [(life.record.start, life.record.end) for life in self._recent]
-        mean, busy = occupancy(intervals, start, end)
-        if not self._known.all_seen or (self._blind and not self._options.lateness):
-            busy = None  # others keep the engine busy as well
-        broken = any(timeline.restarted_within(start, end) for timeline in timelines)
-        window = Window(start, end, growth, mean, busy, broken, queue_at(timelines, end))
-        self._windows.append(window)
-        self._known.ledger.opened(window)
+        last = self._windows.last
+        for start, end in polls_between(newest, None if last is None else last.end, until):
+            growth = growth_between(timelines, start, end, count_steps=not self._options.several_api_servers)
+            if growth is None:
+                continue
+            in_flight, busy = self._admission.occupancy(start, end)
+            # If requests are not seen, or only when they end, others keep the engine busy as well.
+            seen = self._engine.all_seen and (self._sees_starts or self._options.lateness > 0)
+            share = sum(high - low for low, high in busy) / (end - start)
+            steps = shared_steps(growth, in_flight, share) if growth.steps is None else growth.steps
+            restarted = any(timeline.restarted_within(start, end) for timeline in timelines)
+            seconds, number = end - start, self._admission.in_flight(end)
+            self._engine.queue(*queue_at(timelines, end), number, seconds, restarted=restarted)
+            self._windows.append(
+                Window(
+                    start=start,
+                    end=end,
+                    growth=growth,
+                    steps=steps,
+                    busy=busy if busy and seen else None,
+                    restarted=restarted,
+                )
+            )
 
-    def _enter_requests(self, oldest: float, newest: float) -> None:
-        """Reads the clocks off for the requests whose end the windows cover.
+    def _enter(self, oldest: float, newest: float) -> None:
+        """Takes in the requests whose end the windows cover.
 
-        Those that ended before ``oldest`` never will be, and those after ``newest`` are from a clock of their own.
+        Those that ended before ``oldest`` never will be covered, and those after ``newest`` are from another clock.
         """
         covered = -math.inf if self._windows.last is None else self._windows.last.end
-        waiting: deque[Life] = deque()
+        waiting: deque[tuple[RequestRecord, int]] = deque()
         self._entered = 0
-        for life in self._recent:
-            if life.record.end <= covered:
-                self._enter(located(life, self._windows, self._known.tokens_per_draft))
-            elif not oldest <= life.record.end <= newest:
-                self._lose(life)
+        for record, bucket in self._recent:
+            if record.end <= covered:
+                self._enter_one(record, bucket)
+            elif oldest <= record.end <= newest:
+                waiting.append((record, bucket))
             else:
-                waiting.append(life)
+                self._lose(record, bucket)
         self._recent = waiting
 
-    def _enter(self, life: Life) -> None:
+    def _enter_one(self, record: RequestRecord, bucket: int) -> None:
         self._entered += 1
-        record, known = life.record, self._known
-        if self._exact(record):
-            if life.credible:
-                known.ledger.spread(amounts_known(life, known.method), record.start, record.end)
+        admission = self._admission.admitted(record.start, self._engine.limit)
+        request = observe(record, bucket, self._windows, admission, self._engine.model.draft_length)
+        exact = self._exact(record)
+        begun = admission[0] if record.first_token is None else record.first_token
+        self._engine.add(request, min(max(begun, record.start), record.end), record.end, exact=exact)
+        if exact or record.completion_tokens is None:
             return
-        if record.completion_tokens is None:
-            return  # already given out; its steps show as unseen traffic
-        steps = steps_of(life, known.method)
-        if steps is not None:
-            steps = replace(steps, count=bounded(steps.count, life))
-            work = work_of(life, steps, known.share(life.bucket), known.usual)
-            start = life.taken if record.first_token is None else record.first_token
-            known.ledger.spread(amounts_of(life, steps, work, known.method), start, record.end)
-        held = self._held[life.bucket]
         if sum(map(len, self._held)) >= self._options.most_requests:
             self.dropped["pending"] += 1
-            self._lose(max(self._held, key=len).popleft())
-        held.append(life)
+            oldest = max(self._held, key=len).popleft()
+            self._lose(oldest.record, oldest.bucket)
+        self._held[bucket].append(request)
 
     def _horizon(self, now: float) -> float:
         """Until when all requests are known, or were waited for long enough."""
-        begun = [life.record.start for life in self._recent]
+        patient = now - self._options.patience
+        if not self._sees_starts:
+            return patient
+        begun = [record.start for record, _ in self._recent]
         if (oldest := self._admission.oldest_start) is not None:
             begun.append(oldest)
-        patient = now - self._options.patience
-        return patient if self._blind else max(min(begun, default=now), patient)
-
-    def _learn(self, timelines: Sequence[Timeline], at: float, *, at_last: bool = False) -> None:
-        if not self._known.learn(timelines, at, at_last=at_last):
-            return
-        taken = self._admission.limit_to(self._known.method.limit)
-        for held in self._held:
-            for index, life in enumerate(held):
-                if life.record.id in taken:
-                    doubt = self._admission.doubt(life.record.start)
-                    corrected = replace(life, taken=taken[life.record.id], doubt=doubt)
-                    held[index] = located(corrected, self._windows, self._known.tokens_per_draft)
+        return max(min(begun, default=now), patient)
 
     def _release(self, now: float, *, at_last: bool = False) -> None:
-        # A fit that begins to tell must not stop the event loop, and with it requests, for all that have waited.
-        left = math.inf if at_last else max(_MOST_SETTLED, 2 * self._entered)
+        # A fit that becomes good enough must not stop the event loop, and with it requests, for all that have waited.
+        left = math.inf if at_last else max(_MOST_RELEASED, 2 * self._entered)
         for bucket, held in enumerate(self._held):
-            error = self._known.bucket_error(bucket) if held and self._known.tells else math.inf
-            while held and left > 0 and (at_last or error <= self._allowed(now - held[0].record.end)):
+            error = self._engine.bucket_error(bucket) if held and self._engine.applies else math.inf
+            while held and left > 0:
+                waited = now - held[0].record.end
+                final = at_last or waited > self._options.hold
+                if error > self._allowed(waited) and not final:
+                    break
                 left -= 1
-                life = held.popleft()
+                request = held.popleft()
                 if error <= self._options.worst_error:
-                    self._give(life)
+                    self._give(request)
                 else:
-                    self._lose(life)
-            while held and left > 0 and held[0].record.end < now - self._options.hold:
-                left -= 1
-                self._lose(held.popleft())
+                    self._lose(request.record, request.bucket)
 
     def _allowed(self, waited: float) -> float:
         options = self._options
         return options.good_error + (options.worst_error - options.good_error) * min(waited / options.hold, 1.0)
 
-    def _give(self, life: Life) -> None:
-        steps = steps_of(life, self._known.method)
-        if steps is None or steps.doubtful:
-            self._lose(life)
+    def _give(self, request: ObservedRequest) -> None:
+        found = self._engine.estimate(request)
+        if found is None or not found.informative:
+            self._lose(request.record, request.bucket)
             return
-        count = steps.count
-        if steps.error:
-            # What bounds take away from one request is given back with the next, so that the sums stay right.
-            owed = min(max(self._over[life.bucket], -1.0), 1.0)
-            count = bounded(steps.count + owed, life)
-            self._over[life.bucket] += steps.count - count
-        work = work_of(life, Steps(count, steps.error), self._known.share(life.bucket), self._known.usual)
-        numbers = (work.drafts, work.drafts * life.drafted, work.accepted)
-        label = self._buckets.labels[life.bucket]
+        work = (found.drafts, found.drafts * request.draft_length, found.accepted)
+        label = self._buckets.labels[request.bucket]
         self._ready.append(
-            attributed(life.record, label, Attribution.INFERRED, numbers, tells=work.telling, error=work.error)
+            attributed(request.record, label, Attribution.INFERRED, work, tells=found.reliable, error=found.error)
         )
 
-    def _lose(self, life: Life) -> None:
+    def _lose(self, record: RequestRecord, bucket: int) -> None:
         """Gives a request out without numbers, unless it was given out when it ended."""
-        if not self._exact(life.record) and life.record.completion_tokens is not None:
-            label = self._buckets.labels[life.bucket]
-            self._ready.append(attributed(life.record, label, Attribution.NONE))
+        if not self._exact(record) and record.completion_tokens is not None:
+            self._ready.append(attributed(record, self._buckets.labels[bucket], Attribution.NONE))
             self._lost += 1
 
     def _exact(self, record: RequestRecord) -> bool:

@@ -1,4 +1,4 @@
-"""One attributor a model: which model a request is for, and whose timelines tell of it."""
+"""One attributor for each model: which model a request is for, and which timelines are its engines'."""
 
 import math
 from collections import Counter as Tally
@@ -15,23 +15,23 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import RequestRecord, RequestStart
 
-DROP_REASONS = frozenset({"no_page_yet", "in_flight", "pending"})  # what attribution itself may forget, to stay bounded
-UNKNOWN_MODEL = "unknown"  # the label of requests for a model that vLLM's page does not show
+DROP_REASONS = frozenset({"no_page_yet", "in_flight", "pending"})  # why attribution drops requests to stay bounded
+UNKNOWN_MODEL = "unknown"  # label of requests for a model that is not on vLLM's page
 
 
 class Settled(NamedTuple):
-    """A request with the model's name as vLLM's page has it."""
+    """A request whose attribution is final, with the model's name as vLLM's page has it."""
 
     model_name: str
     request: AttributedRequest
 
 
 class Attributors:
-    """Takes requests in and gives them out settled, whatever models the page shows.
+    """Attributes requests to the models on vLLM's page.
 
-    A page with one model has all requests, whatever they call it: aliases and adapters are served by it too. With
-    several models the name decides, and a request for none of them is not attributed. Until a first page is read,
-    requests wait.
+    If the page has one model, all requests are its own, whatever name they use: it serves aliases and adapters too.
+    With several models the name decides, and a request for none of them is not attributed. Until the first page is
+    read, requests wait.
     """
 
     def __init__(self, buckets: TemperatureBuckets, options: AttributionOptions) -> None:
@@ -39,14 +39,14 @@ class Attributors:
         self._options = options
         self._waiting: deque[RequestStart | RequestRecord] = deque()
         self._lost: list[Settled] = []
-        self._timelines: Mapping[EngineKey, Timeline] = {}  # of the last poll
+        self._timelines: Mapping[EngineKey, Timeline] = {}  # at the last poll
         self._several_processes = False
         self._polled_at = -math.inf
         self.by_model: dict[str, Attributor] = {}
         self.dropped: Tally[str] = Tally()  # requests forgotten here, by reason
 
     def started(self, request: RequestStart) -> None:
-        """A request has begun. Its model is not known yet, so with several models its end must tell of it."""
+        """A request has begun. Its model is not known yet: with several models only its end is used."""
         if not self.by_model:
             self._wait(request)
         elif len(self.by_model) == 1:
@@ -62,16 +62,16 @@ class Attributors:
             self._lose(record)
 
     def poll(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
-        """What a scrape at ``at`` settles; ``timelines`` are those of the engines on the page, and of no others."""
+        """Takes in a scrape at ``at``; ``timelines`` are those of the engines on the page, and of no others."""
         models = {key.model_name for key in timelines}
-        # A vLLM that restarted with another number of API servers counts steps in another way, and where the clock was
-        # set back, what was counted before is in the way: all begins anew.
+        # A vLLM that restarted with another number of API servers counts steps in another way, and if the clock was
+        # set back, earlier windows are in the future: start over.
         kept = models if several_processes == self._several_processes and at >= self._polled_at else set()
         self._timelines, self._several_processes, self._polled_at = timelines, several_processes, at
         for gone in self.by_model.keys() - kept:
             attributor = self.by_model.pop(gone)
             self.dropped += attributor.dropped
-            self._lost += (Settled(gone, one) for one in attributor.flush(()))
+            self._lost += (Settled(gone, one) for one in attributor.flush())
         for model in sorted(models - self.by_model.keys()):
             options = replace(self._options, several_api_servers=several_processes)
             self.by_model[model] = Attributor(self._buckets, options)
@@ -81,18 +81,18 @@ class Attributors:
         return self._settled(at)
 
     def unpolled(self, at: float) -> list[Settled]:
-        """What is settled though a scrape at ``at`` failed, so that nothing piles up while they do."""
+        """The same after a failed scrape, so that nothing piles up while scrapes fail."""
         return self._settled(at)
 
-    def flush(self, timelines: Mapping[EngineKey, Timeline]) -> list[Settled]:
-        """Settles all that is left, whatever is missing."""
+    def flush(self) -> list[Settled]:
+        """Attributes all that is left, whatever is missing."""
         for event in self._waiting:
             if isinstance(event, RequestRecord):
                 self._lose(event)
         self._waiting.clear()
         settled, self._lost = self._lost, []
         for model, attributor in self.by_model.items():
-            settled += (Settled(model, one) for one in attributor.flush(_of(model, timelines)))
+            settled += (Settled(model, one) for one in attributor.flush())
         return settled
 
     def _settled(self, at: float) -> list[Settled]:

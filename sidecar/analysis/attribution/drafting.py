@@ -1,90 +1,89 @@
-"""How many of a request's steps drafted, where not every step does (n-gram, suffix, a K that falls to 0 under load).
+"""How many of a request's steps drafted, if not every step does (n-gram, suffix, a K that falls to 0 under load).
 
-A step that drafts accepts at most K tokens, so ``accepted / K`` steps must have drafted; the others, a request's
-*spare* steps, drafted for a share that is taken as the same throughout a temperature bucket. Windows in which the
-buckets' spare steps stand in different proportions tell those shares:
+A step that drafts accepts at most K tokens, so at least accepted / K steps drafted; of the others, a request's
+*optional* steps, a share drafted that is taken as the same throughout a temperature bucket. Windows in which the
+buckets' optional steps stand in different proportions determine those shares:
 
-    drafts - accepted / K = sum over buckets (share * spare steps)
+    drafts - accepted / K = sum over buckets (share * optional steps)
 
-by least squares on the growth of vLLM's counters. Taking ``accepted / K`` off both sides first leaves the fit only what
-the requests' own numbers do not say, and bounds the answer on both sides.
+by least squares on the growth of vLLM's counters.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Final
 
+from sidecar.analysis.attribution.exposure import Amount, accepted_tokens, optional_steps
 from sidecar.analysis.attribution.least_squares import LeastSquares, Solution
-from sidecar.analysis.attribution.ledger import Slot, accepted_slot, spare_slot
-from sidecar.analysis.attribution.window import Window
+from sidecar.analysis.attribution.windows import Window
 
-_UNSEEN: Final = 0.1  # of a window's steps: less than that is the noise of spreading requests over windows
-_ENOUGH_WINDOWS: Final = 20  # fewer, and the standard errors mean little themselves
-# Seconds. What is off in one window is off in the next as well, since requests' steps are spread evenly over their
-# lives: taken as observations of their own, short windows would make the errors look smaller than they are.
-_OBSERVATION: Final = 1.0
-_RESCALE: Final = (0.8, 1.25)
+_UNSEEN: Final = 0.1  # of a window's steps: less is the noise of spreading requests over windows
+_ENOUGH_OBSERVATIONS: Final = 20  # fewer, and the noise is hardly known
+# Seconds. What is off in one window is off in the next one as well, since requests' steps are spread evenly: taken as
+# observations of their own, short windows would make errors look smaller than they are. (1 s, less the polls' jitter.)
+_OBSERVATION: Final = 0.9
+_SPREAD: Final = 0.5  # standard deviation of buckets' shares relative to their mean: 0.43 (development recordings)
+_LEAST_SHARE: Final = 0.01  # keeps the prior proper
 
 
 class Drafting:
-    """The share of spare steps that draft, by bucket; the newest ``memory`` seconds count."""
+    """The share of optional steps that draft, by bucket; observations fade with ``memory`` seconds."""
 
     def __init__(self, buckets: int, memory: float) -> None:
         self._buckets = buckets
         self._memory = memory
-        self._fit = LeastSquares(buckets + 1, most=1.0)  # the last unknown is the traffic that no one told of
-        self._columns = [0.0] * (buckets + 1)
-        self._target = 0.0
-        self._row: dict[int, float] = {}  # of the windows since the last observation, as are the next two
-        self._row_target = self._row_seconds = 0.0
-        self._solution = Solution((0.0,) * (buckets + 1), (math.inf,) * (buckets + 1))
-        self._scale = 1.0
+        self._fit = LeastSquares(buckets + 1)  # the last unknown is the traffic that is not seen
+        self._row = [0.0] * (buckets + 1)
+        self._target = self._seconds = 0.0
+        self._drafts = self._steps = 0.0  # all targets and all rows, for the mean share
+        self._solution: Solution | None = None
 
-    def observe(self, window: Window, brought: Sequence[float], tokens_per_draft: float) -> None:
-        """Adds a closed window; ``tokens_per_draft`` is K."""
-        keep = math.exp(-window.seconds / self._memory)
+    def observe(self, window: Window, amounts: Sequence[float], draft_length: float) -> None:
+        """Adds a closed window; windows shorter than an observation are joined."""
         growth = window.growth
-        counted = growth.drafts - growth.accepted / tokens_per_draft
-        target = counted - brought[Slot.KNOWN_DRAFTS] + brought[Slot.KNOWN_ACCEPTED] / tokens_per_draft
-        row = {bucket: brought[spare_slot(bucket)] for bucket in range(self._buckets)}
-        unseen = growth.emitted - brought[Slot.EMITTED]
-        row[self._buckets] = unseen if unseen > _UNSEEN * growth.emitted else 0.0
-        row = {index: steps for index, steps in row.items() if steps > 0}
-        self._target = self._target * keep + target
-        self._columns = [column * keep + row.get(index, 0.0) for index, column in enumerate(self._columns)]
-        if row:
-            self._row = {index: self._row.get(index, 0.0) + row.get(index, 0.0) for index in self._row.keys() | row}
-            self._row_target += target
-        self._row_seconds += window.seconds
-        # Polls are not quite as far apart as they should be.
-        if self._row_seconds < 0.9 * _OBSERVATION:
+        drafts = growth.drafts - amounts[Amount.EXACT_DRAFTS]
+        self._target += drafts - (growth.accepted - amounts[Amount.EXACT_ACCEPTED]) / draft_length
+        for bucket in range(self._buckets):
+            self._row[bucket] += max(amounts[optional_steps(bucket)], 0.0)
+        unseen = growth.emitted - amounts[Amount.EMITTED]
+        self._row[-1] += unseen if unseen > _UNSEEN * growth.emitted else 0.0
+        self._seconds += window.seconds
+        if self._seconds < _OBSERVATION:
             return
-        self._fit.fade(math.exp(-self._row_seconds / self._memory))
-        if self._row:
-            # Steps draft or not by chance, so the variance of a window grows with its steps.
-            self._fit.add(self._row, self._row_target, 1 / max(sum(self._row.values()), 1.0))
-        self._row, self._row_target, self._row_seconds = {}, 0.0, 0.0
+        keep = math.exp(-self._seconds / self._memory)
+        self._fit.fade(keep)
+        self._drafts = self._drafts * keep + self._target
+        self._steps = self._steps * keep + sum(self._row)
+        if any(self._row):
+            # Steps draft or not by chance, so the variance grows with the number of steps.
+            row = {index: steps for index, steps in enumerate(self._row) if steps > 0}
+            self._fit.add(row, self._target, 1 / max(sum(self._row), 1.0))
+        self._row = [0.0] * (self._buckets + 1)
+        self._target = self._seconds = 0.0
 
     def solve(self) -> None:
-        """Works the shares out anew, so that they add up to what vLLM counted."""
-        self._solution = self._fit.solve()
-        fitted = sum(map(float.__mul__, self._columns, self._solution.values))
-        self._scale = min(max(self._target / fitted, _RESCALE[0]), _RESCALE[1]) if fitted > 0 else 1.0
+        """Fits the shares to all observations so far."""
+        if self._steps <= 0 or self._fit.count < _ENOUGH_OBSERVATIONS:
+            return
+        mean = min(max(self._drafts / self._steps, _LEAST_SHARE), 1 - _LEAST_SHARE)
+        # Steps draft or not by chance: at least that much noise there is.
+        self._solution = self._fit.solve(mean=mean, deviation=_SPREAD * mean, noise=mean * (1 - mean))
 
     def share(self, bucket: int) -> float:
-        """The share of the bucket's spare steps that draft, 0 to 1."""
-        return min(self._solution.values[bucket] * self._scale, 1.0)
+        """The share of the bucket's optional steps that draft, 0 to 1."""
+        return 0.0 if self._solution is None else min(max(self._solution.values[bucket], 0.0), 1.0)
 
-    def drafts(self, sums: Sequence[float], tokens_per_draft: float) -> float:
+    def drafts(self, sums: Sequence[float], draft_length: float) -> float:
         """Drafts of all inferred requests, as fitted."""
-        spare = sum(self.share(bucket) * sums[spare_slot(bucket)] for bucket in range(self._buckets))
-        return spare + sum(sums[accepted_slot(bucket)] for bucket in range(self._buckets)) / tokens_per_draft
+        return sum(
+            self.share(bucket) * sums[optional_steps(bucket)] + sums[accepted_tokens(bucket)] / draft_length
+            for bucket in range(self._buckets)
+        )
 
-    def acceptance_error(self, bucket: int, sums: Sequence[float], tokens_per_draft: float) -> float:
-        """The standard error of the bucket's acceptance rate; infinite where it can't be told."""
-        spare, accepted = sums[spare_slot(bucket)], sums[accepted_slot(bucket)]
-        drafts = accepted / tokens_per_draft + self.share(bucket) * spare
-        error = self._solution.errors[bucket]
-        if drafts <= 0 or math.isinf(error) or self._fit.count < _ENOUGH_WINDOWS:
+    def acceptance_error(self, bucket: int, sums: Sequence[float], draft_length: float) -> float:
+        """The standard error of the bucket's acceptance rate; infinite if the fit does not determine it."""
+        optional, accepted = sums[optional_steps(bucket)], sums[accepted_tokens(bucket)]
+        drafts = accepted / draft_length + self.share(bucket) * optional
+        if drafts <= 0 or self._solution is None:
             return math.inf
-        return accepted / (tokens_per_draft * drafts) * error * spare / drafts
+        return accepted / (draft_length * drafts) * self._solution.errors[bucket] * optional / drafts

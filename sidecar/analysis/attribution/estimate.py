@@ -1,170 +1,176 @@
-"""One request's steps, drafts and accepted tokens, from its own life and vLLM's counters over it."""
+"""One request's verification steps, drafts and accepted tokens, from its residence time and vLLM's counters over it."""
 
 import math
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.analysis.attribution.ledger import Slot, accepted_slot, spare_slot
-from sidecar.analysis.attribution.method import USUAL_LAG, Method
-from sidecar.analysis.attribution.overhang import expected_overhang
-from sidecar.analysis.attribution.window import Clock, Windows
+from sidecar.analysis.attribution.engine_model import PREFILL_AFTER_QUEUE, EngineModel
+from sidecar.analysis.attribution.exposure import Amount, accepted_tokens, optional_steps
+from sidecar.analysis.attribution.truncation import truncated_tokens
+from sidecar.analysis.attribution.windows import Windows
 from sidecar.requests.record import Outcome, RequestRecord
 
-_ENOUGH_DRAFTS: Final = 20
-_ROUNDING: Final = 1 + 1e-9
-_TELLING: Final = 0.055  # standard error of a request's acceptance above which it has no ratio of its own
-_MOST_DOUBT: Final = 0.1  # of a request's time
-_LAST_STEP_ERROR: Final = 1.0  # of the expected overhang
+_FIRST_EVENT_LAG: Final = 0.7  # steps that the first event comes late by: 0.3 to 1.1 (recordings)
+_UNEVENNESS: Final = 0.1  # standard deviation of a partial window's steps, relative to all of them (recordings)
+_ENOUGH_DRAFTS: Final = 20  # for a draft length of the request's own time
+_MERGED: Final = 3.0  # standard errors
+_MOST_AMBIGUITY: Final = 0.1  # of a request's duration
+_MOST_ERROR: Final = 0.045  # of a rate of its own: half of such errors are within 0.03, the median of all within 0.02
+_MOST_BIAS: Final = 0.025  # of a request's part in its bucket's rate: the bar of 0.02 with half of the traffic exact
+_FIRST_EVENT_ERROR: Final = 0.35  # standard error of that lag
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A finished request, and how far the clocks went in it: since it was ``taken`` up, and since its first token.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRequest:
+    """A finished request, with the step clock over its residence in vLLM's running batch.
 
-    ``ticks`` and ``ticks_from_first`` are by ``Clock``; None where the windows do not cover the time or vLLM
-    restarted in it. ``drafted`` is vLLM's mean of draft tokens a draft meanwhile. ``poll`` is the time between the
-    polls around its ends, in seconds. ``credible``: it tells of no more tokens than vLLM generated meanwhile.
-    ``doubt``: ``Admission``'s about ``taken``, in seconds.
+    ``residence_steps`` are from admission to end, ``decode_steps`` from the first token to the end; None if no
+    window covers that time or vLLM restarted in it. ``clock_error`` is their standard error from the distance of the
+    polls. ``draft_length``: draft tokens a draft meanwhile. ``waited``: for its admission. ``ambiguous``: which of
+    several requests was admitted first is not known. ``credible``: it has no more tokens than vLLM generated
+    meanwhile.
     """
 
     record: RequestRecord
     bucket: int
-    taken: float
-    ticks: tuple[float, float] | None = None
-    ticks_from_first: tuple[float, float] | None = None
-    stay: float = 0.0  # the STEPS clock from start to end
-    drafted: float = 1.0
-    poll: float = 1.0
+    draft_length: float = 1.0
+    residence_steps: float | None = None
+    decode_steps: float | None = None
+    clock_error: float = 0.0
+    waited: bool = False
+    ambiguous: bool = False
     credible: bool = True
-    doubt: float = 0.0
 
     @property
-    def after_first(self) -> float | None:
-        """Tokens after the first of each choice; None where the tokens are not known."""
+    def decoded_tokens(self) -> float | None:
+        """Tokens after the first one of each choice; None if the token count is not known."""
         tokens = self.record.completion_tokens
         return None if tokens is None else float(max(tokens - self.record.choices, 0))
 
     @property
-    def doubtful(self) -> bool:
-        """Whether it may have been another one that was taken up then; of both together the time is right."""
-        return self.doubt > _MOST_DOUBT * (self.record.end - self.record.start)
-
-    @property
-    def silent(self) -> bool:
-        """Whether no one saw its first token."""
-        return self.record.first_token is None
+    def events(self) -> float | None:
+        """A stream's events after the first one of each choice; None if no event was seen."""
+        record = self.record
+        return max(float(record.stream_events - record.choices), 0.0) if record.stream_events > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Steps after the first, and the standard error of that number; ``doubtful``: good for sums alone."""
+    """Verification steps.
+
+    ``error`` is the standard error of the count, ``bias`` the one that all requests of an engine have in common.
+    ``ambiguous``: good for sums alone. ``from_arrival``: counted by the clock from a request's arrival on.
+    """
 
     count: float
-    error: float
-    doubtful: bool = False
+    error: float = 0.0
+    bias: float = 0.0
+    ambiguous: bool = False
+    from_arrival: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """What the engine's counters say of all requests together; ``spread`` is that of ``expected_overhang``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A request's speculation.
 
-    spread: float = 1.0
-    drafts_per_token: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a request did.
-
-    ``overhang`` is the part of ``accepted`` that was cut off at its end, ``error`` as in ``AttributedRequest``;
-    ``telling``: the request is long enough for a ratio of its own.
+    ``truncated``: the part of ``accepted`` past the request's end. ``error``: as in ``AttributedRequest``.
+    ``informative``: the request is long enough to count in its bucket's acceptance rate; ``reliable``: long enough
+    for one of its own.
     """
 
     drafts: float
     accepted: float
-    overhang: float
+    truncated: float
     error: float
-    telling: bool
+    informative: bool = False
+    reliable: bool = False
 
 
-def located(life: Life, windows: Windows, drafted: float) -> Life:
-    """The life with its clocks read off; ``drafted`` is draft tokens a draft where its own time holds too few."""
-    record = life.record
-    found = windows.covering(record.start, record.end)
-    if found is None or record.end <= record.start or not windows.unbroken(found):
-        return Life(record, life.bucket, life.taken, drafted=drafted, doubt=life.doubt)
+def observe(
+    record: RequestRecord, bucket: int, windows: Windows, admission: tuple[float, float], draft_length: float
+) -> ObservedRequest:
+    """Reads the step clock; ``admission`` is its time and error, ``draft_length`` the usual one."""
+    first, last = windows.at(record.start), windows.at(record.end)
+    if first is None or last is None or record.end <= record.start or last.after.restarts != first.before.restarts:
+        return ObservedRequest(record=record, bucket=bucket, draft_length=draft_length)
+    admitted, uncertain = admission
+    end = last.clock(record.end)
 
-    def ticks(start: float) -> tuple[float, float]:
-        within = windows.covering(start, record.end) or found
-        return windows.steps(Clock.STEPS, within, start, record.end), windows.steps(
-            Clock.SHARED, within, start, record.end
-        )
+    def steps_since(moment: float) -> float:
+        window = windows.at(min(max(moment, record.start), record.end)) or first
+        return max(end - window.clock(moment), 0.0)
 
-    first = record.first_token
-    tokens, drafts = windows.tokens_per_draft(*found)
-    return Life(
-        record,
-        life.bucket,
-        life.taken,
-        doubt=life.doubt,
-        ticks=ticks(life.taken),
-        ticks_from_first=ticks(first) if first is not None and record.start <= first <= record.end else None,
-        stay=windows.steps(Clock.STEPS, found, record.start, record.end),
-        drafted=max(tokens / drafts, 1.0) if drafts >= _ENOUGH_DRAFTS else drafted,
-        credible=(record.completion_tokens or 0) <= windows.generated(*found) * _ROUNDING,
-        poll=max(windows.at(index).seconds for index in found),
+    token = record.first_token
+    after, before = last.after, first.before
+    drafts = after.drafts - before.drafts
+    enough = drafts >= _ENOUGH_DRAFTS
+    return ObservedRequest(
+        record=record,
+        bucket=bucket,
+        draft_length=max((after.draft_tokens - before.draft_tokens) / drafts, 1.0) if enough else draft_length,
+        residence_steps=steps_since(admitted),
+        decode_steps=steps_since(token) if token is not None and record.start <= token <= record.end else None,
+        clock_error=math.hypot(1.0, _UNEVENNESS * first.steps, _UNEVENNESS * last.steps),
+        waited=admitted > record.start,
+        ambiguous=uncertain > _MOST_AMBIGUITY * (record.end - record.start),
+        credible=(record.completion_tokens or 0) <= after.generated - before.generated + 0.5,
     )
 
 
-def steps_of(life: Life, method: Method) -> Steps | None:
-    """A request's steps; None where they can't be told."""
-    record, tokens = life.record, life.after_first
-    if tokens is None or not life.credible:
+def steps_of(request: ObservedRequest, model: EngineModel) -> Steps | None:
+    """A request's verification steps; None if they can't be known."""
+    record, tokens, events = request.record, request.decoded_tokens, request.events
+    if tokens is None or not request.credible:
         return None
-    least = tokens / (life.drafted + 1)
-    events = record.stream_events - record.choices
-    if method.events and record.stream_events > 0 and least - 1 <= events <= tokens + 1:
-        return Steps(min(max(float(events), 0.0), tokens), 0.0)
-    return _by_clock(life, method, tokens) if record.choices == 1 and life.ticks is not None else None
+    least = tokens / (request.draft_length + 1)
+    if events is not None and least - 1 <= events <= tokens + 1 and not merged(request, events):
+        return Steps(count=min(events, tokens))
+    if record.choices != 1 or request.residence_steps is None:
+        return None
+    if request.decode_steps is not None:
+        count = min(request.decode_steps + _FIRST_EVENT_LAG, tokens)
+        return Steps(count=count, error=request.clock_error, bias=_FIRST_EVENT_ERROR)
+    prefill = PREFILL_AFTER_QUEUE if request.waited else model.prefill
+    return Steps(
+        count=min(max(request.residence_steps - prefill.steps - 1, 0.0), tokens),
+        error=max(request.clock_error, prefill.deviation),
+        bias=prefill.error,
+        ambiguous=request.ambiguous,
+        from_arrival=not request.waited,
+    )
 
 
-def _by_clock(life: Life, method: Method, tokens: float) -> Steps | None:
-    polls = 0.7 + 1.3 * life.poll + (0.5 if method.limit is not None else 0.0)
-    error = max(polls, method.clock_error, method.wait_error)
-    if life.ticks is None or (error > tokens / 2 and tokens > 0):
-        return None  # the polls are too far apart for a request this short
-    if life.ticks_from_first is not None and method.clock is Clock.STEPS:
-        return Steps(life.ticks_from_first[Clock.STEPS] + USUAL_LAG, error)
-    return Steps(life.ticks[method.clock] - method.wait - 1, error, life.doubtful)
+def merged(request: ObservedRequest, events: float) -> bool:
+    """Whether a stream has fewer events than steps by the clock: vLLM merges events if its API server falls behind."""
+    clock = request.decode_steps
+    return clock is not None and clock + _FIRST_EVENT_LAG - events > _MERGED * request.clock_error
 
 
-def bounded(count: float, life: Life) -> float:
-    """A number of steps brought to what the request's tokens allow."""
-    tokens = life.after_first or 0.0
-    return min(max(count, tokens / (life.drafted + 1)), tokens)
-
-
-def work_of(life: Life, steps: Steps, share: float, usual: Usual) -> Work:
-    """A request's drafts and accepted tokens; ``share`` of the steps that need not have drafted did draft."""
-    tokens, most = life.after_first or 0.0, life.drafted
-    base = max(tokens - steps.count, 0.0)
-    overhang = 0.0
-    drafts = _drafts(base, steps.count, share, most)
-    if life.record.outcome is Outcome.COMPLETED and drafts > 0:
-        mean, drafting = base / drafts, min(drafts / steps.count, 1.0)
-        overhang = life.record.choices * expected_overhang(mean, most, drafting, usual.spread)
-    accepted = base + overhang
-    drafts = _drafts(accepted, steps.count, share, most)
-    accepted = min(accepted, most * drafts)
+def estimate(request: ObservedRequest, steps: Steps, share: float, drafts_per_token: float) -> Estimate:
+    """A request's speculation; ``share`` of the steps that need not have drafted did."""
+    tokens, most = request.decoded_tokens or 0.0, request.draft_length
+    delivered = max(tokens - steps.count, 0.0)
+    drafts, truncated = _drafts(delivered, steps.count, share, most), 0.0
+    if request.record.outcome is Outcome.COMPLETED and drafts > 0:
+        truncated = request.record.choices * truncated_tokens(delivered / drafts, most, min(drafts / steps.count, 1.0))
+    drafts = _drafts(delivered + truncated, steps.count, share, most)
+    accepted = min(delivered + truncated, most * drafts)
     if drafts <= 0:
-        return Work(0.0, 0.0, 0.0, 0.0, telling=False)
-    # Where a step more is counted, a token less was accepted, and drafts change with both.
+        return Estimate(drafts=0.0, accepted=0.0, truncated=0.0, error=0.0, informative=True)
+    # If a step more is counted, a token less was accepted, and drafts change with both.
     rate = accepted / (most * drafts)
-    error = steps.error * (1 - rate + rate * share * (most + 1))
-    # The usual number of drafts, not the one found: that would pick the requests whose drafts were overestimated.
-    expected = most * max(tokens * usual.drafts_per_token, 1.0)
-    telling = math.hypot(error, overhang * _LAST_STEP_ERROR) <= _TELLING * expected
-    return Work(drafts, accepted, accepted - base, error, telling)
+    slope = 1 - rate + rate * share * (most + 1)
+    error = steps.error * slope
+    # The usual number of drafts, not the one found: that would select requests whose drafts are overestimated.
+    expected = most * max(tokens * drafts_per_token, 1.0)
+    return Estimate(
+        drafts=drafts,
+        accepted=accepted,
+        truncated=accepted - delivered,
+        error=error,
+        informative=steps.bias * slope <= _MOST_BIAS * expected,
+        reliable=math.hypot(error, truncated) <= _MOST_ERROR * expected,
+    )
 
 
 def _drafts(accepted: float, steps: float, share: float, most: float) -> float:
@@ -172,57 +178,39 @@ def _drafts(accepted: float, steps: float, share: float, most: float) -> float:
     return needed + share * (steps - needed)
 
 
-def amounts_of(life: Life, steps: Steps, work: Work, method: Method) -> dict[int, float]:
-    """What an inferred request brings into the ledger."""
-    record = life.record
-    emitted = (record.completion_tokens or 0) - work.accepted
-    needed = min(work.accepted / life.drafted, steps.count)
+def amounts_inferred(request: ObservedRequest, steps: Steps, found: Estimate) -> dict[int, float]:
+    """What a request with inferred numbers accounts for (``Exposures``)."""
+    record = request.record
+    emitted = (record.completion_tokens or 0) - found.accepted
     amounts: dict[int, float] = {
-        Slot.REQUESTS: float(record.choices),
-        Slot.TOKENS: float(record.completion_tokens or 0),
-        Slot.EMITTED: emitted,
-        Slot.STEPS: steps.count,
-        Slot.STAY: life.stay,
-        spare_slot(life.bucket): steps.count - needed,
-        accepted_slot(life.bucket): work.accepted,
+        Amount.REQUESTS: float(record.choices),
+        Amount.TOKENS: float(record.completion_tokens or 0),
+        Amount.EMITTED: emitted,
+        Amount.STEPS: steps.count,
+        optional_steps(request.bucket): steps.count - min(found.accepted / request.draft_length, steps.count),
+        accepted_tokens(request.bucket): found.accepted,
     }
-    if life.ticks is None or record.choices != 1:
-        return amounts
-    ticks = life.ticks[method.clock]
-    if life.silent:
-        silent: dict[int, float] = {Slot.SILENT: ticks, Slot.SILENT_REQUESTS: 1.0, Slot.SILENT_EMITTED: emitted}
-        return amounts | silent | {Slot.SILENT_OVERHANG: work.overhang}
-    if record.stream_events > 0 and life.ticks_from_first is not None:
+    if steps.from_arrival and request.residence_steps is not None:
         amounts |= {
-            Slot.EVENTS: float(record.stream_events - 1),
-            Slot.EVENT_REQUESTS: 1.0,
-            Slot.EVENT_STEPS: life.ticks_from_first[Clock.STEPS],
-            Slot.EVENT_SHARED: life.ticks_from_first[Clock.SHARED],
+            Amount.CLOCKED: 1.0,
+            Amount.CLOCKED_STEPS: request.residence_steps - found.truncated,
+            Amount.CLOCKED_EMITTED: emitted,
         }
-        if method.events:
-            amounts |= _witness(ticks - steps.count - 1)
     return amounts
 
 
-def amounts_known(life: Life, method: Method) -> dict[int, float]:
-    """What a request with vLLM's own numbers brings into the ledger."""
-    record, known = life.record, life.record.acceptance
+def amounts_exact(record: RequestRecord) -> dict[int, float]:
+    """What a request with vLLM's own numbers accounts for."""
+    known = record.acceptance
     if known is None:
         return {}
     tokens = record.completion_tokens
-    amounts: dict[int, float] = {
-        Slot.REQUESTS: float(record.choices),
-        Slot.TOKENS: float(known.drafts + known.accepted_tokens + 1 if tokens is None else tokens),
-        Slot.EMITTED: float(known.drafts + 1 if tokens is None else tokens - known.accepted_tokens),
-        Slot.KNOWN_DRAFTS: float(known.drafts),
-        Slot.KNOWN_ACCEPTED: float(known.accepted_tokens),
-        Slot.STAY: life.stay,
+    if tokens is None:
+        tokens = known.drafts + known.accepted_tokens + 1
+    return {
+        Amount.REQUESTS: float(record.choices),
+        Amount.TOKENS: float(tokens),
+        Amount.EMITTED: float(tokens - known.accepted_tokens),
+        Amount.EXACT_DRAFTS: float(known.drafts),
+        Amount.EXACT_ACCEPTED: float(known.accepted_tokens),
     }
-    if method.every_step and life.ticks is not None and record.choices == 1:
-        ticks = life.ticks[method.clock]
-        amounts |= _witness(ticks - known.drafts - 1)
-    return amounts
-
-
-def _witness(wait: float) -> dict[int, float]:
-    return {Slot.WITNESSED: wait, Slot.WITNESSED_SQUARES: wait * wait, Slot.WITNESSES: 1.0}

@@ -1,113 +1,80 @@
-"""Least squares for a handful of unknowns that can't be negative, on sums instead of rows.
+"""Weighted least squares for a handful of unknowns with a common prior, on sums instead of rows.
 
-Each observation says that ``row · x`` is about ``target``. Only the normal equations are kept, so the memory does not
-depend on the number of observations, and older ones can be faded out.
+Each observation says that ``row · x`` is about ``target``, with a variance of noise / weight. Only the normal equations
+are kept, so memory does not depend on the number of observations, and older ones can fade out.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-_SWEEPS: Final = 300
-_CLOSE_ENOUGH: Final = 1e-7
-_SINGULAR: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """``errors[i]`` is the standard error of ``values[i]``; infinite where the observations do not tell it apart."""
+    """``errors[i]`` is the standard error of ``values[i]``."""
 
     values: tuple[float, ...]
     errors: tuple[float, ...]
 
 
 class LeastSquares:
-    """Weighted observations of ``size`` unknowns between 0 and ``most``."""
+    """Observations of ``size`` unknowns."""
 
-    def __init__(self, size: int, most: float = math.inf) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._most = most
         self._matrix = [[0.0] * size for _ in range(size)]
         self._vector = [0.0] * size
         self._square = 0.0
-        self._count = 0.0
-
-    @property
-    def count(self) -> float:
-        """Observations, the faded ones for what is left of them."""
-        return self._count
+        self.count = 0.0  # observations, faded ones for what is left of them
 
     def fade(self, factor: float) -> None:
         """Multiplies the weight of all observations so far by ``factor``, from 0 to 1."""
-        for row in self._matrix:
-            row[:] = [cell * factor for cell in row]
+        self._matrix = [[cell * factor for cell in row] for row in self._matrix]
         self._vector = [cell * factor for cell in self._vector]
         self._square *= factor
-        self._count *= factor
+        self.count *= factor
 
     def add(self, row: Mapping[int, float], target: float, weight: float) -> None:
         """One observation; ``row`` has the coefficients that are not 0, by the index of the unknown."""
         for i, left in row.items():
-            cells = self._matrix[i]
             self._vector[i] += weight * left * target
             for j, right in row.items():
-                cells[j] += weight * left * right
+                self._matrix[i][j] += weight * left * right
         self._square += weight * target * target
-        self._count += 1
+        self.count += 1
 
-    def solve(self) -> Solution:
-        """The values in their range that leave the least; unknowns never observed are 0 with an infinite error."""
-        values = self._descend()
-        seen = [i for i in range(self._size) if self._matrix[i][i] > 0]
-        spare = self._count - len(seen)
-        if spare <= 0:
-            return Solution(tuple(values), (math.inf,) * self._size)
-        variance = self._left_over(values) / spare
-        errors = [math.inf] * self._size
-        for i, diagonal in zip(
-            seen, _inverse_diagonal([[self._matrix[i][j] for j in seen] for i in seen]), strict=True
-        ):
-            errors[i] = math.sqrt(variance * diagonal) if diagonal < math.inf else math.inf
-        return Solution(tuple(values), tuple(errors))
+    def solve(self, *, mean: float, deviation: float, noise: float) -> Solution:
+        """The likeliest values if each unknown has the prior ``mean`` ± ``deviation``.
 
-    def _descend(self) -> list[float]:
-        """Coordinate descent: the problem is convex, so it ends at the least wherever it starts."""
-        values = [0.0] * self._size
-        for _ in range(_SWEEPS):
-            moved = 0.0
-            for i, row in enumerate(self._matrix):
-                if row[i] <= 0:
-                    continue
-                gradient = self._vector[i] - sum(map(float.__mul__, row, values))
-                value = min(max(values[i] + gradient / row[i], 0.0), self._most)
-                moved = max(moved, abs(value - values[i]))
-                values[i] = value
-            if moved < _CLOSE_ENOUGH:
-                break
-        return values
+        ``noise`` is the least that the observations' is taken for: what they leave unexplained may be more.
+        """
+        values, _ = self._posterior(mean, noise / deviation**2)
+        noise = max(noise, self._unexplained(values) / max(self.count - self._size, 1.0))
+        values, diagonal = self._posterior(mean, noise / deviation**2)
+        return Solution(values=tuple(values), errors=tuple(math.sqrt(noise * cell) for cell in diagonal))
 
-    def _left_over(self, values: Sequence[float]) -> float:
+    def _posterior(self, mean: float, weight: float) -> tuple[list[float], list[float]]:
+        """The values, and the diagonal of the inverse of the normal equations' matrix with the prior in it."""
+        matrix = [
+            [cell + (weight if i == j else 0.0) for j, cell in enumerate(row)] for i, row in enumerate(self._matrix)
+        ]
+        inverse = _inverse(matrix)
+        vector = [cell + weight * mean for cell in self._vector]
+        return [sum(map(float.__mul__, row, vector)) for row in inverse], [row[i] for i, row in enumerate(inverse)]
+
+    def _unexplained(self, values: Sequence[float]) -> float:
         cross = sum(map(float.__mul__, self._vector, values))
-        curved = sum(
-            value * sum(map(float.__mul__, row, values)) for value, row in zip(values, self._matrix, strict=True)
-        )
-        return max(self._square - 2 * cross + curved, 0.0)
+        fitted = [sum(map(float.__mul__, row, values)) for row in self._matrix]
+        return max(self._square - 2 * cross + sum(map(float.__mul__, values, fitted)), 0.0)
 
 
-def _inverse_diagonal(matrix: list[list[float]]) -> list[float]:
-    """The diagonal of the inverse of a positive matrix; infinite for what can't be told apart."""
+def _inverse(matrix: list[list[float]]) -> list[list[float]]:
+    """The inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination; no pivoting is needed."""
     size = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
-    lost: set[int] = set()
     for i in range(size):
-        if rows[i][i] <= _SINGULAR * matrix[i][i]:
-            # What is left of this unknown is a mix of earlier ones: none of those is determined either.
-            lost |= {i, *(j for j in range(i) if abs(rows[i][size + j]) > _SINGULAR)}
-            continue
-        scale = 1 / rows[i][i]
-        rows[i] = [cell * scale for cell in rows[i]]
+        pivot = rows[i] = [cell / rows[i][i] for cell in rows[i]]
         for j in range(size):
             if j != i and (factor := rows[j][i]):
-                rows[j] = [cell - factor * pivot for cell, pivot in zip(rows[j], rows[i], strict=True)]
-    return [math.inf if i in lost else max(rows[i][size + i], 0.0) for i in range(size)]
+                rows[j] = [cell - factor * above for cell, above in zip(rows[j], pivot, strict=True)]
+    return [row[size:] for row in rows]

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionOptions:
-    """Times in seconds. The number of requests kept is bounded by ``most_requests``, in flight and pending each.
+    """Times in seconds. At most ``most_requests`` are kept in flight, and as many that wait for their numbers.
 
-    ``lateness``: how long after its end a record may arrive and still count among those in flight. ``patience``: how
-    long a window waits for requests in flight to end. ``hold``: how long a request waits for a fit that can tell: at
-    once a standard error of its bucket's acceptance rate of ``good_error`` will do, at last one of ``worst_error``;
-    then it gets no numbers. ``memory``: how fast sums fade. ``history``: how long a request may last. ``infer_all``:
-    do as if no reply carried vLLM's own numbers. ``several_api_servers``: each counts the steps that it hears of, so
-    their sum is no step count.
+    ``lateness``: how long after its end a record may arrive. ``patience``: how long a window waits for requests in
+    flight to end before its sums are final. ``memory``: time constant with which sums fade. ``history``: longest
+    duration of a request. ``hold``: how long a request waits for the fit of its bucket: at first the standard error
+    of the bucket's acceptance rate must be within ``good_error``, at last within ``worst_error``; then it gets no
+    numbers. ``infer_all`` ignores vLLM's own per-request numbers. With ``several_api_servers`` each counts the steps
+    that its own requests took part in, so their sum is no step count.
     """
 
     lateness: float = 0.0
@@ -22,7 +22,7 @@ class AttributionOptions:
     history: float = 1800.0
     most_requests: int = 20_000
     good_error: float = 0.02
-    worst_error: float = 0.045
+    worst_error: float = 0.03
     learn_every: float = 5.0
     infer_all: bool = False
     several_api_servers: bool = False

@@ -28,7 +28,8 @@ class AttributedRequest:
     Times are seconds, None where not known: ``ttft`` to the first token, ``tpot`` for each output token after it,
     ``duration`` in all. ``error`` is the standard error of ``accepted_tokens / draft_tokens``, times
     ``draft_tokens``, apart from what all requests of a bucket have in common. ``without_usage``: its tokens were
-    streamed, and nothing said how many they were.
+    streamed, and nothing said how many they were. ``decode_tokens`` are those after the first of each choice; None if
+    not known.
     """
 
     id: str
@@ -48,6 +49,7 @@ class AttributedRequest:
     duration: float
     error: float = 0.0
     without_usage: bool = False
+    decode_tokens: int | None = None
 
 
 _NOTHING: Final = (0.0, 0.0, 0.0)
@@ -66,6 +68,7 @@ def attributed(
     drafts, draft_tokens, accepted = work
     tells = tells and drafts > 0 and draft_tokens > 0
     exact = record.acceptance if attribution is Attribution.EXACT else None
+    tokens = record.completion_tokens
     ttft = None if record.first_token is None else max(record.first_token - record.start, 0.0)
     return AttributedRequest(
         id=record.id,
@@ -84,6 +87,7 @@ def attributed(
         tpot=_tpot(record),
         duration=max(record.end - record.start, 0.0),
         error=error,
+        decode_tokens=None if tokens is None else max(tokens - record.choices, 0),
         # Without a first token it is a stream that could not be read.
         without_usage=record.stream and record.first_token is not None and record.completion_tokens is None,
     )

@@ -12,9 +12,8 @@ from sidecar.commands.report.from_recording import recording_report
 from sidecar.commands.report.from_sidecar import sidecar_report
 from sidecar.commands.report.render import as_json, as_markdown, text
 from sidecar.engine.fetch import FetchOptions
-from sidecar.errors import ScrapeError
+from sidecar.errors import RecordingError, ScrapeError
 from sidecar.log import redacted
-from sidecar.recording.recording import RecordingError
 from sidecar.settings import Settings
 
 HELP = "print a table by temperature of a running sidecar or a recording, for a ticket"

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
-from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds, judge
 from sidecar.commands.report.report import ModelTable, Report, Row, Times
@@ -54,15 +55,19 @@ def _table(result: ReplayResult, buckets: TemperatureBuckets, thresholds: Verdic
     )
 
 
-def _work(requests: Sequence[AttributedRequest]) -> RecentWork:
-    window = SlidingWork(math.inf, most=len(requests) + 1)
+def _work(requests: Sequence[AttributedRequest]) -> SpeculationSummary:
+    window = SlidingRequests(math.inf, most=len(requests) + 1)
     for request in requests:
         window.add(request, 0.0)
     return window.read(0.0)
 
 
 def _row(
-    label: str, work: RecentWork, requests: Sequence[AttributedRequest], total: float, thresholds: VerdictThresholds
+    label: str,
+    work: SpeculationSummary,
+    requests: Sequence[AttributedRequest],
+    total: float,
+    thresholds: VerdictThresholds,
 ) -> Row:
     kinds = sorted({one.attribution for one in requests} - {Attribution.NONE})
     completed = [one for one in requests if one.outcome is Outcome.COMPLETED]

@@ -1,4 +1,4 @@
-"""One server's client: asks, and keeps of each answer what a request source would, never its text."""
+"""One server's client: sends requests and keeps what a request source would keep of each, never its text."""
 
 from itertools import count
 from types import TracebackType
@@ -17,7 +17,7 @@ _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 
 
 class Client:
-    """Streams every answer, for the time to the first token; use it as an ``async with`` block."""
+    """Streams every response, to time the first token; use it in ``async with``."""
 
     def __init__(self, url: str, options: SweepOptions) -> None:
         self._url = url.rstrip("/").removesuffix("/v1")
@@ -32,7 +32,7 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=options.request_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self.last_fault = ""  # of the last request that failed: a status or an error's class
+        self.last_fault = ""  # of the last failed request: a status or an error's class
 
     async def __aenter__(self) -> Self:
         return self
@@ -43,7 +43,7 @@ class Client:
         await self._session.close()
 
     async def model(self) -> str | None:
-        """The first model that the server names; None where it names none."""
+        """The first model that the server names; None if it names none."""
         try:
             async with self._session.get(f"{self._url}/v1/models", allow_redirects=False) as response:
                 if response.status != 200:
@@ -56,7 +56,7 @@ class Client:
         return found.data[0].id if found.data else None
 
     async def ask(self, model: str, prompt: str, temperature: float, max_tokens: int) -> RequestRecord:
-        """One request to its end; where it fails, the record's outcome says so."""
+        """Sends one request and reads its response; the record's outcome says if it failed."""
         options = self._options
         observer = ExchangeObserver(str(next(self._numbers)), options.endpoint)
         body: dict[str, Any] = {
@@ -84,7 +84,7 @@ class Client:
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
                 self.last_fault = f"status {response.status}"
-            # A redirect is no answer: the prompts go to the server that was named, and to no other.
+            # Redirects are not followed: prompts go to the named server and to no other.
             observer.reply_head(response.status if response.status == 200 else 500, response.raw_headers)
             async for piece in response.content.iter_any():
                 observer.reply_piece(piece)

@@ -1,4 +1,4 @@
-"""vLLM's own speculation counters before and after a level: all there is where replies carry no numbers."""
+"""vLLM's own speculation counters before and after a level, for replies without per-request numbers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,8 +24,17 @@ class Counted:
     accepted_tokens: float
     positions: tuple[float, ...]
 
+    def plus(self, other: "Counted") -> "Counted":
+        """The growth of two stretches of time together."""
+        return Counted(
+            self.drafts + other.drafts,
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            tuple(one + more for one, more in zip(self.positions, other.positions, strict=False)),
+        )
+
     def since(self, before: "Counted") -> "Counted | None":
-        """The growth; None where vLLM restarted in between."""
+        """The growth; None if vLLM restarted in between."""
         grown = Counted(
             self.drafts - before.drafts,
             self.draft_tokens - before.draft_tokens,
@@ -37,23 +46,23 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page: ``counted`` is None where it has no counters to go by; ``busy``: requests run or wait."""
+    """One page: ``counted`` is None if it has no usable counters; ``busy``: requests run or wait."""
 
     counted: Counted | None
     busy: bool
 
 
 class CounterReader:
-    """Reads one server's page; ``model`` tells whose engines count where the page shows several models'."""
+    """Reads one server's page; ``model`` selects the engines if the page has several models."""
 
     def __init__(self, source: PageSource, model: str) -> None:
         self._source = source
         self._model = model
 
     async def settled(self) -> Reading | None:
-        """The page once the counters stand still, or after some seconds as they are; None where there is no page.
+        """The page once the counters stand still, or after two seconds as it is; None without a page.
 
-        vLLM counts a step a moment after it has sent the step's tokens.
+        vLLM counts a step shortly after it has sent the step's tokens.
         """
         reading = await self._read()
         for _ in range(_READINGS):

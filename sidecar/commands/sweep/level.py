@@ -1,33 +1,35 @@
-"""Runs one level: a number of requests, so many of them at once, and vLLM's counters around them."""
+"""Runs one level: its requests on one server, and vLLM's counters around them."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from random import Random
 from typing import Final
 
-from sidecar.analysis.attribution.result import AttributedRequest, Attribution, attributed
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.counters import Counted, CounterReader
-from sidecar.commands.sweep.options import Level
-from sidecar.requests.record import Outcome, RequestRecord
+from sidecar.commands.sweep.options import MOST_AT_ONCE, Level, Workload
+from sidecar.commands.sweep.sample import Sample, sample
+from sidecar.requests.record import Outcome
 
-_AFTER_FAILURE: Final = 0.1  # seconds: a server that is down is not hammered
+_AFTER_FAILURE: Final = 0.1  # seconds: do not hammer a server that is down
+
+_Ask = Callable[[int], Awaitable[bool]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One level on one server. ``requests`` are the completed ones, ``exact`` those with vLLM's own numbers.
+    """One level on one server. ``samples`` are its completed requests in the order of their ends.
 
     ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is the growth of vLLM's
-    counters meanwhile, None where there are none; ``others``: vLLM was serving somebody else, who is in it.
+    counters meanwhile, None if there are none; ``others``: vLLM was serving other clients, whose work it includes.
     """
 
     level: Level
-    requests: tuple[AttributedRequest, ...]
-    exact: int
-    completion_tokens: int
+    samples: tuple[Sample, ...]
     failed: int
     seconds: float
     counted: Counted | None
@@ -35,76 +37,118 @@ class Measured:
     complete: bool
 
 
-@dataclass(slots=True)
-class _Tally:
-    requests: list[AttributedRequest] = field(default_factory=list)
-    exact: int = 0
-    completion_tokens: int = 0
-    failed: int = 0
-
-    def add(self, record: RequestRecord, temperature: float) -> None:
-        if record.outcome is not Outcome.COMPLETED:
-            self.failed += 1
-            return
-        self.completion_tokens += record.completion_tokens or 0
-        numbers = record.acceptance
-        self.exact += numbers is not None
-        work = (numbers.drafts, numbers.draft_tokens, numbers.accepted_tokens) if numbers else (0, 0, 0)
-        kind = Attribution.NONE if numbers is None else Attribution.EXACT
-        self.requests.append(attributed(record, f"{temperature:g}", kind, work))
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What every level has in common. ``told`` is called after each request; ``stop`` ends a level early."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What all levels have in common. ``on_end`` is called after each request; ``stop`` ends a level early."""
 
     model: str
     prompts: Sequence[str]
     requests: int
     max_tokens: int
     stop: asyncio.Event
-    told: Callable[[], None]
+    on_end: Callable[[], None]
 
 
-async def measure(client: Client, counters: CounterReader, level: Level, work: Work) -> Measured:
-    """One level, as far as it got before ``work.stop``."""
+@dataclass(slots=True)
+class _Tally:
+    samples: list[Sample] = field(default_factory=list)
+    failed: int = 0
+
+
+async def measure(client: Client, counters: CounterReader, level: Level, task: Task) -> Measured:
+    """One level, as far as it got before ``task.stop``."""
     before = await counters.settled()
     tally = _Tally()
     begun = time.monotonic()
-    await _ask_all(client, level, work, tally)
+    await unless_stopped(_run(client, level, task, tally), task.stop)
     seconds = time.monotonic() - begun
     after = await counters.settled()
     grown = None
     if before is not None and after is not None and before.counted is not None and after.counted is not None:
         grown = after.counted.since(before.counted)
     return Measured(
-        level,
-        tuple(tally.requests),
-        tally.exact,
-        tally.completion_tokens,
-        tally.failed,
-        seconds,
-        grown,
+        level=level,
+        samples=tuple(tally.samples),
+        failed=tally.failed,
+        seconds=seconds,
+        counted=grown,
         others=before is not None and before.busy,
-        complete=len(tally.requests) + tally.failed == work.requests,
+        complete=len(tally.samples) + tally.failed == task.requests,
     )
 
 
-async def _ask_all(client: Client, level: Level, work: Work, tally: _Tally) -> None:
-    numbers = iter(range(work.requests))
+async def _run(client: Client, level: Level, task: Task, tally: _Tally) -> None:
+    temperatures = spread(level.workload, task.requests)
+
+    async def ask(number: int) -> bool:
+        temperature, prompt = temperatures[number], task.prompts[number % len(task.prompts)]
+        record = await client.ask(task.model, prompt, temperature, task.max_tokens)
+        completed = record.outcome is Outcome.COMPLETED
+        if completed:
+            tally.samples.append(sample(record, temperature))
+        else:
+            tally.failed += 1
+        task.on_end()
+        return completed
+
+    if level.load.at_once is not None:
+        await _closed_loop(ask, task.requests, level.load.at_once)
+    else:
+        await _open_loop(ask, task.requests, level.load.rate or 1.0)
+
+
+async def _closed_loop(ask: _Ask, requests: int, at_once: int) -> None:
+    numbers = iter(range(requests))
 
     async def worker() -> None:
         for number in numbers:
-            prompt = work.prompts[number % len(work.prompts)]
-            record = await client.ask(work.model, prompt, level.temperature, work.max_tokens)
-            tally.add(record, level.temperature)
-            work.told()
-            if record.outcome is not Outcome.COMPLETED:
+            if not await ask(number):
                 await asyncio.sleep(_AFTER_FAILURE)
 
-    async def everything() -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(level.at_once, work.requests)):
-                group.create_task(worker())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(at_once, requests)):
+            group.create_task(worker())
 
-    await unless_stopped(everything(), work.stop)
+
+async def _open_loop(ask: _Ask, requests: int, rate: float) -> None:
+    """Poisson arrivals, the same ones in every run; a server that falls behind gets them all the same."""
+    random = Random(0)  # noqa: S311 - simulated arrivals
+    gate = asyncio.Semaphore(MOST_AT_ONCE)
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+
+    async def one(number: int) -> None:
+        async with gate:
+            await ask(number)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(requests):
+            group.create_task(one(number))
+            due += random.expovariate(rate)
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+def together(parts: Sequence[Measured]) -> Measured:
+    """The rounds of one level as one."""
+    counted = [part.counted for part in parts if part.counted is not None]
+    return Measured(
+        level=parts[0].level,
+        samples=tuple(one for part in parts for one in part.samples),
+        failed=sum(part.failed for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        counted=reduce(Counted.plus, counted) if len(counted) == len(parts) else None,
+        others=any(part.others for part in parts),
+        complete=all(part.complete for part in parts),
+    )
+
+
+def spread(workload: Workload, requests: int) -> list[float]:
+    """Temperatures by their weights, in an order that is mixed and the same in every run."""
+    total = sum(weight for _, weight in workload.weights)
+    bounds, reached = [], 0.0
+    for temperature, weight in workload.weights:
+        reached += weight
+        bounds.append((reached / total * requests, temperature))
+    found = [next((one for bound, one in bounds if number + 0.5 <= bound), bounds[-1][1]) for number in range(requests)]
+    Random(0).shuffle(found)  # noqa: S311 - a reproducible order
+    return found

@@ -1,8 +1,9 @@
-"""What a sweep is asked to do, and its bounds."""
+"""What a sweep is asked to measure, and its bounds."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.engine.lines import PageLimits
@@ -12,21 +13,65 @@ from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 HOTTEST: Final = 10.0
 MOST_AT_ONCE: Final = 1024
 MOST_REQUESTS: Final = 100_000  # of a whole sweep, both servers together
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {"chat": CHAT, "completions": COMPLETIONS}  # by the name on the command line
+CAPACITY_AT_ONCE: Final = 32  # requests in flight while the capacity is measured
 
 
-class Level(NamedTuple):
-    """One temperature at one load: ``at_once`` requests in flight."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` a second (open loop, Poisson).
 
-    temperature: float
-    at_once: int
+    ``share`` is the rate as a share of the requests a second that the server can take.
+    """
+
+    at_once: int | None = None
+    rate: float | None = None
+    share: float | None = None
+
+    def __str__(self) -> str:
+        if self.at_once is not None:
+            return f"{self.at_once} at once"
+        rate = "" if self.rate is None else f"{self.rate:.3g}/s"
+        return rate if self.share is None else f"{rate} ({self.share:.0%} of capacity)".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
+class Workload:
+    """Temperatures and their weights: one alone, or a mix."""
+
+    weights: tuple[tuple[float, float], ...]
+
+    def __str__(self) -> str:
+        if len(self.weights) == 1:
+            return f"{self.weights[0][0]:g}"
+        return ",".join(f"{temperature:g}:{weight:g}" for temperature, weight in self.weights)
+
+    @property
+    def temperature(self) -> float | None:
+        """The only temperature; None for a mix."""
+        return self.weights[0][0] if len(self.weights) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One workload at one load."""
+
+    workload: Workload
+    load: Load
+
+    def __str__(self) -> str:
+        kind = "temperature" if self.workload.temperature is not None else "mix"
+        return f"{kind} {self.workload}, {self.load}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """Times in seconds. ``requests`` a level; ``seconds`` for the whole sweep, after which it ends with what it has.
+    """Times in seconds. ``requests`` a level and round; every round goes through all levels.
+
+    ``seconds`` for the whole sweep, after which it ends with what it has.
 
     Raises:
-        SettingsError: a value is out of its range, or it would be too many requests.
+        SettingsError: a value is out of its range, or the sweep would be too many requests.
     """
 
     url: str
@@ -34,8 +79,10 @@ class SweepOptions:
     model: str | None = None  # None: the first that the server names
     endpoint: Endpoint = CHAT
     temperatures: tuple[float, ...] = (0.0, 0.3, 0.5, 0.7, 1.0)
-    at_once: tuple[int, ...] = (1, 8)
+    mixes: tuple[Mapping[float, float], ...] = ()
+    loads: tuple[Load, ...] = (Load(at_once=1), Load(at_once=8))
     requests: int = 32
+    rounds: int = 1
     max_tokens: int = 128
     request_seconds: float = 120.0
     seconds: float = 1800.0
@@ -45,24 +92,58 @@ class SweepOptions:
     thresholds: VerdictThresholds = field(default_factory=VerdictThresholds)
 
     def __post_init__(self) -> None:
+        asked = [temperature for mix in (*self.mixes, self.temperatures) for temperature in mix]
         faults = []
-        if not self.temperatures or not all(0 <= one <= HOTTEST for one in self.temperatures):
-            faults.append(f"--temperatures: write one or more from 0 to {HOTTEST:g}")
-        if not self.at_once or not all(1 <= one <= MOST_AT_ONCE for one in self.at_once):
+        if not asked or not all(0 <= one <= HOTTEST for one in asked):
+            faults.append(f"--temperatures, --mix: write temperatures from 0 to {HOTTEST:g}")
+        if not all(0 < weight < 1e9 for mix in self.mixes for weight in mix.values()):
+            faults.append("--mix: write weights above 0, such as 0.1:50,1.0:50")
+        at_once = [load.at_once for load in self.loads if load.at_once is not None]
+        if not self.loads or not all(1 <= one <= MOST_AT_ONCE for one in at_once):
             faults.append(f"--concurrency: write one or more from 1 to {MOST_AT_ONCE}")
-        if self.requests < 1 or self.max_tokens < 2:
-            faults.append("--requests, --max-tokens: at least 1 request of 2 tokens is needed")
+        rates = [value for load in self.loads for value in (load.rate, load.share) if value is not None]
+        if not all(0 < rate <= MOST_AT_ONCE for rate in rates):
+            faults.append(f"--rate: write requests a second up to {MOST_AT_ONCE} or percentages of the capacity")
+        if self.requests < 1 or self.max_tokens < 2 or self.rounds < 1:
+            faults.append("--requests, --rounds, --max-tokens: at least 1 request of 2 tokens is needed")
         if self.endpoint not in (CHAT, COMPLETIONS):
             faults.append("--endpoint: write chat or completions")
-        servers = 1 if self.baseline_url is None else 2
-        total = len(self.levels) * self.requests * servers
+        total = self.total_requests
         if total > MOST_REQUESTS:
             faults.append(f"{total:,} requests are more than {MOST_REQUESTS:,}: fewer levels or --requests")
         if faults:
             raise SettingsError(faults)
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """Temperature by temperature, from the lightest load to the heaviest."""
-        loads = sorted(set(self.at_once))
-        return tuple(Level(temperature, load) for temperature in dict.fromkeys(self.temperatures) for load in loads)
+    def workloads(self) -> tuple[Workload, ...]:
+        """Each temperature alone, then each mix; a mix brings its temperatures along, to be compared with."""
+        alone = dict.fromkeys((*self.temperatures, *(one for mix in self.mixes for one in mix)))
+        mixes = tuple(Workload(tuple(sorted(mix.items()))) for mix in self.mixes)
+        return (*(Workload(((temperature, 1.0),)) for temperature in alone), *mixes)
+
+    def levels(self, capacity: float | None) -> tuple[Level, ...]:
+        """Workload by workload, from the lightest load to the heaviest; shares of ``capacity`` become rates."""
+        loads = dict.fromkeys(
+            load if load.share is None or capacity is None else Load(rate=load.share * capacity, share=load.share)
+            for load in self.loads
+        )
+        ordered = sorted(loads, key=lambda load: (load.at_once or 0, load.rate or load.share or 0))
+        return tuple(Level(workload, load) for workload in self.workloads for load in ordered)
+
+    @property
+    def measures_capacity(self) -> bool:
+        """Whether a load is a share of what the server can take."""
+        return any(load.share is not None for load in self.loads)
+
+    @property
+    def capacity_requests(self) -> int:
+        """Requests that measure the capacity."""
+        return max(self.requests, 3 * CAPACITY_AT_ONCE) if self.measures_capacity else 0
+
+    @property
+    def total_requests(self) -> int:
+        """Requests of the whole sweep, without the warm-up."""
+        servers = 1 if self.baseline_url is None else 2
+        return (
+            len(self.workloads) * len(set(self.loads)) * self.requests * self.rounds * servers + self.capacity_requests
+        )

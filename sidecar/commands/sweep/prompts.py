@@ -1,14 +1,17 @@
-"""What a sweep asks: prompts from a file, or a few of its own of different kinds."""
+"""A sweep's prompts: from a file, or twenty built in, of different kinds."""
 
 import json
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from sidecar.errors import SpecDecError
 
-_MOST_BYTES: Final = 16 * 1024 * 1024
+_MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
 _MOST_PROMPTS: Final = 10_000
 _KEYS: Final = ("prompt", "text", "question", "input")
+_PEOPLE: Final = ("human", "user")
 
 BUILT_IN: Final = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring and two examples.",
@@ -35,42 +38,76 @@ BUILT_IN: Final = (
 
 
 class PromptsError(SpecDecError):
-    """A file of prompts can't be used; the message names the line, and never says what is in it."""
+    """A file of prompts cannot be used; the message names the line, and never repeats its content."""
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The prompts of a file: one a line, or in each line a JSON string or an object with a ``prompt``.
+    """The first 10,000 prompts of a file.
+
+    The file is text or JSON lines, or one JSON list. A line of text is a prompt; a JSON value is a string, an object
+    with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and OpenAI's formats), whose first
+    turn of a person is taken; conversations without one are skipped.
 
     Raises:
-        PromptsError: the file can't be read, is too large, or a line that begins as JSON is none.
+        PromptsError: the file cannot be read, is too large, or has something else in it.
     """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
-        lines = data.decode().splitlines()
+        text = data.decode()
     except OSError as error:
         raise PromptsError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise PromptsError(f"{path}: not UTF-8 text") from None
     if len(data) > _MOST_BYTES:
         raise PromptsError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB; take fewer prompts")
-    prompts = [_prompt(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
-    if not 1 <= len(prompts) <= _MOST_PROMPTS:
-        raise PromptsError(f"{path}: {len(prompts)} prompts; write 1 to {_MOST_PROMPTS:,}")
-    return tuple(prompts)
+    prompts = tuple(islice(filter(None, _prompts(text, path)), _MOST_PROMPTS))
+    if not prompts:
+        raise PromptsError(f"{path}: no prompts")
+    return prompts
 
 
-def _prompt(line: str, place: str) -> str:
-    if not line.lstrip().startswith(("{", '"')):
-        return line.strip()
+def _prompts(text: str, path: Path) -> Iterator[str | None]:
+    if text.lstrip().startswith("["):
+        try:
+            listed = json.loads(text)
+        except (ValueError, RecursionError):
+            listed = None  # lines of text, the first of which begins with a bracket
+        if isinstance(listed, list):
+            for number, entry in enumerate(listed, 1):
+                yield _prompt(entry, f"{path}, entry {number}")
+            return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield _line(line.strip(), f"{path}, line {number}")
+
+
+def _line(line: str, place: str) -> str | None:
+    if not line.startswith(("{", '"')):
+        return line
     try:
-        found = json.loads(line)
+        return _prompt(json.loads(line), place)
     except (ValueError, RecursionError):
-        if line.lstrip().startswith('"'):
-            return line.strip()  # a sentence that begins with a quotation
+        if line.startswith('"'):
+            return line  # a sentence that begins with a quotation
         raise PromptsError(f"{place}: not JSON, though it begins with a brace") from None
+
+
+def _prompt(found: object, place: str) -> str | None:
+    """The prompt in a JSON value; None for a conversation in which no person speaks."""
     if isinstance(found, dict):
+        turns = found.get("conversations", found.get("messages"))
+        if isinstance(turns, list):
+            return next(filter(None, map(_said, turns)), None)
         found = next((found[key] for key in _KEYS if key in found), None)
     if not isinstance(found, str) or not found.strip():
-        raise PromptsError(f"{place}: no text under any of {', '.join(_KEYS)}")
+        raise PromptsError(f"{place}: no text under any of {', '.join((*_KEYS, 'conversations', 'messages'))}")
     return found
+
+
+def _said(turn: object) -> str | None:
+    """The words of a turn of a person."""
+    if not isinstance(turn, dict) or turn.get("from", turn.get("role")) not in _PEOPLE:
+        return None
+    words = turn.get("value", turn.get("content"))
+    return words if isinstance(words, str) and words.strip() else None

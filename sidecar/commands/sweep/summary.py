@@ -1,194 +1,209 @@
 """What measured levels mean: acceptance, speed, and whether speculation pays, by temperature and load."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
-from sidecar.analysis.request_stats import RecentWork, SlidingWork, quantile
-from sidecar.analysis.verdict import Verdict, VerdictThresholds, judge
+import msgspec
+
+from sidecar.analysis.verdict import Estimate, Evidence, Judgement, Verdict, VerdictThresholds, judge
+from sidecar.commands.estimates import Batches, Interval, batches, interpolated, quantile_interval, relative_change
 from sidecar.commands.sweep.counters import Counted
 from sidecar.commands.sweep.level import Measured
-from sidecar.commands.sweep.options import Level
+from sidecar.commands.sweep.results import LevelSummary, Quantiles, Speculation, Speed, TemperatureSummary
+from sidecar.commands.sweep.sample import Sample, position_rates
 
-Source = Literal["exact", "counters", "none"]
-
+CONFIDENCE: Final = 0.95
 ACTIONS: Final[Mapping[Verdict, str]] = {
     Verdict.NET_NEGATIVE: "stop: speculation costs more than it gives here",
     Verdict.BREAK_EVEN: "measure P99 under your own load before you decide",
     Verdict.NET_POSITIVE: "confirm under your own load, then ship",
-    Verdict.INSUFFICIENT_DATA: "too little was drafted to tell; ask for more --requests",
+    Verdict.INSUFFICIENT_DATA: "too little was drafted to tell; raise --requests",
 }
 NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
-_NO_WORK: Final = SlidingWork(math.inf).read(0.0)
 _OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ
 
 
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Seconds, or None where nothing was measured."""
-
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """One level on one server; ``tpot`` is the time for each output token after the first."""
-
-    requests: int
-    failed: int
-    ttft: Quantiles
-    tpot: Quantiles
-    duration: Quantiles
-    tokens_per_second: float
-    requests_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """Where the numbers come from, and the numbers; ``work.acceptance`` is accepted / drafted tokens."""
-
-    source: Source
-    work: RecentWork
-
-
-@dataclass(frozen=True, slots=True)
-class LevelSummary:
-    """One level, with the baseline's speed where there is one.
-
-    ``speedup`` is the baseline's TPOT at the median divided by this one's, ``speedup_p99`` the same at P99,
-    ``throughput_ratio`` this one's tokens a second divided by the baseline's: above 1 speculation is the faster.
-    ``counted`` are vLLM's own draft tokens meanwhile; ``others``: they hold other people's requests too.
-    ``baseline_drafts``: the baseline speculates as well; the two say nothing about speculation and aren't compared.
-    """
-
-    level: Level
-    speculation: Speculation
-    speed: Speed
-    baseline: Speed | None
-    speedup: float | None
-    speedup_p99: float | None
-    throughput_ratio: float | None
-    counted: float | None
-    others: bool
-    baseline_drafts: bool
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TemperatureSummary:
-    """One temperature over all its loads.
-
-    ``pays_up_to`` is the heaviest load measured at which speculation is faster than the baseline, with all lighter
-    ones; ``stops_at`` the lightest at which it is not. Both None where there is no baseline or no such load.
-    """
-
-    temperature: float
-    speculation: Speculation
-    verdict: Verdict
-    action: str
-    advice: str | None
-    pays_up_to: int | None
-    stops_at: int | None
-
-
-def level_summary(measured: Measured, baseline: Measured | None) -> LevelSummary:
+def level_summary(measured: Measured, baseline: Measured | None, thresholds: VerdictThresholds) -> LevelSummary:
     """One level's numbers."""
     speed = _speed(measured)
     other = None if baseline is None else _speed(baseline)
-    drafts_too = baseline is not None and _speculation([baseline]).work.draft_tokens > 0
+    drafts_too = baseline is not None and speculation([baseline]).draft_tokens > 0
     compared = None if drafts_too else other
-    found = _speculation([measured])
+    found = speculation([measured])
     counted = None if measured.counted is None else measured.counted.draft_tokens
-    drafted = found.work.draft_tokens
-    mixed = counted is not None and found.source == "exact" and abs(counted - drafted) > _OTHERS * max(drafted, 1)
+    mixed = (
+        counted is not None
+        and found.attribution == "exact"
+        and abs(counted - found.draft_tokens) > _OTHERS * max(found.draft_tokens, 1)
+    )
+    speedup = None if compared is None or baseline is None else _speedup(measured, baseline)
+    load, workload = measured.level.load, measured.level.workload
     return LevelSummary(
-        measured.level,
-        found,
-        speed,
-        other,
-        _quotient(compared.tpot.p50, speed.tpot.p50) if compared else None,
-        _quotient(compared.tpot.p99, speed.tpot.p99) if compared else None,
-        _quotient(speed.tokens_per_second, compared.tokens_per_second) if compared else None,
-        counted,
-        measured.others or (mixed and measured.complete and not measured.failed),
-        drafts_too,
-        all(one is None or (one.complete and one.requests) for one in (measured, baseline)),
+        **_fields(found),
+        temperature=workload.temperature,
+        mix=None if workload.temperature is not None else {f"{one:g}": weight for one, weight in workload.weights},
+        at_once=load.at_once,
+        rate=load.rate,
+        share=load.share,
+        complete=all(one is None or (one.complete and bool(one.samples)) for one in (measured, baseline)),
+        counted_draft_tokens=counted,
+        other_requests=measured.others or (mixed and measured.complete and not measured.failed),
+        speed=speed,
+        baseline_drafts=drafts_too,
+        baseline=other,
+        speedup=None if speedup is None else speedup.value,
+        speedup_error=None if speedup is None else speedup.error,
+        speedup_p99=_quotient(compared.tpot.p99, speed.tpot.p99) if compared else None,
+        throughput_ratio=_quotient(speed.tokens_per_second, compared.tokens_per_second) if compared else None,
+        verdict=_judged(found, thresholds, speedup).verdict,
+        samples=measured.samples,
+        baseline_samples=() if baseline is None else baseline.samples,
     )
 
 
 def temperature_summary(
     levels: Sequence[LevelSummary], measured: Sequence[Measured], thresholds: VerdictThresholds
 ) -> TemperatureSummary:
-    """All the levels of one temperature, of which there is at least one."""
-    found = _speculation(measured)
-    work = found.work
-    # A sweep says how much it drafts: the volume that live traffic needs does not apply, the number of requests does.
-    bounds = replace(thresholds, min_drafts_per_second=0.0, min_share=0.0)
-    judged = judge(work.evidence(work.draft_tokens), bounds)
-    known = [(summary.level.at_once, summary.speedup) for summary in levels if summary.speedup is not None]
-    stops_at = next((at_once for at_once, speedup in known if speedup <= 1), None)
-    pays = [at_once for at_once, _ in known if stops_at is None or at_once < stops_at]
+    """All the levels of one temperature alone, of which there is at least one."""
+    found = speculation(measured)
+    judged = _judged(found, thresholds, None)
+    pays_up_to, stops_at = _paying([(one.at_once, one.speedup) for one in levels])
+    pays_up_to_rate, stops_at_rate = _paying([(one.rate, one.speedup) for one in levels])
     return TemperatureSummary(
-        levels[0].level.temperature,
-        found,
-        judged.verdict,
-        ACTIONS[judged.verdict] if found.source != "none" else NOTHING_DRAFTED,
-        judged.advice,
-        max(pays, default=None),
-        stops_at,
+        **_fields(found),
+        temperature=levels[0].temperature or 0.0,
+        verdict=judged.verdict,
+        action=ACTIONS[judged.verdict] if found.attribution != "none" else NOTHING_DRAFTED,
+        advice=judged.advice,
+        pays_up_to=pays_up_to,
+        stops_at=stops_at,
+        pays_up_to_rate=pays_up_to_rate,
+        stops_at_rate=stops_at_rate,
     )
 
 
-def _speculation(measured: Sequence[Measured]) -> Speculation:
-    """Vllm's numbers for each request where replies carry them, else its counters' growth."""
-    if any(one.exact for one in measured):
-        window = SlidingWork(math.inf, most=1 + sum(len(one.requests) for one in measured))
-        for one in measured:
-            for request in one.requests:
-                window.add(request, 0.0)
-        return Speculation("exact", window.read(0.0))
-    counted = [one.counted for one in measured if one.counted is not None]
-    completed = sum(len(one.requests) for one in measured)
+def speculation(measured: Sequence[Measured]) -> Speculation:
+    """VLLM's numbers for each request if replies carry them, else its counters' growth."""
+    samples = [one for part in measured for one in part.samples]
+    if any(one.drafts is not None for one in samples):
+        return _exact(samples)
+    counted = [part.counted for part in measured if part.counted is not None]
     if len(counted) < len(measured) or not any(one.draft_tokens for one in counted):
-        return Speculation("none", replace(_NO_WORK, requests=completed))
-    return Speculation("counters", _counted_work(counted, completed))
+        return Speculation(attribution="none", requests=len(samples))
+    return _counted(counted, len(samples))
 
 
-def _counted_work(counted: Sequence[Counted], completed: int) -> RecentWork:
+def _exact(samples: Sequence[Sample]) -> Speculation:
+    drafts = sum(one.drafts or 0 for one in samples)
+    draft_tokens = sum(one.draft_tokens for one in samples)
+    accepted = sum(one.accepted_tokens for one in samples)
+    ratios = sorted(one.accepted_tokens / one.draft_tokens for one in samples if one.draft_tokens)
+    p10, p50, p90 = (interpolated(ratios, share) if ratios else None for share in (0.1, 0.5, 0.9))
+    return Speculation(
+        attribution="exact",
+        requests=len(samples),
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted,
+        acceptance=_quotient(accepted, draft_tokens),
+        acceptance_length=None if not drafts else 1 + accepted / drafts,
+        p10=p10,
+        p50=p50,
+        p90=p90,
+        position_rates=position_rates(one.histogram for one in samples),
+    )
+
+
+def _counted(counted: Sequence[Counted], requests: int) -> Speculation:
     drafts = sum(one.drafts for one in counted)
     draft_tokens = sum(one.draft_tokens for one in counted)
     accepted = sum(one.accepted_tokens for one in counted)
     positions = [sum(column) for column in zip(*(one.positions for one in counted), strict=False)]
-    return replace(
-        _NO_WORK,
-        requests=completed,
+    return Speculation(
+        attribution="counters",
+        requests=requests,
         drafts=drafts,
         draft_tokens=draft_tokens,
         accepted_tokens=accepted,
         acceptance=min(accepted / draft_tokens, 1.0),
-        positions=tuple(tokens / drafts for tokens in positions) if drafts else (),
+        acceptance_length=1 + accepted / drafts if drafts else None,
+        position_rates=tuple(tokens / drafts for tokens in positions) if drafts else (),
     )
+
+
+def cut(samples: Sequence[Sample], at_once: int | None, rate: float | None) -> Batches | None:
+    """Batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
+    if not samples:
+        return None
+    in_flight = at_once or (rate or 0.0) * sum(one.duration for one in samples) / len(samples)
+    return batches(len(samples), in_flight)
+
+
+def tpots(samples: Sequence[Sample]) -> list[float]:
+    """The known ones, in the order of the requests' ends."""
+    return [one.tpot for one in samples if one.tpot is not None]
+
+
+def _speedup(measured: Measured, baseline: Measured) -> Interval | None:
+    """The baseline's median TPOT over this one's, with its 95 % bounds."""
+    found = [
+        quantile_interval(tpots(one.samples), 0.5, cut(one.samples, load.at_once, load.rate), CONFIDENCE)
+        for one, load in ((measured, measured.level.load), (baseline, measured.level.load))
+    ]
+    if found[0] is None or found[1] is None:
+        return None
+    change = relative_change(found[0], found[1])
+    if change is None or change.low is None or change.high is None:
+        return None if change is None else Interval(1 + change.value)
+    return Interval(1 + change.value, 1 + change.low, 1 + change.high)
+
+
+def _judged(found: Speculation, thresholds: VerdictThresholds, speedup: Interval | None) -> Judgement:
+    """By the rules of live traffic, but for its volume: a sweep itself decides how much is drafted."""
+    evidence = Evidence(
+        requests=found.requests,
+        drafts=found.drafts,
+        draft_tokens=found.draft_tokens,
+        accepted_tokens=found.accepted_tokens,
+        acceptance=found.acceptance,
+        position_rates=found.position_rates,
+        speedup=None if speedup is None or speedup.error is None else Estimate(speedup.value, speedup.error / 2),
+    )
+    return judge(evidence, replace(thresholds, min_drafts_per_second=0.0, min_share=0.0))
+
+
+_Load = TypeVar("_Load", int, float)
+
+
+def _paying(speedups: Sequence[tuple[_Load | None, float | None]]) -> tuple[_Load | None, _Load | None]:
+    """The heaviest load up to which speculation is faster, and the lightest at which it is not."""
+    known = [(load, speedup) for load, speedup in speedups if load is not None and speedup is not None]
+    stops_at = next((load for load, speedup in known if speedup <= 1), None)
+    return max((load for load, _ in known if stops_at is None or load < stops_at), default=None), stops_at
+
+
+def _fields(found: Speculation) -> dict[str, Any]:
+    return msgspec.structs.asdict(found)
 
 
 def _speed(measured: Measured) -> Speed:
-    requests = measured.requests
+    samples = measured.samples
     return Speed(
-        len(requests),
-        measured.failed,
-        _quantiles([request.ttft for request in requests]),
-        _quantiles([request.tpot for request in requests]),
-        _quantiles([request.duration for request in requests]),
-        measured.completion_tokens / measured.seconds if measured.seconds > 0 else 0.0,
-        len(requests) / measured.seconds if measured.seconds > 0 else 0.0,
+        requests=len(samples),
+        failed=measured.failed,
+        ttft=quantiles([one.ttft for one in samples]),
+        tpot=quantiles([one.tpot for one in samples]),
+        duration=quantiles([one.duration for one in samples]),
+        tokens_per_second=sum(one.tokens or 0 for one in samples) / measured.seconds if measured.seconds > 0 else 0.0,
+        requests_per_second=len(samples) / measured.seconds if measured.seconds > 0 else 0.0,
     )
 
 
-def _quantiles(values: Sequence[float | None]) -> Quantiles:
+def quantiles(values: Sequence[float | None]) -> Quantiles:
+    """P50, P95 and P99 of the known ones."""
     known = sorted(value for value in values if value is not None)
-    return Quantiles(quantile(known, 0.5), quantile(known, 0.95), quantile(known, 0.99))
+    return Quantiles(*(interpolated(known, share) for share in (0.5, 0.95, 0.99))) if known else Quantiles()
 
 
 def _quotient(above: float | None, below: float | None) -> float | None:

@@ -1,7 +1,7 @@
-"""The whole sweep: level after level, on the baseline as well where there is one, never on both at once."""
+"""The whole sweep: level after level, on the baseline as well if there is one, never on both at once."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,9 +10,11 @@ from typing import Final
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.counters import CounterReader
-from sidecar.commands.sweep.level import Measured, Work, measure
-from sidecar.commands.sweep.options import Level, SweepOptions
-from sidecar.commands.sweep.summary import LevelSummary, TemperatureSummary, level_summary, temperature_summary
+from sidecar.commands.sweep.level import Measured, Task, measure, together
+from sidecar.commands.sweep.mixing import mix_checks
+from sidecar.commands.sweep.options import CAPACITY_AT_ONCE, Level, Load, SweepOptions, Workload
+from sidecar.commands.sweep.results import SweepResult
+from sidecar.commands.sweep.summary import level_summary, temperature_summary
 from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.page_source import PageSource
 from sidecar.errors import SpecDecError
@@ -21,27 +23,12 @@ from sidecar.requests.record import Outcome
 _WARMING_UP: Final = 8  # requests at once
 _PAGE_SECONDS: Final = 5.0
 
-Told = Callable[[Level, int], None]
-"""Called with the level at work and how many requests have ended in all."""
+OnEnd = Callable[[str, int], None]
+"""Called with what is being measured and how many requests have ended in all."""
 
 
 class SweepError(SpecDecError):
     """Nothing can be measured; the message names the server and what it answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """``complete`` is False where the sweep was stopped, ran out of time, or a level got no answer at all.
-
-    ``model`` is None where it ended before the server named one. ``faults`` has the last fault of each server, by
-    the argument that named it, where requests failed.
-    """
-
-    model: str | None
-    levels: tuple[LevelSummary, ...]
-    temperatures: tuple[TemperatureSummary, ...]
-    complete: bool
-    faults: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +39,8 @@ class _Server:
     model: str
 
 
-async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Event, told: Told) -> SweepResult:
-    """Measures all levels, or those that it comes to before ``stop`` is set; ``options.seconds`` sets it too.
+async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Event, on_end: OnEnd) -> SweepResult:
+    """Measures all levels, or those it reaches before ``stop`` is set; ``options.seconds`` sets it too.
 
     Raises:
         SweepError: a server does not answer as an OpenAI-style one, or answers no request at all.
@@ -62,9 +49,10 @@ async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Eve
     try:
         async with AsyncExitStack() as stack:
             servers = await unless_stopped(_ready(stack, options, prompts), stop)
-            levels = _Levels(options, prompts, stop, told)
-            pairs = await levels.run(*servers) if servers is not None else []
-            return _result(servers, pairs, options)
+            levels = _Levels(options, prompts, stop, on_end)
+            if servers is not None:
+                await levels.run(*servers)
+            return _result(servers, levels, options)
     finally:
         timer.cancel()
 
@@ -100,10 +88,11 @@ async def _warm_up(server: _Server, prompts: Sequence[str], options: SweepOption
         SweepError: no request was answered.
     """
     gate = asyncio.Semaphore(_WARMING_UP)
+    temperature = options.workloads[0].weights[0][0]
 
     async def ask(prompt: str) -> bool:
         async with gate:
-            record = await server.client.ask(server.model, prompt, options.temperatures[0], 1)
+            record = await server.client.ask(server.model, prompt, temperature, 1)
             return record.outcome is Outcome.COMPLETED
 
     if not await ask(prompts[0]):
@@ -112,57 +101,96 @@ async def _warm_up(server: _Server, prompts: Sequence[str], options: SweepOption
 
 
 class _Levels:
-    """Runs level after level and counts what has ended."""
+    """Runs level after level and counts the requests that have ended."""
 
-    def __init__(self, options: SweepOptions, prompts: Sequence[str], stop: asyncio.Event, told: Told) -> None:
+    def __init__(self, options: SweepOptions, prompts: Sequence[str], stop: asyncio.Event, on_end: OnEnd) -> None:
         self._options = options
         self._prompts = prompts
         self._stop = stop
-        self._told = told
+        self._on_end = on_end
         self._ended = 0
+        self.capacity: float | None = None
+        self._found: dict[Level, list[Measured]] = {}
+        self._baseline: dict[Level, list[Measured]] = {}
 
-    async def run(self, target: _Server, baseline: _Server | None) -> list[tuple[Measured, Measured | None]]:
-        """Each level that was begun, with the baseline's right after it, so that a drift hits both."""
-        pairs: list[tuple[Measured, Measured | None]] = []
-        for level in self._options.levels:
-            if self._stop.is_set():
+    async def run(self, target: _Server, baseline: _Server | None) -> None:
+        """Each level with the baseline's right after it, so that a drift hits both."""
+        if self._options.measures_capacity:
+            await self._measure_capacity(target)
+        for level in self._options.levels(self.capacity) * self._options.rounds:
+            if self._stop.is_set() or (level.load.at_once is None and level.load.rate is None):
                 break
-            found = await self._on(target, level)
-            other = None if baseline is None or self._stop.is_set() else await self._on(baseline, level)
-            pairs.append((found, other))
-        return pairs
+            found = await self._on(target, level, self._options.requests)
+            self._found.setdefault(level, []).append(found)
+            if baseline is not None and not self._stop.is_set():
+                other = await self._on(baseline, level, self._options.requests)
+                self._baseline.setdefault(level, []).append(other)
 
-    async def _on(self, server: _Server, level: Level) -> Measured:
+    @property
+    def is_through(self) -> bool:
+        """Whether each level that was begun was measured in every round, on both servers."""
+        lists = [*self._found.values(), *self._baseline.values()]
+        return all(len(parts) == self._options.rounds for parts in lists)
+
+    @property
+    def pairs(self) -> list[tuple[Measured, Measured | None]]:
+        """What was measured of each level, all rounds together, and the same of the baseline."""
+        return [
+            (together(parts), together(self._baseline[level]) if level in self._baseline else None)
+            for level, parts in self._found.items()
+        ]
+
+    async def _measure_capacity(self, target: _Server) -> None:
+        """The requests a second that the server completes with more of them in flight than it can run at once."""
+        weights = dict.fromkeys(self._options.temperatures, 1.0)
+        workload = Workload(tuple(weights.items()) or self._options.workloads[0].weights)
+        level = Level(workload, Load(at_once=CAPACITY_AT_ONCE))
+        found = await self._on(target, level, self._options.capacity_requests)
+        if found.complete and found.samples:
+            self.capacity = len(found.samples) / found.seconds
+
+    async def _on(self, server: _Server, level: Level, requests: int) -> Measured:
         def one_more() -> None:
             self._ended += 1
-            self._told(level, self._ended)
+            self._on_end(str(level), self._ended)
 
-        options = self._options
-        work = Work(server.model, self._prompts, options.requests, options.max_tokens, self._stop, one_more)
-        return await measure(server.client, server.counters, level, work)
+        task = Task(
+            model=server.model,
+            prompts=self._prompts,
+            requests=requests,
+            max_tokens=self._options.max_tokens,
+            stop=self._stop,
+            on_end=one_more,
+        )
+        return await measure(server.client, server.counters, level, task)
 
 
-def _result(
-    servers: tuple[_Server, _Server | None] | None,
-    pairs: Sequence[tuple[Measured, Measured | None]],
-    options: SweepOptions,
-) -> SweepResult:
-    summaries = tuple(level_summary(found, other) for found, other in pairs)
-    by_level = {found.level: found for found, _ in pairs}
+def _result(servers: tuple[_Server, _Server | None] | None, done: _Levels, options: SweepOptions) -> SweepResult:
+    pairs = done.pairs
+    summaries = tuple(level_summary(found, other, options.thresholds) for found, other in pairs)
     temperatures = []
-    for _, group in groupby(summaries, key=lambda summary: summary.level.temperature):
-        levels = list(group)
-        measured = [by_level[summary.level] for summary in levels]
+    alone = [(summary, pair[0]) for summary, pair in zip(summaries, pairs, strict=True) if summary.mix is None]
+    for _, group in groupby(alone, key=lambda pair: pair[0].temperature):
+        levels, measured = zip(*group, strict=True)
         temperatures.append(temperature_summary(levels, measured, options.thresholds))
-    complete = len(summaries) == len(options.levels) and all(
-        summary.complete and (options.baseline_url is None or summary.baseline is not None) for summary in summaries
+    complete = (
+        done.is_through
+        and len(summaries) == len(options.levels(done.capacity))
+        and all(
+            summary.complete and (options.baseline_url is None or summary.baseline is not None) for summary in summaries
+        )
     )
     failed = any(measured.failed for pair in pairs for measured in pair if measured is not None)
     known = [server for server in servers or () if server is not None]
+    faults = {server.name: server.client.last_fault for server in known if server.client.last_fault}
     return SweepResult(
-        known[0].model if known else options.model,
-        summaries,
-        tuple(temperatures),
-        complete,
-        {server.name: server.client.last_fault for server in known if server.client.last_fault} if failed else {},
+        model=known[0].model if known else options.model,
+        max_tokens=options.max_tokens,
+        rounds=options.rounds,
+        complete=complete,
+        capacity=done.capacity,
+        faults=faults if failed else {},
+        temperatures=tuple(temperatures),
+        mixes=mix_checks(summaries),
+        levels=summaries,
     )

@@ -1,4 +1,4 @@
-"""The page and the part of it that is fetched anew every two seconds."""
+"""The page and the part of it that the script refreshes every two seconds."""
 
 from collections.abc import Mapping
 from html import escape

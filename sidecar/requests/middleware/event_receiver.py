@@ -24,7 +24,8 @@ import msgspec
 from sidecar.requests.middleware.wire import DROPPED_INTERNAL, DROPPED_QUEUE_FULL, MAX_PACKET_BYTES, Packet
 from sidecar.requests.observe.endpoint import ENDPOINTS
 from sidecar.requests.observe.exchange_observer import Fault
-from sidecar.requests.record import RequestRecord, RequestSink, RequestStart, aborted
+from sidecar.requests.record import RequestRecord, RequestStart, aborted
+from sidecar.requests.source import RequestSink
 
 SENDER_GONE: Final = "sender_gone"  # a request had begun when its process went away
 CONTRADICTORY: Final = "contradictory"  # an event that can't be true

@@ -17,8 +17,7 @@ from sidecar.requests.record import RequestRecord, RequestStart
 
 _PACKETS_A_FLUSH: Final = 16  # bounds the time that a backlog takes of the event loop at once
 _SEND_BUFFER_BYTES: Final = 4_194_304  # asked for; the kernel grants what net.core.wmem_max allows
-_SHORTEST_BACKOFF: Final = 0.1
-_LONGEST_BACKOFF: Final = 5.0
+_RETRY_SECONDS: Final = 1.0
 _DONT_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
@@ -42,7 +41,6 @@ class EventSender:
         self._dropped: dict[str, int] = {}
         self._socket: socket.socket | None = None
         self._retry_at = 0.0
-        self._backoff = _SHORTEST_BACKOFF
         self._timer: asyncio.TimerHandle | None = None
 
     def started(self, request: RequestStart) -> bool:
@@ -103,13 +101,11 @@ class EventSender:
         except BlockingIOError:  # the sidecar is behind
             return False
         except OSError:
-            self._hang_up()
-            self._back_off()
+            self._fail()
             return False
         for _ in events:
             self._queue.popleft()
         self._dropped = {}
-        self._backoff = _SHORTEST_BACKOFF
         return True
 
     def _connect(self) -> socket.socket | None:
@@ -121,13 +117,13 @@ class EventSender:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             self._socket.connect(self._path)
         except (OSError, ValueError):  # a path may have a null byte
-            self._hang_up()
-            self._back_off()
+            self._fail()
         return self._socket
 
-    def _back_off(self) -> None:
-        self._retry_at = self._loop.time() + self._backoff
-        self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
+    def _fail(self) -> None:
+        """The sidecar is not there: try again later."""
+        self._hang_up()
+        self._retry_at = self._loop.time() + _RETRY_SECONDS
 
     def _hang_up(self) -> None:
         if self._socket is not None:

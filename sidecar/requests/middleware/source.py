@@ -2,30 +2,34 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from sidecar.errors import listening
+from sidecar.log import Log
 from sidecar.requests.middleware.event_receiver import DROP_REASONS, EventReceiver
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
-from sidecar.settings import Settings
-
-__all__ = ["DROP_REASONS", "source"]
+from sidecar.requests.source import RequestSink, Stats
 
 
-@asynccontextmanager
-async def source(
-    settings: Settings,
-    sink: RequestSink,
-    log: Log,
-    *,
-    offsets: bool,  # noqa: ARG001 - the middleware does not send them
-) -> AsyncIterator[Stats]:
-    """Listens on the socket."""
-    receiver = EventReceiver(settings.middleware.socket, sink)
-    with listening("SPECDEC_MIDDLEWARE__SOCKET", settings.middleware.socket):
-        await receiver.start()
-    log.info("the middleware's socket listens", socket=str(settings.middleware.socket))
-    try:
-        yield lambda: None
-    finally:
-        await receiver.stop()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiddlewareSource:
+    """Listens on a Unix socket."""
+
+    socket: Path
+
+    @property
+    def drop_reasons(self) -> frozenset[str]:
+        """See ``RequestSource``."""
+        return DROP_REASONS
+
+    @asynccontextmanager
+    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - not sent
+        """See ``RequestSource``."""
+        receiver = EventReceiver(self.socket, sink)
+        with listening("SPECDEC_MIDDLEWARE__SOCKET", self.socket):
+            await receiver.start()
+        log.info("middleware socket listening", socket=str(self.socket))
+        try:
+            yield lambda: None
+        finally:
+            await receiver.stop()

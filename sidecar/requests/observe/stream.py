@@ -5,7 +5,7 @@ line. JSON has no raw line breaks, so nothing that the model says can look like 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -13,11 +13,13 @@ import msgspec
 from sidecar.requests.observe.endpoint import MESSAGES, RESPONSES, Endpoint
 from sidecar.requests.observe.payload import UNREADABLE, ReplyFields, read_reply
 
-_END: Final = b"\n\n"
+END_OF_EVENT: Final = b"\n\n"
 _LAST_EVENTS: Final = 3  # the usage or an error, `[DONE]` or `message_stop`, and the last one with tokens
+_BEGINNING: Final = 256  # bytes of an event that is too large which say whether it has tokens
 _MOST_OFFSETS: Final = 16_384
+_DONE: Final = b"data: [DONE]"
 _FINAL_EVENTS: Final = (
-    b"data: [DONE]",
+    _DONE,
     b"event: message_stop\n",
     b"event: response.completed\n",
     b"event: response.incomplete\n",
@@ -55,21 +57,6 @@ class StreamReader:
     ``max_bytes``; it is counted and not read.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_clock",
-        "_endpoint",
-        "_first",
-        "_keep_offsets",
-        "_last",
-        "_max_bytes",
-        "_skipping",
-        "events",
-        "first_token",
-        "offsets",
-        "too_large",
-    )
-
     def __init__(
         self, endpoint: Endpoint, *, max_bytes: int, clock: Callable[[], float], keep_offsets: bool = False
     ) -> None:
@@ -81,55 +68,43 @@ class StreamReader:
         self._clock = clock
         self._max_bytes = max_bytes
         self._keep_offsets = keep_offsets
-        self._buffer = bytearray()  # the unfinished event
-        self._first: bytes | None = None
+        self._rest = b""  # the unfinished event
+        self._skipping = False  # the unfinished event is too large; the rest is its last byte
         self._last: deque[bytes] = deque(maxlen=_LAST_EVENTS)
-        self._skipping = False  # in an event that is too large; the buffer has only its last byte
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes."""
-        buffer = self._buffer
-        end = len(buffer) - 1 if buffer else 0  # an empty line may be cut in two
-        buffer += piece
-        begin = 0
-        while (end := buffer.find(_END, end)) >= 0:
-            self._take(bytes(memoryview(buffer)[begin:end]))
-            begin = end = end + len(_END)
-        if begin:
-            del buffer[:begin]
-        if len(buffer) > self._max_bytes or self._skipping:
+        *events, self._rest = (self._rest + piece).split(END_OF_EVENT)
+        if events and self._skipping:
+            self._skipping = False
+            del events[0]
+        for event in events:
+            self._take(event)
+        if self._skipping or len(self._rest) > self._max_bytes:
             self._skip()
 
     def has_ended(self) -> bool:
         """Whether the event has passed after which vLLM sends no other."""
         return bool(self._last) and self._last[-1].startswith(_FINAL_EVENTS)
 
-    def first(self) -> ReplyFields | None:
-        """What the first event says; None if it could not be read."""
-        return None if self._first is None else read_reply(_data_of(self._first))
-
-    def last(self) -> list[ReplyFields]:
+    def last(self) -> Iterator[ReplyFields]:
         """What the last events say, newest first, without those that could not be read."""
-        replies = (read_reply(_data_of(event)) for event in reversed(self._last))
-        return [reply for reply in replies if reply is not None]
+        for event in reversed(self._last):
+            fields = None if event.startswith(_DONE) else read_reply(_data_of(event))
+            if fields is not None:
+                yield fields
 
     def _take(self, event: bytes) -> None:
         """Look at one complete event, without the empty line that ends it."""
-        if self._skipping:
-            self._skipping = False
-            return
         if not event or event.startswith(b":"):
             return  # a comment keeps a connection alive
         if len(event) > self._max_bytes:
-            self._note_too_large(event)
+            self.too_large = True
+            event = event[:_BEGINNING]
+        else:
+            self._last.append(event)
+        if not self._has_tokens(event):
             return
-        self._last.append(event)
-        if self._first is None:
-            self._first = event
-        if self._has_tokens(event):
-            self._count()
-
-    def _count(self) -> None:
         self.events += 1
         if self.first_token is None:
             self.first_token = self._clock()
@@ -149,16 +124,12 @@ class StreamReader:
             return event.startswith(b"event: response.") and b".delta\ndata: {" in event
         return event.startswith(b"data: {") and (self.first_token is not None or _is_token_chunk(event))
 
-    def _note_too_large(self, event: bytes | bytearray) -> None:
-        self.too_large = True
-        if self.first_token is not None and self._has_tokens(bytes(event[:256])):
-            self._count()
-
     def _skip(self) -> None:
+        """Let go of an event that is too large."""
         if not self._skipping:
-            self._note_too_large(self._buffer)
-        self._skipping = True
-        del self._buffer[:-1]
+            self._skipping = True
+            self._take(self._rest)
+        self._rest = self._rest[-1:]
 
 
 def _data_of(event: bytes) -> bytes:

@@ -96,7 +96,7 @@ class Exchange:
         """
         request, body, limit = self._request, self._request_body, self._context.options.max_body_bytes
         self._context.counters.exchanges += 1
-        self._observer.begin(self._context.observe, request.method, request.target, request.headers())
+        self._observer.begin(self._context.observe, request.method, request.target, request.headers)
         if limit is not None and (request.length or 0) > limit:
             self.stop(_too_large())
             return b""

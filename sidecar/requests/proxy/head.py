@@ -1,8 +1,7 @@
 """Reads message heads strictly: collects them from a connection's bytes and finds what they say about framing.
 
-llhttp (httptools) checks the grammar. What it leaves open and two readers could understand differently is checked
-here: bare CR and LF, folded lines, and every combination of framing headers. Only then do regular expressions look for
-headers; on lines known to be valid they find no less than llhttp does.
+llhttp (httptools) parses them. What it leaves open and two readers could understand differently is checked here: bare
+CR and LF, folded lines, and every combination of framing headers.
 """
 
 import re
@@ -14,19 +13,13 @@ import msgspec
 from sidecar.errors import Refusal
 
 _END: Final = b"\r\n\r\n"
+# Headers of one connection (RFC 9110, 7.6.1), and Trailer, because trailers are not forwarded.
+_HOP_BY_HOP: Final = frozenset(
+    {b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection", b"te", b"trailer"}
+)
 # Options of Connection that remove no header. The other end needs Host and Content-Length, whatever a client names.
 _KEPT: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:\[\]%-]+")  # RFC 3986's host and port
-_HEADER: Final = re.compile(rb"\r\n([^:\r\n]+):[ \t]*([^\r\n]*)")
-_FRAMING: Final = re.compile(
-    rb"\r\n(host|content-length|connection|transfer-encoding|upgrade|keep-alive|proxy-connection|te|trailer)"
-    rb":([^\r\n]*)",
-    re.IGNORECASE,
-)
-# Headers of one connection (RFC 9110, 7.6.1), and Trailer, because trailers are not forwarded.
-_HOP_BY_HOP: Final = re.compile(
-    rb"\r\n(?:connection|transfer-encoding|upgrade|keep-alive|proxy-connection|te|trailer):[^\r\n]*", re.IGNORECASE
-)
 _LENGTH: Final = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
 
 
@@ -86,11 +79,13 @@ class HeadReader:
             raise Refusal("line end other than CRLF")
 
 
-class HeadFields(msgspec.Struct):
-    """What a head says about framing, and which of its lines are not forwarded as they are."""
+class Head(msgspec.Struct):
+    """A valid head: its first line, its headers, and what they say about framing."""
 
-    length: int | None = None
-    plain_length: bool = True  # Content-Length is written as the proxy would write it
+    first_line: bytes
+    headers: list[tuple[bytes, bytes]]  # names and values, as they were sent
+    received: bytes
+    length: int | None = None  # of the body, as Content-Length says
     chunked: bool = False
     options: frozenset[bytes] = frozenset()  # of Connection, in lower case
     websocket: bool = False  # asks for, or agrees to, an upgrade to websocket
@@ -101,92 +96,58 @@ class HeadFields(msgspec.Struct):
         """Whether the sender of this head, of HTTP/1.``minor``, keeps its connection open."""
         return b"close" not in self.options and (minor == 1 or b"keep-alive" in self.options)
 
+    def forwarded_lines(self) -> bytes:
+        """The header lines to forward, each after its CRLF; of the framing headers only Content-Length is left."""
+        lines = self.received[len(self.first_line) : -len(_END)]
+        if self.hop_by_hop:
+            dropped = _HOP_BY_HOP | (self.options - _KEPT)
+            kept = [line for line in lines.split(b"\r\n")[1:] if line.partition(b":")[0].lower() not in dropped]
+            lines = b"".join([b"\r\n" + line for line in kept])
+        length = self.length
+        if length is not None and (b"\r\nContent-Length: %d\r\n" % length) not in self.received:
+            lines = _LENGTH.sub(rb"\1 %d" % length, lines)  # written as every reader takes it
+        return lines
 
-class _Completion:
-    """llhttp's callbacks; of a head it only has to say that it is complete."""
 
-    __slots__ = ("complete",)
+class _Parsed:
+    """llhttp's callbacks."""
+
+    __slots__ = ("complete", "headers")
 
     def __init__(self) -> None:
         self.complete = False
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self.complete = True
 
 
-def first_line(head: bytes, *, is_request: bool) -> bytes:
-    """Check the grammar of a head that ends in its empty line. Raises ``Refusal``.
+def parse_head(data: bytes, *, is_request: bool) -> Head:
+    """Parse a head that ends in its empty line. Raises ``Refusal``.
 
-    From here on every line ends in CRLF, and each but the first and the empty one is a name, a colon and a value:
-    llhttp accepts no folded lines.
+    Every line of it ends in CRLF, and each but the first and the empty one is a header: llhttp accepts no folded lines.
     """
-    completion = _Completion()
-    parser = httptools.HttpRequestParser(completion) if is_request else httptools.HttpResponseParser(completion)
-    lines = head.count(b"\r\n")
-    if head.count(b"\n") != lines or head.count(b"\r") != lines:
+    lines = data.count(b"\r\n")
+    if data.count(b"\n") != lines or data.count(b"\r") != lines:
         raise Refusal("line end other than CRLF")
-    if head.find(_END) != len(head) - len(_END):
+    if data.find(_END) != len(data) - len(_END):
         raise Refusal("more or less than one message head")
+    parsed = _Parsed()
+    parser = httptools.HttpRequestParser(parsed) if is_request else httptools.HttpResponseParser(parsed)
     try:
-        parser.feed_data(head)
+        parser.feed_data(data)
     except httptools.HttpParserUpgrade:
         pass  # llhttp stops because other bytes may follow; the head itself is complete
     except httptools.HttpParserError:
         raise Refusal("malformed message head") from None
-    if not completion.complete:
+    if not parsed.complete or len(parsed.headers) != lines - 2:
         raise Refusal("malformed message head")
-    return head[: head.find(b"\r\n")]
-
-
-def headers(head: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values of a checked head, in order, as they were sent."""
-    return _HEADER.findall(head)
-
-
-def framing_fields(head: bytes) -> HeadFields:
-    """What a checked head says about framing. Raises ``Refusal`` if two readers could take it differently."""
-    fields = HeadFields()
-    options: list[bytes] = []
-    for name, raw in _FRAMING.findall(head):
-        key, value = name.lower(), raw.strip()
-        if key == b"host":
-            _read_host(fields, value)
-        elif key == b"content-length":
-            _read_length(fields, raw)
-        else:
-            fields.hop_by_hop = True
-            if key == b"transfer-encoding":
-                if fields.chunked or value.lower() != b"chunked":
-                    raise Refusal("Transfer-Encoding other than chunked")
-                fields.chunked = True
-            elif key == b"connection":
-                options += value.lower().split(b",")
-            elif key == b"upgrade":
-                # Only websockets get a tunnel; other upgrades, h2c above all, are ignored (RFC 9110, 7.8).
-                fields.websocket = value.lower() == b"websocket"
-    if fields.chunked and fields.length is not None:
-        raise Refusal("both Content-Length and Transfer-Encoding")
-    if options:
-        fields.options = frozenset([option.strip() for option in options])
-    fields.websocket = fields.websocket and b"upgrade" in fields.options
-    return fields
-
-
-def forwarded_lines(head: bytes, start: int, fields: HeadFields) -> bytes:
-    """The header lines to forward, each after its CRLF; ``start`` is where the first line ends.
-
-    Of the framing headers only Content-Length is among them.
-    """
-    lines = head[start : -len(_END)]
-    if not fields.plain_length:
-        lines = _LENGTH.sub(rb"\1 %d" % (fields.length or 0), lines)
-    if fields.hop_by_hop:
-        lines = _HOP_BY_HOP.sub(b"", lines)
-        dropped = fields.options - _KEPT
-        if dropped:
-            kept = [line for line in lines.split(b"\r\n")[1:] if line.partition(b":")[0].lower() not in dropped]
-            lines = b"".join([b"\r\n" + line for line in kept])
-    return lines
+    head = Head(data[: data.find(b"\r\n")], parsed.headers, data)
+    _read_framing(head)
+    return head
 
 
 def without_length(lines: bytes) -> bytes:
@@ -194,15 +155,36 @@ def without_length(lines: bytes) -> bytes:
     return _LENGTH.sub(b"", lines)
 
 
-def _read_host(fields: HeadFields, value: bytes) -> None:
-    if _HOST.fullmatch(value) is None:
-        raise Refusal("bad Host header")
-    fields.hosts += 1
+def _read_framing(head: Head) -> None:
+    """Refuse what two readers could take differently."""
+    options: list[bytes] = []
+    for name, value in head.headers:
+        key = name.lower()
+        if key == b"host":
+            if _HOST.fullmatch(value) is None:
+                raise Refusal("bad Host header")
+            head.hosts += 1
+        elif key == b"content-length":
+            if head.length is not None or not value.isdigit() or len(value) > 18:
+                raise Refusal("bad or repeated Content-Length")
+            head.length = int(value)
+        elif key in _HOP_BY_HOP:
+            head.hop_by_hop = True
+            _read_hop_by_hop(head, key, value.lower(), options)
+    if head.chunked and head.length is not None:
+        raise Refusal("both Content-Length and Transfer-Encoding")
+    if options:
+        head.options = frozenset([option.strip() for option in options])
+    head.websocket = head.websocket and b"upgrade" in head.options
 
 
-def _read_length(fields: HeadFields, raw: bytes) -> None:
-    value = raw.strip()
-    if fields.length is not None or not value.isdigit() or len(value) > 18:
-        raise Refusal("bad or repeated Content-Length")
-    fields.length = int(value)
-    fields.plain_length = raw == b" %d" % fields.length
+def _read_hop_by_hop(head: Head, key: bytes, value: bytes, options: list[bytes]) -> None:
+    if key == b"transfer-encoding":
+        if head.chunked or value != b"chunked":
+            raise Refusal("Transfer-Encoding other than chunked")
+        head.chunked = True
+    elif key == b"connection":
+        options += value.split(b",")
+    elif key == b"upgrade":
+        # Only websockets get a tunnel; other upgrades, h2c above all, are ignored (RFC 9110, 7.8).
+        head.websocket = value == b"websocket"

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVarTuple
 from sidecar.requests.observe.endpoint import endpoint_of
 from sidecar.requests.observe.exchange_observer import ExchangeObserver
 from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
-from sidecar.requests.record import RequestSink
+from sidecar.requests.source import RequestSink
 
 Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
@@ -69,10 +69,10 @@ class GuardedObserver:
         if self._observer is not None:
             self._call(self._observer.request_end)
 
-    def reply_head(self, status: int, headers: Callable[[], Headers]) -> None:
-        """See ``Observer``; ``headers`` are parsed only if there is an observer."""
+    def reply_head(self, status: int, headers: Headers) -> None:
+        """See ``Observer``."""
         if self._observer is not None:
-            self._call(self._observer.reply_head, status, headers())
+            self._call(self._observer.reply_head, status, headers)
 
     def reply_piece(self, piece: bytes) -> None:
         """See ``Observer``."""

@@ -4,7 +4,7 @@ import msgspec
 
 from sidecar.errors import Refusal
 from sidecar.requests.proxy.framing import Body, ChunkedDecoder, LengthDecoder
-from sidecar.requests.proxy.head import HeadFields, first_line, forwarded_lines, framing_fields, headers
+from sidecar.requests.proxy.head import Head, parse_head
 
 # Methods that a server may execute twice without harm (RFC 9110, 9.2.1). PUT and DELETE are idempotent yet not among
 # them: what they do in an engine's own endpoints is not for the proxy to know.
@@ -16,8 +16,8 @@ class RequestHead(msgspec.Struct):
 
     method: bytes
     target: bytes
-    received: bytes
-    forwarded: bytes
+    headers: list[tuple[bytes, bytes]]
+    forwarded: bytes  # what the upstream gets
     length: int | None  # of the body; None: there is none, or it is chunked
     chunked: bool
     minor: int  # HTTP/1.<minor>
@@ -29,43 +29,38 @@ class RequestHead(msgspec.Struct):
         """Whether it does no harm if the upstream gets the request twice."""
         return self.method in _SAFE and not self.chunked and not self.length
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Names and values as they were received."""
-        return headers(self.received)
-
     def body(self) -> Body:
         """The body to come."""
         decoder = ChunkedDecoder() if self.chunked else LengthDecoder(self.length or 0)
         return Body(decoder, chunked=self.chunked)
 
 
-def parse_request(head: bytes, authority: bytes) -> RequestHead:
+def parse_request(data: bytes, authority: bytes) -> RequestHead:
     """Parse a head that ends in its empty line; ``authority`` is the Host for an HTTP/1.0 request without one.
 
     Raises ``Refusal``.
     """
-    line = first_line(head, is_request=True)
-    method, target, minor = _parse_line(line)
-    fields = framing_fields(head)
-    _check_fields(fields, minor)
-    websocket = fields.websocket and method == b"GET" and minor == 1 and not fields.chunked and not fields.length
+    head = parse_head(data, is_request=True)
+    method, target, minor = _parse_line(head.first_line)
+    _check_fields(head, minor)
+    websocket = head.websocket and method == b"GET" and minor == 1 and not head.chunked and not head.length
     return RequestHead(
         method=method,
         target=target,
-        received=head,
+        headers=head.headers,
         forwarded=b"%b %b HTTP/1.1%b%b%b%b\r\n\r\n"
         % (
             method,
             target,
-            b"" if fields.hosts else b"\r\nHost: " + authority,
-            forwarded_lines(head, len(line), fields),
-            b"\r\nTransfer-Encoding: chunked" if fields.chunked else b"",
+            b"" if head.hosts else b"\r\nHost: " + authority,
+            head.forwarded_lines(),
+            b"\r\nTransfer-Encoding: chunked" if head.chunked else b"",
             b"\r\nConnection: Upgrade\r\nUpgrade: websocket" if websocket else b"",
         ),
-        length=fields.length,
-        chunked=fields.chunked,
+        length=head.length,
+        chunked=head.chunked,
         minor=minor,
-        keep_alive=fields.keep_alive(minor),
+        keep_alive=head.keep_alive(minor),
         websocket=websocket,
     )
 
@@ -84,8 +79,8 @@ def _parse_line(line: bytes) -> tuple[bytes, bytes, int]:
     return method, target, int(version[-1:])
 
 
-def _check_fields(fields: HeadFields, minor: int) -> None:
-    if fields.hosts > 1 or (fields.hosts == 0 and minor == 1):
+def _check_fields(head: Head, minor: int) -> None:
+    if head.hosts > 1 or (head.hosts == 0 and minor == 1):
         raise Refusal("exactly one Host header is required")
-    if fields.chunked and minor == 0:
+    if head.chunked and minor == 0:
         raise Refusal("Transfer-Encoding in HTTP/1.0")

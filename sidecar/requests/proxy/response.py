@@ -6,7 +6,7 @@ import msgspec
 
 from sidecar.errors import Refusal
 from sidecar.requests.proxy.framing import Body, ChunkedDecoder, LengthDecoder, UntilCloseDecoder
-from sidecar.requests.proxy.head import first_line, forwarded_lines, framing_fields, headers, without_length
+from sidecar.requests.proxy.head import parse_head, without_length
 from sidecar.requests.proxy.request import RequestHead
 
 MAX_HEAD_BYTES = 262_144  # far more than any server sends
@@ -19,37 +19,32 @@ class ResponseHead(msgspec.Struct):
 
     status: int
     reason: bytes
-    received: bytes
+    headers: list[tuple[bytes, bytes]]
     lines: bytes
     length: int | None
     chunked: bool
     keep_alive: bool
     websocket: bool
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Names and values as they were received."""
-        return headers(self.received)
 
-
-def parse_response(head: bytes) -> ResponseHead:
+def parse_response(data: bytes) -> ResponseHead:
     """Parse a head that ends in its empty line. Raises ``Refusal``."""
-    line = first_line(head, is_request=False)
-    status_line = _STATUS_LINE.fullmatch(line)
+    head = parse_head(data, is_request=False)
+    status_line = _STATUS_LINE.fullmatch(head.first_line)
     if status_line is None:
         raise Refusal("bad status line")
-    fields = framing_fields(head)
     minor = int(status_line[1])
-    if fields.chunked and minor == 0:
+    if head.chunked and minor == 0:
         raise Refusal("Transfer-Encoding in HTTP/1.0")
     return ResponseHead(
         status=int(status_line[2]),
         reason=status_line[3] or b"",
-        received=head,
-        lines=forwarded_lines(head, len(line), fields),
-        length=fields.length,
-        chunked=fields.chunked,
-        keep_alive=minor == 1 and fields.keep_alive(minor),
-        websocket=fields.websocket,
+        headers=head.headers,
+        lines=head.forwarded_lines(),
+        length=head.length,
+        chunked=head.chunked,
+        keep_alive=minor == 1 and head.keep_alive(minor),
+        websocket=head.websocket,
     )
 
 

@@ -1,65 +1,46 @@
 """The ``proxy`` source: the proxy on its address, observed."""
 
-import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from dataclasses import dataclass
 
-from sidecar import wiring
 from sidecar.errors import listening
+from sidecar.log import Log
 from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.proxy.observer import observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.server import ProxyServer
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
-from sidecar.settings import Settings
-
-DROP_REASONS = frozenset(map(str, Fault))
+from sidecar.requests.source import RequestSink, Stats
+from sidecar.settings.addresses import Address
 
 
-@asynccontextmanager
-async def source(settings: Settings, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:
-    """Forwards to the one vLLM; drains when the block is left."""
-    server = ProxyServer(
-        _upstream(settings),
-        _options(settings),
-        observer_factory(sink, max_bytes=settings.proxy.observe_bytes, offsets=offsets),
-        time.monotonic,
-        log,
-    )
-    with listening("SPECDEC_PROXY__LISTEN", settings.proxy.listen):
-        host, port = await server.start(settings.proxy.listen.host, settings.proxy.listen.port)
-    log.info("proxy listening", address=f"{host}:{port}")
-    try:
-        yield lambda: server.stats
-    finally:
-        cut = await server.drain(settings.proxy.drain_timeout)
-        if cut:
-            log.warning("requests cut at shutdown", requests=cut)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySource:
+    """Forwards to the one vLLM; drains for at most ``drain_seconds`` when the block is left."""
 
+    listen: Address
+    upstream: Upstream
+    options: ProxyOptions
+    observe_bytes: int
+    drain_seconds: float
 
-def _upstream(settings: Settings) -> Upstream:
-    """The scheme, host and port of the one vLLM."""
-    url = urlsplit(settings.vllms[0].vllm_url)
-    if url.scheme != "https":
-        return Upstream(url.hostname or "", url.port or 80)
-    tls = wiring.tls(settings)
-    if tls is True:
-        tls = ssl.create_default_context()
-    elif tls is False:
-        tls = ssl._create_unverified_context()  # noqa: S323, SLF001 - vllm_tls_verify is off
-    return Upstream(url.hostname or "", url.port or 443, tls)
+    @property
+    def drop_reasons(self) -> frozenset[str]:
+        """See ``RequestSource``."""
+        return frozenset(map(str, Fault))
 
-
-def _options(settings: Settings) -> ProxyOptions:
-    proxy = settings.proxy
-    return ProxyOptions(
-        max_connections=proxy.max_connections,
-        max_header_bytes=proxy.max_header_bytes,
-        max_body_bytes=proxy.max_body_bytes,
-        send_idle_seconds=proxy.send_timeout,
-        header_seconds=proxy.header_timeout,
-        connect_seconds=proxy.connect_timeout,
-    )
+    @asynccontextmanager
+    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:
+        """See ``RequestSource``."""
+        observers = observer_factory(sink, max_bytes=self.observe_bytes, offsets=offsets)
+        server = ProxyServer(self.upstream, self.options, observers, time.monotonic, log)
+        with listening("SPECDEC_PROXY__LISTEN", self.listen):
+            host, port = await server.start(self.listen.host, self.listen.port)
+        log.info("proxy listening", address=f"{host}:{port}")
+        try:
+            yield lambda: server.stats
+        finally:
+            cut = await server.drain(self.drain_seconds)
+            if cut:
+                log.warning("requests cut at shutdown", requests=cut)

@@ -9,7 +9,8 @@ from aiohttp import hdrs, web
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from sidecar.http.guard import GuardedServer, GuardOptions
-from sidecar.requests.record import RequestRecord, RequestSink
+from sidecar.requests.record import RequestRecord
+from sidecar.requests.source import RequestSink
 from sidecar.requests.traces.body import gunzipped, read_body
 from sidecar.requests.traces.options import TracesOptions
 from sidecar.requests.traces.otlp import json_spans, protobuf_spans

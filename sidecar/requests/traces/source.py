@@ -1,33 +1,37 @@
-"""The ``traces`` source: the receiver of vLLM's own OpenTelemetry spans."""
+"""The ``traces`` source: the receiver of vLLM's spans."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from sidecar.errors import listening
-from sidecar.requests.record import RequestSink
-from sidecar.requests.source import Log, Stats
+from sidecar.log import Log
+from sidecar.requests.source import RequestSink, Stats
 from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
 from sidecar.requests.traces.otlp_receiver import OtlpReceiver
-from sidecar.settings import Settings
-
-__all__ = ["DROP_REASONS", "source"]
+from sidecar.settings.addresses import Address
 
 
-@asynccontextmanager
-async def source(
-    settings: Settings,
-    sink: RequestSink,
-    log: Log,
-    *,
-    offsets: bool,  # noqa: ARG001 - a span has no events
-) -> AsyncIterator[Stats]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesSource:
     """Listens for OTLP/HTTP."""
-    options = TracesOptions(body_bytes=settings.traces.body_bytes, max_inflight=settings.traces.max_inflight)
-    receiver = OtlpReceiver(sink, options)
-    with listening("SPECDEC_TRACES__LISTEN", settings.traces.listen):
-        host, port = await receiver.start(settings.traces.listen.host, settings.traces.listen.port)
-    log.info("the traces receiver listens", listen=f"{host}:{port}")
-    try:
-        yield lambda: None
-    finally:
-        await receiver.stop()
+
+    listen: Address
+    options: TracesOptions
+
+    @property
+    def drop_reasons(self) -> frozenset[str]:
+        """See ``RequestSource``."""
+        return frozenset(DROP_REASONS)
+
+    @asynccontextmanager
+    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - spans have none
+        """See ``RequestSource``."""
+        receiver = OtlpReceiver(sink, self.options)
+        with listening("SPECDEC_TRACES__LISTEN", self.listen):
+            host, port = await receiver.start(self.listen.host, self.listen.port)
+        log.info("traces receiver listening", address=f"{host}:{port}")
+        try:
+            yield lambda: None
+        finally:
+            await receiver.stop()

@@ -1,28 +1,17 @@
 import asyncio
 import json
 import signal
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
 from sidecar.analysis.verdict import VerdictThresholds
-from sidecar.commands.sweep.options import SweepOptions
-from sidecar.commands.sweep.prompts import BUILT_IN
-from sidecar.commands.sweep.render import as_json, text
-from sidecar.commands.sweep.sweep import sweep
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
+from sidecar.commands.sweep.render import text
+from sidecar.commands.sweep.saved import as_json
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
-from tests.commands.sweep.sweep_tools import swept
+from tests.commands.sweep.sweep_tools import simulated, swept
 
 MARKER = "zebrafish"
-
-
-@asynccontextmanager
-async def simulated(**options):
-    async with SimulatedVllm(SimulatorOptions(speed=8, **options)) as vllm:
-        yield vllm
 
 
 @pytest.fixture
@@ -43,38 +32,36 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers(counted
         drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
         accepted = await counted(vllm, "spec_decode_num_accepted_tokens_total")
     assert result.complete
-    assert {one.speculation.source for one in result.temperatures} == {"exact"}
+    assert {one.attribution for one in result.temperatures} == {"exact"}
     # Nobody else asks anything, and a warm-up of one token drafts nothing: so it is vLLM's count, to the token.
     for part in (result.levels, result.temperatures):
-        assert sum(one.speculation.work.draft_tokens for one in part) == drafted
-        assert sum(one.speculation.work.accepted_tokens for one in part) == accepted
+        assert sum(one.draft_tokens for one in part) == drafted
+        assert sum(one.accepted_tokens for one in part) == accepted
     cold, hot = result.temperatures
-    assert cold.speculation.work.acceptance > 0.85
-    assert hot.speculation.work.acceptance < 0.5
-    assert cold.speculation.work.p10 <= cold.speculation.work.p50 <= cold.speculation.work.p90
-    assert [level.counted for level in result.levels] == [
-        level.speculation.work.draft_tokens for level in result.levels
-    ]
-    assert not any(level.others for level in result.levels)
+    assert cold.acceptance > 0.85
+    assert hot.acceptance < 0.5
+    assert cold.p10 <= cold.p50 <= cold.p90
+    assert [level.counted_draft_tokens for level in result.levels] == [level.draft_tokens for level in result.levels]
+    assert not any(level.other_requests for level in result.levels)
 
 
 async def test_without_the_requests_own_numbers_the_counters_growth_tells(counted):
     async with simulated(exact=False) as vllm:
         result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2))
         drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
-    assert {one.speculation.source for one in result.temperatures} == {"counters"}
-    assert sum(one.speculation.work.draft_tokens for one in result.temperatures) == drafted
-    rates = [one.speculation.work.acceptance for one in result.temperatures]
+    assert {one.attribution for one in result.temperatures} == {"counters"}
+    assert sum(one.draft_tokens for one in result.temperatures) == drafted
+    rates = [one.acceptance for one in result.temperatures]
     assert rates == pytest.approx([0.95, 0.6, 0.35], abs=0.08)
-    assert [one.speculation.work.p50 for one in result.temperatures] == [None] * 3
-    assert all(len(one.speculation.work.positions) == 3 for one in result.temperatures)
+    assert [one.p50 for one in result.temperatures] == [None] * 3
+    assert all(len(one.position_rates) == 3 for one in result.temperatures)
 
 
 async def test_a_vllm_without_speculation_gets_no_number_and_no_verdict():
     async with simulated(num_speculative_tokens=0) as vllm:
         result = await swept(vllm.url, temperatures=(0.0,))
     (one,) = result.temperatures
-    assert (one.speculation.source, one.speculation.work.acceptance) == ("none", None)
+    assert (one.attribution, one.acceptance) == ("none", None)
     assert (one.verdict, one.action.partition(":")[0]) == (
         "insufficient_data",
         "nothing was drafted, in replies or in vLLM's counters",
@@ -100,7 +87,7 @@ async def test_too_few_requests_are_not_judged():
         told = await swept(vllm.url, temperatures=(0.0,), requests=19, thresholds=VerdictThresholds(min_requests=19))
     assert result.temperatures[0].verdict == "insufficient_data"
     assert result.temperatures[0].advice is None
-    assert result.temperatures[0].speculation.work.acceptance > 0.85
+    assert result.temperatures[0].acceptance > 0.85
     assert told.temperatures[0].verdict == "net_positive"
     assert "speculate more tokens" in told.temperatures[0].advice
 
@@ -111,9 +98,9 @@ async def test_other_peoples_requests_are_noticed():
         result = await swept(vllm.url, temperatures=(0.0,))
         traffic.cancel()
         await asyncio.gather(traffic, return_exceptions=True)
-    assert result.levels[0].others
+    assert result.levels[0].other_requests
     assert any("served other requests as well" in line for line in text(result))
-    assert result.temperatures[0].speculation.work.acceptance > 0.85  # ours alone
+    assert result.temperatures[0].acceptance > 0.85  # ours alone
 
 
 async def test_a_baseline_is_measured_at_the_same_levels():
@@ -143,14 +130,14 @@ async def test_stopping_keeps_what_has_ended():
     stop = asyncio.Event()
     ended = []
     async with simulated() as vllm:
-        options = SweepOptions(vllm.url, temperatures=(0.0, 1.0), at_once=(2,), requests=1000, max_tokens=16)
 
-        def told(_level, count):
+        def on_end(_what, count):
             ended.append(count)
             if count == 10:
                 stop.set()
 
-        result = await sweep(options, BUILT_IN, stop, told)
+        options = {"temperatures": (0.0, 1.0), "at_once": (2,), "requests": 1000, "max_tokens": 16}
+        result = await swept(vllm.url, stop=stop, on_end=on_end, **options)
     assert not result.complete
     (level,) = result.levels
     assert 10 <= level.speed.requests < 20
@@ -171,7 +158,8 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program):
                     answered = sum(float(line.split()[-1]) for line in lines)
             process.send_signal(signal.SIGINT)
             out, err = await process.communicate()
-    assert (process.returncode, err) == (130, b"")
+    assert process.returncode == 130
+    assert b"Traceback" not in err
     found = json.loads(out)
     assert not found["complete"]
     assert 0 < found["levels"][0]["requests"] < 5000
@@ -187,7 +175,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed(finished, tmp_path):
         too_long = tmp_path / "long.txt"
         too_long.write_text(f"{MARKER} " * 8000)
         failed = await finished("sweep", *arguments, "--prompts", str(too_long))
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "0/24 requests done; measuring temperature 0, 4 at once\n")
     assert "temperature 0: net_positive: confirm under your own load, then ship" in out
     assert MARKER not in out
     assert failed == (1, "", "--url: a request for demo failed: status 400\n")
@@ -197,3 +185,16 @@ async def test_nobody_there(finished):
     code, out, err = await finished("sweep", "--url", "http://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.startswith("--url: no model under /v1/models (ClientConnectorError); is it a vLLM?")
+
+
+async def test_rounds_go_through_all_levels_and_add_up(counted):
+    asked = []
+    async with simulated() as vllm:
+        options = {"temperatures": (0.0, 1.2), "at_once": (2,), "requests": 4, "rounds": 3}
+        result = await swept(vllm.url, on_end=lambda what, _: asked.append(what), **options)
+        drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
+    assert asked == (["temperature 0, 2 at once"] * 4 + ["temperature 1.2, 2 at once"] * 4) * 3
+    assert result.complete
+    assert [level.requests for level in result.levels] == [12, 12]
+    assert sum(level.counted_draft_tokens for level in result.levels) == drafted
+    assert sum(level.draft_tokens for level in result.levels) == drafted

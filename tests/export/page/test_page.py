@@ -77,7 +77,7 @@ async def test_a_failing_bucket(browser, pictures, unused_tcp_port):
         losing = await tab.value("document.querySelector('.bucket.bad').innerText")
         assert "net negative" in losing
         assert "speculate fewer tokens" in losing
-        assert "T default: requests that give no temperature" in await tab.value(TEXT)
+        assert "T default: requests without a temperature" in await tab.value(TEXT)
         await tab.screenshot(pictures / "failing.png")
         assert tab.complaints() == []
 
@@ -88,7 +88,7 @@ async def test_vllm_down_and_back_without_a_reload(browser, pictures, unused_tcp
         await tab.value("window.same = true")
         await tab.until(f"{TEXT}.includes('KV cache')")
         vllm.faults.set("error_500")
-        await tab.until(f"{TEXT}.includes(\"vLLM's numbers can't be had.\")")
+        await tab.until(f'{TEXT}.includes("vLLM\'s metrics cannot be read.")')
         assert "status 500. Is this vLLM's own address" in await tab.value(TEXT)
         await tab.screenshot(pictures / "down.png")
         vllm.faults.clear()
@@ -144,9 +144,9 @@ async def test_streams_without_usage_are_told_of(browser, pictures, unused_tcp_p
         await tab.open(url)
         await tab.until(f"/over all requests; [0-9,]+ requests ended, none could be attributed/.test({TEXT})")
         shown = await tab.value(TEXT)
-        assert "requests that ended lately were streams without usage" in shown
+        assert "finished requests in the window were streams without usage" in shown
         assert "needs a request source" not in shown
-        assert "tells nothing of single requests" not in shown
+        assert "reports nothing per request" not in shown
         await tab.screenshot(pictures / "without-usage.png")
 
 

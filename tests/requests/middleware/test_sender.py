@@ -199,20 +199,9 @@ def blocked_path(request, socket_path):
 async def test_whatever_is_at_the_path_nothing_raises(blocked_path, eventually):
     one = EventSender(blocked_path, asyncio.get_running_loop(), interval=0.001)
     send(one, range(3))
-    await eventually(lambda: one._backoff > 0.1)
+    await eventually(lambda: one._retry_at > 0)
     assert len(one._queue) == 6
     one.close()
-
-
-async def test_retries_back_off_and_recover(sender, socket_path, sink, eventually):
-    one = sender()
-    send(one, [0])
-    await eventually(lambda: one._backoff >= 0.4)
-    receiver = EventReceiver(socket_path, sink)
-    await receiver.start()
-    await eventually(lambda: len(sink.records) == 1)
-    assert one._backoff == 0.1
-    await receiver.stop()
 
 
 async def test_it_never_blocks_the_event_loop(sender, receiver, sink, eventually, no_blocking):

@@ -1,0 +1,1 @@
+"""How far attribution is off, on recorded traffic of a real vLLM."""

@@ -1,0 +1,40 @@
+"""``python -m benchmarks.accuracy``: how far the inference is off, and what each of its mechanisms is worth.
+
+Prints a row for each recording, then the ablation tables; with ``--sensitivity`` also each constant halved and doubled.
+The exit code is 1 if a recording misses the bar of its buckets: 0.02 for a draft model, 0.05 for n-gram.
+"""
+
+import sys
+
+from benchmarks.accuracy.ablation import ablations, sensitivities
+from benchmarks.accuracy.score import HOLD_OUT, load, recordings, replayed
+
+BARS = {"draft_model": 0.02, "ngram": 0.05}
+
+
+def main() -> int:
+    """Prints the tables."""
+    print("| recording | requests | buckets told | coverage | residual | worst bucket | per request: median | P90 |")
+    print("|---|---|---|---|---|---|---|---|")
+    missed = False
+    for folder in (*recordings(hold_out=False), *recordings(hold_out=True)):
+        found = replayed(folder)
+        truths = sum(record.acceptance is not None for record in load(folder)[1])
+        residual = "-" if found.residual is None else f"{found.residual:.4f}"
+        name = f"{folder.name} (hold-out)" if folder.name in HOLD_OUT else folder.name
+        print(
+            f"| {name} | {truths} | {found.told:.2f} | {found.coverage:.3f} | {residual} | {found.worst:.3f} "
+            f"| {found.median:.3f} | {found.p90:.3f} |"
+        )
+        missed |= found.worst > BARS[folder.name.split("-")[0]]
+    tables = [ablations] if "--sensitivity" not in sys.argv else [ablations, sensitivities]
+    for table in tables:
+        for name, hold_out in (("development", False), ("hold-out", True)):
+            print(f"\n{table.__name__.capitalize()}, {name} recordings:\n")
+            for line in table(hold_out=hold_out):
+                print(line, flush=True)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

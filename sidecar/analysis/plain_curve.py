@@ -1,0 +1,170 @@
+"""S0(b): seconds per step of the same model without speculation, by the number of requests running."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+from sidecar.analysis.regression import Observation, regress
+from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
+
+_BEYOND: Final = 1.05  # how far past the lowest and highest load measured the outer lines are extended
+_SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half an octave
+_HALF_OCTAVE: Final = sqrt(2)
+_STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
+_TOLD_APART: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
+_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they are taken as the same if the cost is unknown
+_SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
+_FEW: Final = 0.2  # prompt tokens per generated token that cost nothing worth correcting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainStep:
+    """S0 and its standard error in seconds, with ``others`` running besides the request itself."""
+
+    seconds: float
+    error: float
+    others: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainCurve:
+    """Straight lines between knots: with ``running[i]`` requests a step takes ``seconds[i]``, ± ``errors[i]``.
+
+    ``running`` rises; a single knot is a curve for that load alone. ``prompt_share`` is the number of prompt tokens
+    computed per generated token while the curve was measured, ``prompt_seconds`` the time that each adds to a step of
+    every other request; None if the measurement does not show it.
+    """
+
+    running: tuple[float, ...]
+    seconds: tuple[float, ...]
+    errors: tuple[float, ...]
+    prompt_share: float
+    prompt_seconds: float | None = None
+
+    def covers(self, running: float) -> bool:
+        """Whether the load was measured."""
+        return self.running[0] / _BEYOND <= running <= self.running[-1] * _BEYOND
+
+    def at(self, running: float) -> PlainStep | None:
+        """S0 at a load, with prompts like those of the measurement; None beyond the loads that were measured."""
+        if not self.covers(running):
+            return None
+        shares = _shares(running, self.running)
+        return PlainStep(
+            seconds=sum(share * self.seconds[knot] for knot, share in shares.items()),
+            # The errors of two knots may be correlated: their sum is the upper bound.
+            error=sum(abs(share) * self.errors[knot] for knot, share in shares.items()),
+            others=max(running - 1, 0.0),
+        )
+
+    def prompt_excess(self, prompt_share: float) -> float | None:
+        """Seconds that a plain step is longer, for each other request, with so many prompt tokens per generated token.
+
+        None if the prompts are not like those of the measurement and it does not show what a prompt token costs.
+        """
+        if self.prompt_seconds is not None:
+            return self.prompt_seconds * (prompt_share - self.prompt_share)
+        low, high = sorted((self.prompt_share, prompt_share))
+        return 0.0 if high <= max(_ALIKE * low, _FEW) else None
+
+
+def plain_steps(curve: PlainCurve | None) -> dict[str, float]:
+    """S0 in the middle of each load that ``steps.LOAD_LABELS`` names; without those that the curve does not cover."""
+    if curve is None:
+        return {}
+    lows = (1, *(edge + 1 for edge in LOAD_EDGES))
+    middles = {label: (low + high) / 2 for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)}
+    found = {label: curve.at(middle) for label, middle in middles.items()}
+    return {label: step.seconds for label, step in found.items() if step is not None}
+
+
+def fit(periods: Sequence[Steps]) -> PlainCurve | None:
+    """The curve through short periods of plain decoding, in the order of time; None if they are too few.
+
+    Weighted least squares of S on b. The weights are decode steps, so the curve reproduces the total time measured.
+    """
+    if len(periods) < _SUPPORT:
+        return None
+    knots = _knots([one.running for one in periods])
+    found = regress([_observation(one, _shares(one.running, knots)) for one in periods], len(knots))
+    generated = sum(one.tokens + one.first_tokens for one in periods)
+    return PlainCurve(
+        running=knots,
+        seconds=found.values,
+        errors=found.errors,
+        prompt_share=sum(one.prompt_tokens for one in periods) / generated,
+        prompt_seconds=_prompt_seconds(periods, knots),
+    )
+
+
+def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
+    """The curve of an engine that speculates: what its steps would take without drafts; None if that can't be told.
+
+    From the periods that drafted nothing if they are enough, else S at no draft tokens in a regression of S on b and
+    on draft tokens per engine step, which takes drafts whose number varies.
+    """
+    plain = fit([one for one in periods if one.draft_tokens == 0])
+    if plain is not None and _is_sharp(plain):
+        return plain
+    if len(periods) < _SUPPORT:
+        return None
+    knots = _knots([one.running for one in periods])
+    drafted = len(knots)
+    rows = [_shares(one.running, knots) | {drafted: one.draft_tokens / one.engine_steps} for one in periods]
+    found = regress([_observation(one, row) for one, row in zip(periods, rows, strict=True)], drafted + 1)
+    generated = sum(one.tokens + one.first_tokens for one in periods)
+    curve = PlainCurve(
+        running=knots,
+        seconds=found.values[:-1],
+        errors=found.errors[:-1],
+        prompt_share=sum(one.prompt_tokens for one in periods) / generated,
+    )
+    return curve if _is_sharp(curve) else None
+
+
+def _is_sharp(curve: PlainCurve) -> bool:
+    return all(0 <= error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))
+
+
+def _knots(loads: Sequence[float]) -> tuple[float, ...]:
+    """The ends of what was measured, and between them the powers of two that were."""
+    low, high = min(loads), max(loads)
+    if high < low * _HALF_OCTAVE:
+        return (sum(loads) / len(loads),)
+    inner = [
+        float(edge)
+        for edge in LOAD_EDGES
+        if low * _HALF_OCTAVE < edge < high / _HALF_OCTAVE
+        and sum(edge / _HALF_OCTAVE <= load < edge * _HALF_OCTAVE for load in loads) >= _SUPPORT
+    ]
+    return (low, *inner, high)
+
+
+def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
+    """The weights, with sum 1, of the knots in the curve's value at a load."""
+    if len(knots) == 1:
+        return {0: 1.0}
+    right = min(max(bisect_right(knots, running), 1), len(knots) - 1)
+    share = (running - knots[right - 1]) / (knots[right] - knots[right - 1])
+    return {right - 1: 1 - share, right: share}
+
+
+def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float | None:
+    """The cost of a prompt token to each other request, from steady periods; None if it can't be told from 0.
+
+    While one request prefills, the b - 1 others wait: S grows by cost x prompt tokens per generated token x (b - 1).
+    If many requests begin at once, few wait for their prefills.
+    """
+    steady = [one for one in periods if one.first_tokens <= max(_STEADY * one.running, 1.0)]
+    if len(steady) < _SUPPORT * len(knots):
+        return None
+    prompt = len(knots)
+    rows = [_shares(one.running, knots) | {prompt: one.prompt_share * max(one.running - 1, 0.0)} for one in steady]
+    found = regress([_observation(one, row) for one, row in zip(steady, rows, strict=True)], prompt + 1)
+    return found.values[-1] if found.values[-1] > _TOLD_APART * found.errors[-1] else None
+
+
+def _observation(one: Steps, row: Mapping[int, float]) -> Observation:
+    return Observation(row, one.step_seconds, one.decode_steps)

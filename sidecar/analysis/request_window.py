@@ -1,0 +1,151 @@
+"""One temperature's requests over the sliding window: sums of all of them, quantiles of the latest."""
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.verdict import Evidence
+
+WORST_ERROR: Final = 0.015  # standard error of an acceptance rate above which there is no rate
+_BINS: Final = 10
+_SLICES: Final = 60  # the window's resolution; bounds its memory
+_ROUNDING: Final = 1e-6  # tokens that adding and subtracting may leave
+_MOST_POSITIONS: Final = 64  # further draft positions count as the last one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationSummary:
+    """What speculation did for a number of requests.
+
+    ``acceptance`` is accepted / draft tokens; None without drafts, and if its standard error is too large. P10 to P90
+    are quantiles of single requests' acceptance, and ``distribution`` counts it in ten equal bins from 0 to 1.
+    ``position_rates[p]`` is the acceptance rate at draft position p, from requests with exact numbers only.
+    """
+
+    requests: int = 0
+    drafts: float = 0.0
+    draft_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    acceptance: float | None = None
+    p10: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    distribution: tuple[int, ...] = (0,) * _BINS
+    position_rates: tuple[float, ...] = ()
+
+    def evidence(self, total: float) -> Evidence:
+        """What a judgement is made from; ``total`` are the draft tokens of all temperatures."""
+        return Evidence(
+            requests=self.requests,
+            drafts=self.drafts,
+            draft_tokens=self.draft_tokens,
+            accepted_tokens=self.accepted_tokens,
+            acceptance=self.acceptance,
+            position_rates=self.position_rates,
+            share=self.draft_tokens / total if total > 0 else 0.0,
+        )
+
+
+class SlidingRequests:
+    """The attributed requests of the last ``seconds``, to a sixtieth of them.
+
+    The latest ``most`` are kept one by one, and quantiles, distribution and positions are theirs; the sums are of all.
+    Reading costs the same however many there are.
+    """
+
+    def __init__(self, seconds: float, most: int = 2000) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._slices: deque[tuple[float, list[float]]] = deque()  # start of the slice, its sums
+        self._sums = _nothing()
+        self._latest: deque[tuple[float, AttributedRequest]] = deque()
+        self._ratios: list[float] = []  # of the latest, in order
+        self._bins = [0] * _BINS
+        self._exact_drafts = 0
+        self._positions: list[int] = []
+
+    def add(self, request: AttributedRequest, at: float) -> None:
+        """Adds a request that was attributed at ``at``; without numbers it is ignored."""
+        if request.attribution is Attribution.NONE:
+            return
+        if not self._slices or at - self._slices[-1][0] >= self._seconds / _SLICES:
+            self._slices.append((at, _nothing()))
+            self._forget(at)
+        for sums in (self._slices[-1][1], self._sums):
+            _add(sums, _sums_of(request), 1)
+        self._latest.append((at, request))
+        self._count(request, 1)
+        if len(self._latest) > self._most:
+            self._count(self._latest.popleft()[1], -1)
+
+    def read(self, now: float) -> SpeculationSummary:
+        """The window that ends at ``now``."""
+        self._forget(now)
+        requests, drafts, draft_tokens, accepted, error_squares = self._sums
+        if not requests:
+            return SpeculationSummary()
+        accepted = max(accepted, 0.0)
+        is_known = draft_tokens > _ROUNDING and math.sqrt(max(error_squares, 0.0)) <= WORST_ERROR * draft_tokens
+        return SpeculationSummary(
+            requests=round(requests),
+            drafts=drafts,
+            draft_tokens=draft_tokens,
+            accepted_tokens=accepted,
+            acceptance=accepted / draft_tokens if is_known else None,
+            p10=quantile(self._ratios, 0.1),
+            p50=quantile(self._ratios, 0.5),
+            p90=quantile(self._ratios, 0.9),
+            distribution=tuple(self._bins),
+            position_rates=tuple(accepted / self._exact_drafts for accepted in self._positions)
+            if self._exact_drafts
+            else (),
+        )
+
+    def _forget(self, now: float) -> None:
+        while self._slices and self._slices[0][0] < now - self._seconds:
+            _add(self._sums, self._slices.popleft()[1], -1)
+        if not self._slices:
+            self._sums = _nothing()  # without what rounding left
+        oldest = self._slices[0][0] if self._slices else math.inf
+        while self._latest and self._latest[0][0] < oldest:
+            self._count(self._latest.popleft()[1], -1)
+
+    def _count(self, request: AttributedRequest, sign: int) -> None:
+        self._exact_drafts += sign * sum(request.histogram)
+        add_positions(self._positions, request.histogram, sign)
+        if (ratio := request.acceptance) is None:
+            return
+        self._bins[min(int(ratio * _BINS), _BINS - 1)] += sign
+        if sign > 0:
+            insort(self._ratios, ratio)
+        else:
+            del self._ratios[bisect_left(self._ratios, ratio)]
+
+
+def add_positions(positions: list[int], histogram: Sequence[int], sign: int = 1) -> None:
+    """Adds accepted tokens by draft position: a step that accepted j tokens accepted those at positions 0 to j - 1."""
+    deepest = min(len(histogram) - 1, _MOST_POSITIONS)
+    positions += [0] * (deepest - len(positions))
+    reached = 0
+    for accepted in range(len(histogram) - 1, 0, -1):
+        reached += histogram[accepted]
+        if accepted <= _MOST_POSITIONS:
+            positions[accepted - 1] += sign * reached
+
+
+def _nothing() -> list[float]:
+    return [0.0] * 5
+
+
+def _sums_of(request: AttributedRequest) -> tuple[float, ...]:
+    return (1, request.drafts, request.draft_tokens, request.accepted_tokens, request.error * request.error)
+
+
+def _add(sums: list[float], values: Sequence[float], sign: int) -> None:
+    for index, value in enumerate(values):
+        sums[index] += sign * value

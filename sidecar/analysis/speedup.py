@@ -1,0 +1,240 @@
+"""Does it pay: plain time per token / actual, of an engine and of each temperature (docs/speedup.md).
+
+A request at temperature t gets L_t tokens from a step of S seconds; without speculation it would get one in S0(b).
+Tokens and seconds are summed over the sliding window and then divided, never averaged.
+"""
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import reduce
+from math import hypot, sqrt
+from typing import Final
+
+from sidecar.analysis.draft_length import StepCosts
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep
+from sidecar.analysis.steps import Steps, joined
+
+_FEWEST: Final = 5  # stretches with data that make an estimate
+_COVERED: Final = 0.8  # share of the tokens whose plain time must be known
+_OFF: Final = 0.25  # standard error of a correction for other prompts, as a part of it
+_CONFIDENCE: Final = 2.0  # standard errors by which two ways may differ
+_CLOSE: Final = 0.05  # and by how much of the ratio in any case
+
+
+class Reference(StrEnum):
+    """Where S0(b) comes from, the best first."""
+
+    BASELINE = "baseline"  # measured on the same model without speculation
+    UNDRAFTED = "undrafted"  # this engine's own steps without drafts
+
+
+class Withheld(StrEnum):
+    """Why no speedup is claimed."""
+
+    NO_STEPS = "no_steps"  # vLLM does not export the step times, or several API servers count steps
+    NO_REFERENCE = "no_reference"  # nothing says how long a plain step takes
+    OTHER_MODEL = "other_model"  # the baseline is of other models
+    LOAD = "load"  # the reference does not cover as many requests as are running
+    PROMPTS = "prompts"  # the reference was measured with other prompts
+    TOO_LITTLE = "too_little"  # too few tokens so far
+
+
+WITHHELD: Final = {
+    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
+    Withheld.NO_REFERENCE: (
+        "nothing says how long a step takes without speculation; measure it: "
+        "specdec-sidecar baseline --url PLAIN --load 1,2,4,8,16 --out baseline.yaml"
+    ),
+    Withheld.OTHER_MODEL: "the baseline is of other models than this vLLM serves",
+    Withheld.LOAD: "the baseline does not cover as many running requests; measure it at higher loads: --load",
+    Withheld.PROMPTS: (
+        "the baseline was measured with prompts of another length for each generated token; "
+        "measure it with prompts like the traffic's: --prompts, --max-tokens"
+    ),
+    Withheld.TOO_LITTLE: "too few tokens so far",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speedup:
+    """Plain time per token / actual, ``ratio`` ± ``error``; times are mean seconds per token of a request.
+
+    ``scatter`` is the part of the standard error that comes from this window rather than from S0.
+    """
+
+    ratio: float
+    error: float
+    scatter: float
+    plain_seconds: float
+    actual_seconds: float
+    tokens: float
+
+
+class SlidingTimes:
+    """Plain and actual seconds of the same tokens over a sliding window.
+
+    It is kept in stretches of time; how much they differ gives the standard error.
+    """
+
+    def __init__(self, seconds: float, stretch: float) -> None:
+        self._seconds = seconds
+        self._stretch = stretch
+        self._stretches: deque[_Times] = deque()
+
+    def add(self, at: float, *, tokens: float, plain: PlainStep, actual: float) -> None:
+        """Adds ``tokens`` that took ``actual`` seconds in all, and a step of ``plain`` each without speculation."""
+        if not self._stretches or at - self._stretches[-1].begun >= self._stretch:
+            self._stretches.append(_Times(at))
+        stretch = self._stretches[-1]
+        stretch.tokens += tokens
+        stretch.plain += tokens * plain.seconds
+        stretch.error += tokens * plain.error
+        stretch.others += tokens * plain.others
+        stretch.actual += actual
+        self._forget(at)
+
+    def read(self, now: float, prompt_excess: float) -> Speedup | None:
+        """The window that ends now; None if there is too little in it. ``prompt_excess``: see ``PlainCurve``."""
+        self._forget(now)
+        count = len(self._stretches)
+        tokens = sum(one.tokens for one in self._stretches)
+        actual = sum(one.actual for one in self._stretches)
+        if count < _FEWEST or tokens <= 0 or actual <= 0:
+            return None
+        excess = prompt_excess * sum(one.others for one in self._stretches)
+        plain = sum(one.plain for one in self._stretches) + excess
+        error = sum(one.error for one in self._stretches)
+        ratio = max(plain, 0.0) / actual
+        # The variance of a ratio of sums (Cochran, Sampling Techniques, 2.11); S0's own errors are common to all.
+        squares = sum((one.plain + prompt_excess * one.others - ratio * one.actual) ** 2 for one in self._stretches)
+        scatter = sqrt(squares * count / (count - 1)) / actual
+        return Speedup(
+            ratio=ratio,
+            error=hypot(scatter, error / actual, _OFF * excess / actual),
+            scatter=scatter,
+            plain_seconds=plain / tokens,
+            actual_seconds=actual / tokens,
+            tokens=tokens,
+        )
+
+    def _forget(self, now: float) -> None:
+        # One that begins after now was added before the clock was set back.
+        while self._stretches and not now - self._seconds <= self._stretches[0].begun <= now:
+            self._stretches.popleft()
+
+
+class _Times:
+    __slots__ = ("actual", "begun", "error", "others", "plain", "tokens")
+
+    def __init__(self, begun: float) -> None:
+        self.begun = begun
+        self.tokens = self.plain = self.error = self.others = self.actual = 0.0
+
+
+def reconciled(by_clock: Speedup | None, by_steps: Speedup | None) -> tuple[Speedup | None, bool]:
+    """One estimate from two ways, and whether they contradict each other: then the error reaches from one to the other.
+
+    The clock is what the request source saw of its streams, and needs no attribution. Steps times S is what vLLM's own
+    counters say of all attributed requests, and does not see what happens between vLLM and its clients.
+    """
+    if by_clock is None or by_steps is None:
+        return by_clock or by_steps, False
+    apart = abs(by_steps.ratio - by_clock.ratio)
+    if apart <= max(_CONFIDENCE * hypot(by_clock.scatter, by_steps.scatter), _CLOSE):
+        return by_clock, False
+    return replace(by_clock, error=hypot(by_clock.error, apart / _CONFIDENCE)), True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpeed:
+    """One engine over the sliding window.
+
+    ``speedup`` is None if ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per step at which
+    speculating is as fast as plain; ``break_even_acceptance`` the acceptance rate that gives this length, more than 1
+    if none does; both None with ``speedup``. ``prompt_excess`` as in ``PlainCurve``, for this window's prompts.
+    """
+
+    steps: Steps | None = None
+    speedup: Speedup | None = None
+    withheld: Withheld | None = None
+    break_even_length: float | None = None
+    break_even_acceptance: float | None = None
+    prompt_excess: float | None = None
+
+    @property
+    def costs(self) -> StepCosts | None:
+        """Step times over the window; None if nothing says what a plain one takes, or nothing was drafted."""
+        if self.steps is None or not self.break_even_length or not self.steps.draft_tokens:
+            return None
+        actual = self.steps.step_seconds
+        drafted = self.steps.draft_tokens / self.steps.drafts
+        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted)
+
+
+class EngineSpeedWindow:
+    """One engine's steps over a sliding window, beside their plain times; kept as ``SlidingTimes`` are."""
+
+    def __init__(self, seconds: float, stretch: float) -> None:
+        self._seconds = seconds
+        self._stretch = stretch
+        self._stretches: deque[_Stretch] = deque()
+        self.times = SlidingTimes(seconds, stretch)
+
+    def add(self, at: float, steps: Steps, plain: PlainStep | None) -> None:
+        """Adds what was decoded between the last poll and ``at``, with its plain time per step, if it is known."""
+        if not self._stretches or at - self._stretches[-1].begun >= self._stretch:
+            self._stretches.append(_Stretch(at, steps))
+        else:
+            self._stretches[-1].steps = joined(self._stretches[-1].steps, steps)
+        if plain is not None:
+            stretch = self._stretches[-1]
+            stretch.known_tokens += steps.tokens
+            stretch.seconds += steps.seconds
+            stretch.plain += steps.decode_steps * plain.seconds
+            stretch.others += steps.decode_steps * plain.others
+            self.times.add(at, tokens=steps.tokens, plain=plain, actual=steps.seconds)
+        self._forget(at)
+
+    def read(self, now: float, curve: PlainCurve | None) -> EngineSpeed:
+        """The window that ends now."""
+        self._forget(now)
+        if not self._stretches:
+            return EngineSpeed(withheld=Withheld.NO_STEPS)
+        steps = reduce(joined, (one.steps for one in self._stretches))
+        excess = curve.prompt_excess(steps.prompt_share) if curve is not None else None
+        if curve is None:
+            return EngineSpeed(steps=steps, withheld=Withheld.NO_REFERENCE)
+        if sum(one.known_tokens for one in self._stretches) < _COVERED * steps.tokens:
+            why = Withheld.TOO_LITTLE if curve.covers(steps.running) else Withheld.LOAD
+            return EngineSpeed(steps=steps, withheld=why)
+        if excess is None:
+            return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
+        speedup = self.times.read(now, excess)
+        plain = sum(one.plain + excess * one.others for one in self._stretches)
+        if speedup is None or plain <= 0:
+            return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE, prompt_excess=excess)
+        length = sum(one.seconds for one in self._stretches) / plain
+        drafted = steps.draft_tokens / steps.drafts if steps.drafts else 0.0
+        return EngineSpeed(
+            steps=steps,
+            speedup=speedup,
+            break_even_length=length,
+            break_even_acceptance=max(length - 1, 0.0) / drafted if drafted else None,
+            prompt_excess=excess,
+        )
+
+    def _forget(self, now: float) -> None:
+        while self._stretches and not now - self._seconds <= self._stretches[0].begun <= now:
+            self._stretches.popleft()
+
+
+class _Stretch:
+    """A part of the window. ``known_tokens`` are those with a plain time; so are the decode steps of the times."""
+
+    __slots__ = ("begun", "known_tokens", "others", "plain", "seconds", "steps")
+
+    def __init__(self, begun: float, steps: Steps) -> None:
+        self.begun = begun
+        self.steps = steps
+        self.known_tokens = self.seconds = self.plain = self.others = 0.0

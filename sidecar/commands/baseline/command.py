@@ -1,0 +1,133 @@
+"""``baseline``: measure a healthy vLLM's latencies and plain step times, for the sidecar to compare against later."""
+
+import argparse
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from sidecar.analysis.latency import latency
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.commands.arguments import base_url, duration, file_to_write, integers, positive
+from sidecar.commands.baseline.traffic import LoadOptions
+from sidecar.commands.baseline.watch import Watched, from_recording, watch
+from sidecar.commands.sweep.options import ENDPOINTS
+from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
+from sidecar.commands.sweep.sweep import SweepError
+from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.errors import RecordingError, SettingsError
+from sidecar.log import redacted
+from sidecar.settings import Settings
+
+HELP = "measure the latencies and the plain step times of a healthy vLLM and write them as a baseline"
+_DIGITS: Final = 6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``baseline`` takes."""
+    parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
+    parser.add_argument(
+        "--load",
+        type=integers,
+        metavar="N,N",
+        help="send requests, so many at once: 1,2,4,8,16 (default: only watch)",
+    )
+    parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
+    parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
+    parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
+    parser.add_argument("--gpu", metavar="NAME", help="what vLLM runs on, to be written beside the numbers")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; as `sweep` (default: 20 built in)")
+    parser.add_argument("--max-tokens", type=positive, default=128, metavar="N", help="with --load (default: 128)")
+    parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="with --load (default: chat)")
+    parser.add_argument("--model", help="with --load: the name to ask for (default: the first under /v1/models)")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Returns 0 with a baseline written, 1 if there is nothing to write, 2 for bad arguments or an unwritable file."""
+    urls = [arguments.url] if arguments.url else [target.vllm_url for target in settings.vllms]
+    try:
+        if arguments.recording is not None:
+            found = from_recording(arguments.recording)
+        else:
+            seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
+            print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
+            found = asyncio.run(watch(urls, settings, seconds, _load(arguments, urls)))
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (PromptsError, RecordingError, SweepError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    measured = {model: phases for model, grown in found.models.items() if (phases := _phases(grown))}
+    plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in found.curves.items()}
+    for model in sorted(found.models.keys() - found.curves.keys()):
+        print(f"{model}: no plain step times ({found.why_not(model)})", file=sys.stderr)
+    if not measured and not plain:
+        print(_nothing(urls, seen=bool(found.models)), file=sys.stderr)
+        return 1
+    document = ({"baseline": measured} if measured else {}) | ({"plain_steps": plain} if plain else {})
+    written = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
+    return _write(f"# Measured over {found.seconds:g} s.\n{written}", arguments.out)
+
+
+def _load(arguments: argparse.Namespace, urls: list[str]) -> LoadOptions | None:
+    if not arguments.load:
+        return None
+    if len(urls) != 1:
+        raise SettingsError(["--load: several vLLMs are configured; name one with --url"])
+    return LoadOptions(
+        url=urls[0],
+        at_once=arguments.load,
+        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
+        max_tokens=arguments.max_tokens,
+        endpoint=ENDPOINTS[arguments.endpoint],
+        model=arguments.model,
+    )
+
+
+def _nothing(urls: list[str], *, seen: bool) -> str:
+    """Why there is nothing to write, and what to do; ``seen``: vLLM's page was read."""
+    if seen:
+        return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
+    asked = ", ".join(map(redacted, urls))
+    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` says why"
+
+
+def _write(text: str, out: Path | None) -> int:
+    if out is None:
+        print(text, end="")
+        return 0
+    try:
+        out.write_text(text)
+    except OSError as error:
+        print(text, end="")  # keep what took so long to measure
+        print(f"--out={out}: {error.strerror}; printed instead", file=sys.stderr)
+        return 2
+    print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
+    return 0
+
+
+def _phases(grown: EngineSnapshot) -> dict[str, dict[str, float]]:
+    found = {phase: latency(reading) for phase, reading in grown.histograms.items()}
+    return {
+        str(phase): {f"p{quantile * 100:.0f}": round(value, _DIGITS) for quantile, value in known.quantiles.items()}
+        for phase, known in found.items()
+        if known is not None
+    }
+
+
+def _plain_steps(curve: PlainCurve, found: Watched, gpu: str | None) -> dict[str, Any]:
+    steps: dict[str, Any] = {
+        "running": [round(one, 2) for one in curve.running],
+        "seconds": [round(one, _DIGITS) for one in curve.seconds],
+        "errors": [round(one, _DIGITS) for one in curve.errors],
+        "prompt_share": round(curve.prompt_share, 3),
+    }
+    if curve.prompt_seconds is not None:
+        steps["prompt_seconds"] = round(curve.prompt_seconds, 2 * _DIGITS)
+    steps["measured"] = datetime.fromtimestamp(found.until, UTC).isoformat(timespec="seconds")
+    steps["vllm"] = str(found.version)
+    return steps | ({"gpu": gpu} if gpu else {})

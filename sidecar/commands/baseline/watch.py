@@ -1,0 +1,156 @@
+"""What ``baseline`` measures with: polls of one or more servers, or of a recording."""
+
+import asyncio
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar import wiring
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.plain_steps import PlainSteps
+from sidecar.commands.baseline.traffic import LoadOptions, send
+from sidecar.engine.continuation import Continuation
+from sidecar.engine.fetch import Fetcher
+from sidecar.engine.histograms import HistogramWindow
+from sidecar.engine.merge import merge
+from sidecar.engine.names import Phase
+from sidecar.engine.pacing import Pacing
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.scrape import Poller
+from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
+from sidecar.engine.version import VersionFamily
+from sidecar.errors import ScrapeError
+from sidecar.recording.recording import read_scrapes
+from sidecar.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What was seen until ``until`` (Unix seconds) over ``seconds``.
+
+    ``models`` holds the growth of the histograms of all engines together, ``curves`` the plain step times of the models
+    that did not draft and decoded enough; ``drafted`` are the models that did.
+    """
+
+    models: Mapping[str, EngineSnapshot]
+    curves: Mapping[str, PlainCurve]
+    drafted: frozenset[str]
+    version: VersionFamily
+    seconds: float
+    until: float
+
+    def why_not(self, model: str) -> str:
+        """Why there is no curve of a model."""
+        return "it speculates" if model in self.drafted else "too little was decoded, or vLLM exports no step times"
+
+
+class _Engines:
+    """A scrape sink: one server's histograms, engine by engine, so that each one's restarts are its own."""
+
+    def __init__(self, steps: PlainSteps) -> None:
+        self.steps = steps
+        self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
+        self._fault: str | None = None  # the last one printed: a lasting fault is printed once
+        self.version = VersionFamily.UNKNOWN
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
+        """See ``ScrapeSink``; ignores durations and intervals."""
+        self._fault = None
+        self.take(at, page)
+
+    def take(self, at: float, page: PageSnapshot) -> None:
+        """Takes in a page."""
+        if page.version is not VersionFamily.UNKNOWN:
+            self.version = page.version
+        for engine in page.engines:
+            # Without an end, so that nothing leaves the window.
+            continuation, histograms = self._engines.setdefault(
+                engine.key, (Continuation(), HistogramWindow(float("inf")))
+            )
+            histograms.append(at, continuation.advance(engine).engine.histograms)
+        self.steps.scraped(at, page)
+
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
+        """See ``ScrapeSink``; ignores when it failed."""
+        fault = f"no page ({error.reason}): {error}"
+        if fault != self._fault:
+            print(fault, file=sys.stderr)
+        self._fault = fault
+
+    def growth(self) -> Iterator[EngineSnapshot]:
+        """The growth of each engine's histograms."""
+        for key, (_, histograms) in self._engines.items():
+            grown = {phase: reading for phase in Phase if (reading := histograms.growth(phase)) is not None}
+            yield EngineSnapshot(key, {}, (), {}, grown, None)
+
+
+async def watch(urls: Sequence[str], settings: Settings, seconds: float, load: LoadOptions | None) -> Watched:
+    """Polls all servers for so long, and meanwhile sends requests if there is a ``load`` to send.
+
+    Raises:
+        SweepError: the server does not answer requests.
+    """
+    servers = [(url, _Engines(PlainSteps())) for url in urls]
+    tasks = [asyncio.create_task(_poll(url, settings, engines, seconds)) for url, engines in servers]
+    try:
+        if load is not None:
+            await send(load, seconds, tls=wiring.fetch(settings).tls)
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return _watched([engines for _, engines in servers], seconds, time.time())
+
+
+def from_recording(directory: Path) -> Watched:
+    """The same from the polls of a recording.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    engines = _Engines(PlainSteps())
+    times = []
+    for scrape in read_scrapes(directory):
+        if scrape.snapshot is not None:
+            engines.take(scrape.at, scrape.snapshot)
+            times.append(scrape.at)
+    return _watched([engines], round(times[-1] - times[0]) if times else 0.0, times[-1] if times else 0.0)
+
+
+def _watched(servers: Sequence[_Engines], seconds: float, until: float) -> Watched:
+    by_model: dict[str, list[EngineSnapshot]] = defaultdict(list)
+    for engines in servers:
+        for engine in engines.growth():
+            by_model[engine.key.model_name].append(engine)
+    curves: dict[str, PlainCurve] = {}
+    drafted: set[str] = set()
+    for engines in servers:
+        curves |= engines.steps.curves()
+        drafted |= engines.steps.drafted
+    return Watched(
+        models={model: merge(engines) for model, engines in by_model.items()},
+        curves={model: curve for model, curve in curves.items() if model not in drafted},
+        drafted=frozenset(drafted),
+        version=next((e.version for e in servers if e.version is not VersionFamily.UNKNOWN), VersionFamily.UNKNOWN),
+        seconds=seconds,
+        until=until,
+    )
+
+
+async def _poll(url: str, settings: Settings, sink: _Engines, seconds: float) -> None:
+    fetcher = Fetcher(url, wiring.fetch(settings))
+    source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
+    poller = Poller(source, Pacing(wiring.pacing(settings), random.random), sink, time.time, time.monotonic)
+    try:
+        async with asyncio.timeout(seconds):
+            await poller.run()
+    except TimeoutError:
+        await poller.poll()  # once more, at the very end
+    finally:
+        await fetcher.close()

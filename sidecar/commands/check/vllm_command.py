@@ -1,0 +1,170 @@
+"""A vLLM command line, read for what is wrong with its speculation."""
+
+import difflib
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sidecar.commands.check.vllm_flags import KEYS, METHODS, Version, wrong
+
+_NEED_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
+_NUMBER: Final = "num_speculative_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``is_fault`` is False for what works but is worth knowing."""
+
+    text: str
+    is_fault: bool = True
+
+
+@dataclass(slots=True)
+class _Command:
+    flags: dict[str, str | None] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+def findings(line: str, version: Version) -> list[Finding]:
+    """What is wrong with the command line in that version of vLLM, and what to know about it.
+
+    Raises:
+        ValueError: it cannot be split into words; the message says why.
+    """
+    command = _read(shlex.split(line))
+    return [*(Finding(fault) for fault in command.faults), *_judged(command, version)]
+
+
+def _read(words: list[str]) -> _Command:
+    """The flags with their values; vLLM takes underscores for hyphens, and keys of a JSON value after a dot."""
+    command = _Command()
+    words = [word for word in words if word.strip()]
+    for place, word in enumerate(words):
+        if not word.startswith("-") or _is_number(word):
+            continue
+        name, equals, value = word.partition("=")
+        following = words[place + 1] if place + 1 < len(words) else None
+        given = value if equals else following if following is not None and not _is_flag(following) else None
+        head, dot, key = name.partition(".")
+        head = {"-sc": "--speculative-config", "-tp": "--tensor-parallel-size"}.get(head, head.replace("_", "-"))
+        if head == "--speculative-config":
+            _read_config(command, key if dot else None, given)
+        else:
+            command.flags[head] = given
+    for flag, key in (("--spec-method", "method"), ("--spec-model", "model"), ("--spec-tokens", _NUMBER)):
+        if flag in command.flags:
+            command.config[key] = _plain(command.flags[flag])
+    return command
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not _is_number(word)
+
+
+def _is_number(word: str) -> bool:
+    return word.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def _plain(value: str | None) -> Any:
+    try:
+        return json.loads(value or "")
+    except (ValueError, RecursionError):
+        return value
+
+
+def _read_config(command: _Command, key: str | None, value: str | None) -> None:
+    if key is not None:
+        command.config[key.replace("-", "_")] = _plain(value)
+        return
+    try:
+        found = json.loads(value or "")
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        command.config |= {name.replace("-", "_"): one for name, one in found.items()}
+    else:
+        command.faults.append(
+            "--speculative-config: not a JSON object; in a shell, put it into single quotes: "
+            '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\''
+        )
+
+
+def _judged(command: _Command, version: Version) -> Iterator[Finding]:
+    old = [flag for flag in command.flags if wrong("flag", flag, version) is not None]
+    for flag in old:
+        yield _finding("flag", flag, flag, version)
+    if not command.config:
+        if not old and not command.faults and not any(flag.startswith("--speculative-") for flag in command.flags):
+            yield Finding("speculation is off: there is no --speculative-config", is_fault=False)
+        return
+    yield from _keys(command.config, version)
+    yield from _method(command, version)
+    yield from _beside(command, version)
+
+
+def _finding(kind: Any, name: str, shown: str, version: Version) -> Finding:
+    entry = wrong(kind, name, version)
+    if entry is None:
+        raise KeyError(name)
+    doubt = "" if entry.is_verified else " (the exact version was not verified)"
+    return Finding(f"{shown} {entry.problem}{doubt}; {entry.remedy}")
+
+
+def _keys(config: dict[str, Any], version: Version) -> Iterator[Finding]:
+    for key in config:
+        if wrong("key", key, version) is not None:
+            yield _finding("key", key, f"the key {key}", version)
+        elif key not in KEYS and not _was_known(key):
+            near = difflib.get_close_matches(key, KEYS, n=1)
+            yield Finding(f"the key {key} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _was_known(key: str) -> bool:
+    """Whether some version knows it: then it is right in the version asked for, or an entry of the table says not."""
+    return any(wrong("key", key, version) is not None for version in ((0, 10), (0, 32), (0, 33)))
+
+
+def _method(command: _Command, version: Version) -> Iterator[Finding]:
+    config = command.config
+    method, tokens = config.get("method"), config.get(_NUMBER)
+    if method is None and not isinstance(config.get("model"), str):
+        yield Finding("neither a method nor a model: vLLM does not know how to draft; write one of them")
+    if isinstance(method, str):
+        if wrong("method", method, version) is not None:
+            yield _finding("method", method, f"the method {method}", version)
+        elif method not in METHODS and not method.endswith("_mtp"):
+            near = difflib.get_close_matches(method, METHODS, n=1)
+            yield Finding(f"the method {method} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
+        if method in _NEED_MODEL and not config.get("model"):
+            yield Finding(f"the method {method} needs a model")
+    if tokens is None and method in {"ngram", "ngram_gpu", "draft_model"}:
+        yield Finding(f"{_NUMBER} is missing; 3 is a good start")
+    elif tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+        yield Finding(f"{_NUMBER} must be a whole number above 0")
+
+
+def _beside(command: _Command, version: Version) -> Iterator[Finding]:
+    flags, config = command.flags, command.config
+    target = _plain(flags.get("--tensor-parallel-size")) or 1
+    draft = config.get("draft_tensor_parallel_size")
+    if draft is not None and draft not in (1, target):
+        yield Finding(f"draft_tensor_parallel_size must be 1 or the target's {target}, not {draft}")
+    elif draft not in (None, target) and config.get("method") == "draft_model":
+        yield Finding(f"draft_tensor_parallel_size must be the target's {target} for draft_model (seen in 0.32)")
+    if "--disable-log-stats" in flags:
+        yield Finding("--disable-log-stats hides the spec_decode counters, so nothing can be monitored; leave it out")
+    if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version <= (0, 15):
+        yield Finding("pipeline parallelism does not work with speculation up to 0.15")
+    yield from (Finding(note, is_fault=False) for note in _notes(command, version))
+
+
+def _notes(command: _Command, version: Version) -> Iterator[str]:
+    if version >= (0, 14):
+        yield "requests with min_p or logit_bias will be answered 400 (0.14 and later; seen in 0.32)"
+    elif version >= (0, 8):
+        yield "requests with min_p or penalties are served without speculation, and logit_bias may be ignored (to 0.13)"
+    if version >= (0, 29) and "--per-request-spec-decode-metrics" not in command.flags:
+        yield "--per-request-spec-decode-metrics summary would make the sidecar's acceptance exact for each request"

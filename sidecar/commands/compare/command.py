@@ -1,0 +1,63 @@
+"""``compare``: what a change did, from two or more sweeps that were saved."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from sidecar.commands.arguments import file_to_write, share, written
+from sidecar.commands.compare.comparison import Comparison, compare
+from sidecar.commands.compare.html import html
+from sidecar.commands.compare.render import as_json, text
+from sidecar.commands.compare.words import Gate, gate
+from sidecar.commands.sweep.saved import SavedError, load
+from sidecar.settings import Settings
+
+HELP = "compare saved sweeps: before and after a change, with differences, their error and a verdict"
+_CODES: Final = {Gate.PASSED: 0, Gate.FAILED: 1, Gate.UNDECIDED: 3}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``compare`` takes."""
+    parser.add_argument("before", type=Path, metavar="A.json", help="what `sweep --save` wrote")
+    parser.add_argument("after", type=Path, nargs="+", metavar="B.json", help="each is compared with A")
+    parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
+    parser.add_argument("--html", type=file_to_write, metavar="FILE", help="also write a page with charts")
+    parser.add_argument(
+        "--fail-if-slower",
+        type=share,
+        metavar="SHARE",
+        help="such as 5%%: exit with 1 if TTFT, TPOT or tokens/s at the median is shown to be slower by that much, "
+        "with 3 if the sweeps are not precise enough to exclude it",
+    )
+
+
+def run(arguments: argparse.Namespace, _settings: Settings) -> int:
+    """Returns 0, 1 or 3 as ``--fail-if-slower`` says, 2 if a file cannot be used or no level can be compared."""
+    try:
+        before, after = load(arguments.before), [(str(path), load(path)) for path in arguments.after]
+    except SavedError as error:
+        print(error, file=sys.stderr)
+        return 2
+    found = [
+        compare(before, other, names=(str(arguments.before), name), comparisons=len(after)) for name, other in after
+    ]
+    if arguments.json:
+        print(json.dumps([as_json(one) for one in found], indent=2, allow_nan=False))
+    else:
+        print("\n\n".join("\n".join(text(one)) for one in found))
+    if arguments.html is not None:
+        content = html(before, [(one, other) for one, (_, other) in zip(found, after, strict=True)])
+        if not written("--html", arguments.html, lambda: arguments.html.write_text(content)):
+            return 2
+    if not all(one.differences for one in found):
+        return 2
+    return 0 if arguments.fail_if_slower is None else _gated(found, arguments.fail_if_slower)
+
+
+def _gated(found: list[Comparison], limit: float) -> int:
+    outcome, lines = gate(found, limit)
+    for line in (f"--fail-if-slower: {outcome}", *lines):
+        print(line, file=sys.stderr)
+    return _CODES[outcome]

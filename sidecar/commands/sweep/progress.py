@@ -1,0 +1,39 @@
+"""How far a sweep is: a bar on a terminal, a line a level elsewhere."""
+
+import time
+from typing import Final, TextIO
+
+_WIDTH: Final = 30
+
+
+class Progress:
+    """Called after each request with what is being measured and the number of requests that have ended."""
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total = total
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._begun = time.monotonic()
+        self._said = ""
+
+    def __call__(self, what: str, ended: int) -> None:
+        """Shows it."""
+        if self._is_terminal:
+            self._bar(what, ended)
+        elif what != self._said:
+            self._said = what
+            self._stream.write(f"{ended - 1}/{self._total} requests done; measuring {what}\n")
+            self._stream.flush()
+
+    def _bar(self, what: str, ended: int) -> None:
+        full = min(_WIDTH * ended // self._total, _WIDTH)
+        left = (time.monotonic() - self._begun) / ended * max(self._total - ended, 0)
+        bar = "#" * full + "-" * (_WIDTH - full)
+        self._stream.write(f"\r\x1b[K[{bar}] {ended}/{self._total}, about {left:.0f} s left: {what}")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Removes the bar."""
+        if self._is_terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

@@ -1,0 +1,164 @@
+"""A sweep's result: what ``--json`` prints, ``--save`` writes and ``compare`` reads; seconds, ratios from 0 to 1."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from sidecar.analysis.verdict import Verdict
+from sidecar.commands.sweep.sample import Sample
+
+FORMAT: Final = 1
+
+Source = Literal["exact", "counters", "none"]
+
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """Seconds, or None if nothing was measured."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """One level on one server; ``tpot`` is the time for each output token after the first."""
+
+    requests: int
+    failed: int
+    ttft: Quantiles
+    tpot: Quantiles
+    duration: Quantiles
+    tokens_per_second: float
+    requests_per_second: float
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """Acceptance, and where it comes from: ``attribution``.
+
+    ``acceptance`` is accepted / drafted tokens, P10 to P90 those of single requests, ``acceptance_length`` the tokens
+    a verification step gives, ``position_rates[p]`` the share of steps that accept at draft position p.
+    """
+
+    attribution: Source
+    requests: int
+    drafts: float = 0.0
+    draft_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    acceptance: float | None = None
+    acceptance_length: float | None = None
+    p10: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    position_rates: tuple[float, ...] = ()
+
+
+class LevelSummary(Speculation, frozen=True, kw_only=True):
+    """One level, with the baseline's speed if there is a baseline.
+
+    ``temperature`` is None for a mix, ``at_once`` for an open loop. ``speedup`` is the baseline's TPOT at the median
+    divided by this one's, ``speedup_error`` half its 95 % interval, ``speedup_p99`` the same quotient at P99,
+    ``throughput_ratio`` this one's tokens a second divided by the baseline's: above 1 speculation is faster.
+    ``counted_draft_tokens`` is vLLM's own count meanwhile; ``other_requests``: other clients are in it too.
+    ``baseline_drafts``: the baseline speculates as well, so the two are not compared.
+    """
+
+    temperature: float | None
+    mix: dict[str, float] | None
+    at_once: int | None
+    rate: float | None
+    share: float | None
+    complete: bool
+    counted_draft_tokens: float | None
+    other_requests: bool
+    speed: Speed
+    baseline_drafts: bool
+    baseline: Speed | None
+    speedup: float | None
+    speedup_error: float | None
+    speedup_p99: float | None
+    throughput_ratio: float | None
+    verdict: Verdict
+    samples: tuple[Sample, ...] = ()
+    baseline_samples: tuple[Sample, ...] = ()
+
+    @property
+    def workload_name(self) -> str:
+        """The temperature, or the mix as it was given."""
+        if self.mix is None:
+            return f"{self.temperature:g}"
+        return ",".join(f"{temperature}:{weight:g}" for temperature, weight in self.mix.items())
+
+    @property
+    def load_name(self) -> str:
+        """The load in words: ``8 at once``, ``2.5/s``, ``2.5/s (80%)``."""
+        if self.at_once is not None:
+            return f"{self.at_once} at once"
+        return f"{self.rate:.3g}/s" + ("" if self.share is None else f" ({self.share:.0%})")
+
+
+class TemperatureSummary(Speculation, frozen=True, kw_only=True):
+    """One temperature alone, over all its loads.
+
+    ``pays_up_to`` is the heaviest load measured (requests at once) at which speculation is faster than the baseline,
+    with all lighter ones; ``stops_at`` the lightest at which it is not. None without a baseline or such a load. The
+    same of rates: requests a second.
+    """
+
+    temperature: float
+    verdict: Verdict
+    action: str
+    advice: str | None
+    pays_up_to: int | None
+    stops_at: int | None
+    pays_up_to_rate: float | None
+    stops_at_rate: float | None
+
+
+class MixedTemperature(msgspec.Struct, frozen=True, kw_only=True):
+    """One temperature of a mix: alone at the same load, and in the mix; ``change`` is in / alone - 1 at TPOT's P99.
+
+    ``change_low`` and ``change_high`` bound it at 95 %; None if the requests are too few to.
+    """
+
+    temperature: float
+    ttft_alone: Quantiles
+    ttft_in_mix: Quantiles
+    tpot_alone: Quantiles
+    tpot_in_mix: Quantiles
+    change: float | None
+    change_low: float | None
+    change_high: float | None
+
+
+class MixCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A mix at one load against each of its temperatures alone at that load.
+
+    ``tpot_p99_unmixed`` is what the mix's P99 would be if mixing changed nothing: that of all requests alone, weighted.
+    """
+
+    mix: dict[str, float]
+    load: str
+    tpot_p99: float | None
+    tpot_p99_unmixed: float | None
+    temperatures: tuple[MixedTemperature, ...]
+    conclusion: str
+
+
+class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
+
+    ``model`` is None if it ended before the server named one. ``faults`` has the last fault of each server, by the
+    argument that named it, if requests failed. ``capacity`` is in requests a second, None if not measured.
+    A level's samples are those of round after round.
+    """
+
+    format: int = FORMAT
+    model: str | None
+    max_tokens: int
+    rounds: int
+    complete: bool
+    capacity: float | None
+    faults: dict[str, str]
+    temperatures: tuple[TemperatureSummary, ...]
+    mixes: tuple[MixCheck, ...]
+    levels: tuple[LevelSummary, ...]

@@ -1,0 +1,88 @@
+"""An engine that decodes at a given load and speed, as its counters show it."""
+
+from dataclasses import replace
+
+from sidecar.analysis.steps import Steps
+from sidecar.engine.continuation import Totals
+from sidecar.engine.names import Counter
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.engine.timeline import Timeline
+
+KEY = EngineKey("m", "0")
+
+
+def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_share=0.0, drafted=0.0):
+    """``engine_steps`` steps with ``running`` requests in each; ``drafted`` draft tokens per decode step."""
+    decode = running * engine_steps
+    return Steps(
+        seconds=decode * step_seconds,
+        decode_steps=decode,
+        engine_steps=engine_steps,
+        tokens=decode * length,
+        prompt_tokens=prompt_share * decode * length,
+        drafts=decode if drafted else 0.0,
+        draft_tokens=decode * drafted,
+    )
+
+
+class Engine:
+    """Counters and their timeline; ``run`` decodes for a second, polled at its end."""
+
+    def __init__(self, *, speculating=True, at=1000.0):
+        self.at = at
+        self.counters = dict.fromkeys(
+            (
+                Counter.DECODE_SECONDS,
+                Counter.DECODE_STEPS,
+                Counter.STEPS,
+                Counter.FIRST_TOKENS,
+                Counter.GENERATION_TOKENS,
+                Counter.PROMPT_TOKENS,
+            ),
+            0.0,
+        )
+        if speculating:
+            self.counters |= dict.fromkeys((Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS), 0.0)
+        self.timeline = Timeline(10_000.0)
+        self._poll()
+
+    def run(self, running, step_seconds, *, length=1.0, prompt_share=0.0, drafted=0.0, seconds=1.0):
+        """Decodes for ``seconds`` with ``running`` requests, each step of ``step_seconds``."""
+        self.add(
+            period(
+                running,
+                step_seconds,
+                length=length,
+                engine_steps=seconds / step_seconds,
+                prompt_share=prompt_share,
+                drafted=drafted,
+            )
+        )
+        self.at += seconds
+        self._poll()
+        return self.at
+
+    def add(self, steps):
+        """Counts a period of decoding."""
+        grown = {
+            Counter.DECODE_SECONDS: steps.seconds,
+            Counter.DECODE_STEPS: steps.decode_steps,
+            Counter.STEPS: steps.engine_steps,
+            Counter.FIRST_TOKENS: steps.first_tokens,
+            Counter.GENERATION_TOKENS: steps.tokens + steps.first_tokens,
+            Counter.PROMPT_TOKENS: steps.prompt_tokens,
+            Counter.DRAFTS: steps.drafts,
+            Counter.DRAFT_TOKENS: steps.draft_tokens,
+        }
+        for counter in self.counters:
+            self.counters[counter] += grown.get(counter, 0.0)
+
+    def _poll(self):
+        snapshot = EngineSnapshot(KEY, dict(self.counters), (), {}, {}, None)
+        self.timeline.append(self.at, Totals(snapshot, restarted=False))
+
+
+def noisy(steps, random, share):
+    """The same with a step time off by a normal deviate of this share."""
+    return replace(steps, seconds=steps.seconds * (1 + random.gauss(0, share)))

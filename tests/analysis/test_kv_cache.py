@@ -1,0 +1,66 @@
+"""KV-cache usage: peak, history, distribution."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.analysis.kv_cache import KvCacheUsage
+
+INF = math.inf
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 40), st.floats(0, 1)), min_size=1, max_size=60))
+def test_peak_is_the_highest_of_the_window(polls):
+    usage = KvCacheUsage(60.0, 900.0)
+    at, seen = 0.0, []
+    for pause, value in polls:
+        at += pause
+        usage.observe(at, value)
+        seen.append((at, value))
+        assert usage.peak(at) == max(value for when, value in seen if when > at - 60.0)
+
+
+def test_peak_passes():
+    usage = KvCacheUsage(60.0, 900.0)
+    usage.observe(0, 0.9)
+    usage.observe(30, 0.2)
+    assert usage.peak(59.9) == 0.9
+    assert usage.peak(60) == 0.2
+    assert usage.peak(90) is None
+
+
+def test_peak_does_not_outlive_a_clock_that_was_set_back():
+    usage = KvCacheUsage(60.0, 900.0)
+    usage.observe(10_000, 0.9)
+    usage.observe(100, 0.2)
+    assert usage.peak(100) == 0.2
+    usage.observe(200, 0.1)
+    assert usage.peak(200) == 0.1
+
+
+def test_history_is_the_highest_of_each_stretch():
+    usage = KvCacheUsage(60.0, 600.0)
+    for at, value in ((0, 0.1), (5, 0.9), (9.9, 0.3), (10, 0.2), (25, 0.4)):
+        usage.observe(at, value)
+    assert usage.history() == ((0, 0.9), (10, 0.2), (25, 0.4))
+    usage.observe(615, 0.5)
+    assert usage.history() == ((25, 0.4), (615, 0.5))
+
+
+def test_history_is_bounded_and_begins_anew_where_the_clock_is_set_back():
+    usage = KvCacheUsage(60.0, 600.0)
+    for poll in range(5000):
+        usage.observe(float(poll), 0.9)
+        assert len(usage.history()) <= 62
+    usage.observe(100.0, 0.2)
+    usage.observe(200.0, 0.3)
+    assert usage.history() == ((100.0, 0.2), (200.0, 0.3))
+
+
+def test_falling_usage_that_nobody_asks_for_is_bounded():
+    usage = KvCacheUsage(60.0, 900.0)
+    for poll in range(5000):
+        usage.observe(float(poll), 1 - poll / 5000)
+    assert len(usage._peaks) <= 61
+    assert usage.distribution.cumulative()[-1] == 5000

@@ -1,0 +1,27 @@
+"""What an engine's page does not tell."""
+
+import pytest
+
+from sidecar.analysis.limitation import EXPLANATIONS, Limitation
+from sidecar.engine.names import Trait
+from sidecar.engine.plan import EngineKey
+from tests.analysis.analysis_tools import Server, snap
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "start", "expected"),
+    [
+        (snap(drafts=1), 1.0, {Limitation.NO_REQUEST_TPOT}),
+        (snap(drafts=1), None, {Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
+        (snap(counters={}), 1.0, {Limitation.NO_REQUEST_TPOT, Limitation.NO_SPECULATION}),
+        (snap(counters={}, traits=[Trait.OVERCOUNTED]), 1.0, {Limitation.NO_REQUEST_TPOT, Limitation.V0_COUNTERS}),
+        (snap(counters={}, traits=[Trait.DIFFUSION]), 1.0, {Limitation.NO_REQUEST_TPOT, Limitation.DIFFUSION}),
+    ],
+)
+def test_limitations(snapshot, start, expected):
+    report = Server().poll(snapshot, start=start)
+    assert report.limitations[EngineKey("m", "0")] == expected
+
+
+def test_every_limitation_is_explained():
+    assert set(EXPLANATIONS) == set(Limitation)

@@ -1,0 +1,129 @@
+"""Plain step times by load: fitted, read between the loads that were measured, and refused beyond them."""
+
+from random import Random
+
+import pytest
+
+from sidecar.analysis.plain_curve import PlainCurve, fit, fit_undrafted
+from tests.analysis.decoding import noisy, period
+
+LOADS = (1, 2, 4, 8, 16)
+
+
+def bent(running):
+    """Bound by memory up to 4 requests, by compute beyond."""
+    return 0.010 + 0.0001 * running + 0.002 * max(running - 4, 0)
+
+
+def measured(curve, *, noise=0.0, times=20, seed=1, **options):
+    random = Random(seed)
+    return [noisy(period(load, curve(load), **options), random, noise) for _ in range(times) for load in LOADS]
+
+
+def test_a_curve_of_any_shape_is_met_at_the_loads_measured_and_read_in_a_line_between_them():
+    curve = fit(measured(bent))
+    for load in LOADS:
+        assert curve.at(load).seconds == pytest.approx(bent(load), rel=1e-4)
+    assert curve.at(12).seconds == pytest.approx((bent(8) + bent(16)) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("load", [0.5, 17.5, 100])
+def test_nothing_is_claimed_beyond_the_loads_measured(load):
+    assert fit(measured(bent)).at(load) is None
+
+
+def test_one_load_measured_is_a_curve_for_that_load_alone():
+    curve = fit([period(8, 0.02)] * 20)
+    assert curve.at(8).seconds == pytest.approx(0.02)
+    assert curve.at(4) is None
+    assert curve.at(9) is None
+
+
+def test_too_few_periods_make_no_curve():
+    assert fit([period(1, 0.01)] * 5) is None
+
+
+def test_standard_errors_are_about_as_large_as_the_errors():
+    """Over many measurements the true value lies within two standard errors nearly always, and not too easily."""
+    off = []
+    for seed in range(60):
+        curve = fit(measured(bent, noise=0.1, times=60, seed=seed))
+        off += [(curve.at(load).seconds - bent(load)) / curve.at(load).error for load in LOADS]
+    outside = sum(abs(one) > 2 for one in off) / len(off)
+    assert outside < 0.12
+    assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.45)
+
+
+def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():
+    """A machine that is slow for minutes at a time: ten periods with one error are one observation."""
+    random = Random(3)
+    slow = [1 + random.gauss(0, 0.1) for _ in range(20)]
+    together = [period(8, 0.02 * factor) for factor in slow for _ in range(10)]
+    assert fit(together).errors[0] == pytest.approx(0.02 * 0.1 / 20**0.5, rel=0.4)
+
+
+def test_the_cost_of_a_prompt_token_is_found_where_prompts_vary():
+    random = Random(5)
+    periods = []
+    for load in LOADS * 20:
+        share = random.uniform(0, 4)
+        periods.append(period(load, bent(load) + 0.0003 * share * (load - 1), prompt_share=share))
+    curve = fit(periods)
+    assert curve.prompt_seconds == pytest.approx(0.0003, rel=0.05)
+    share = curve.prompt_share + 3
+    assert curve.prompt_excess(share) == pytest.approx(0.0009, rel=0.05)
+
+
+def test_with_other_prompts_and_their_cost_unknown_nothing_is_known():
+    curve = fit(measured(bent, prompt_share=1.0))
+    assert curve.prompt_seconds is None
+    assert curve.prompt_excess(1.4) == 0
+    assert curve.prompt_excess(0.7) == 0
+    assert curve.prompt_excess(1.6) is None
+    assert curve.prompt_excess(0.5) is None
+
+
+def test_hardly_any_prompt_tokens_are_as_good_as_none():
+    curve = fit(measured(bent, prompt_share=0.0))
+    assert curve.prompt_excess(0.1) == 0
+    assert curve.prompt_excess(1.0) is None
+
+
+def test_periods_without_drafts_are_a_reference():
+    """As where the number of draft tokens falls to 0 under load."""
+    drafting = [period(load, 2.5 * bent(load), length=2, drafted=3) for load in (1, 2, 4) for _ in range(20)]
+    resting = [period(load, bent(load)) for load in (8, 16) for _ in range(20)]
+    curve = fit_undrafted(drafting + resting)
+    assert curve.at(8).seconds == pytest.approx(bent(8), rel=1e-3)
+    assert curve.at(16).seconds == pytest.approx(bent(16), rel=1e-3)
+    assert curve.at(2) is None
+
+
+def test_drafts_whose_number_varies_are_a_reference():
+    """As with n-gram drafts: a step is the longer the more tokens it verifies."""
+    random = Random(7)
+    periods = []
+    for load in LOADS * 20:
+        drafted = random.uniform(0.2, 3)
+        periods.append(period(load, bent(load) + 0.0004 * load * drafted, length=1.5, drafted=drafted))
+    curve = fit_undrafted(periods)
+    for load in LOADS:
+        assert curve.at(load).seconds == pytest.approx(bent(load), rel=0.03)
+
+
+def test_a_fixed_number_of_draft_tokens_tells_nothing_of_plain_steps():
+    assert fit_undrafted(measured(bent, length=2, drafted=3)) is None
+    assert fit_undrafted(measured(bent, length=2, drafted=3, noise=0.05)) is None
+    assert fit_undrafted([period(4, 0.03, length=2, drafted=3)] * 50) is None
+
+
+def test_a_reference_that_is_not_sharp_is_none():
+    random = Random(9)
+    assert fit_undrafted([noisy(period(4, 0.02), random, 0.9) for _ in range(12)]) is None
+
+
+def test_a_curve_reads_as_written():
+    curve = PlainCurve(running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.001, 0.002), prompt_share=0.0)
+    assert curve.at(4.5).seconds == pytest.approx(0.015)
+    assert curve.at(4.5).error == pytest.approx(0.0015)
+    assert curve.at(4.5).others == 3.5

@@ -1,0 +1,65 @@
+"""Quantiles of buckets and of single values."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.analysis.quantile import histogram_quantile, quantile
+from sidecar.engine.snapshot import HistogramReading
+
+INF = math.inf
+
+
+@pytest.mark.parametrize(
+    ("share", "edges", "counts", "expected"),
+    [
+        (0.5, (1.0, 2.0, INF), (0, 10, 10), 1.5),
+        (0.5, (1.0, 2.0, INF), (10, 10, 10), 0.5),  # the first bucket begins at 0
+        (0.5, (1.0, 2.0, INF), (5, 10, 10), 1.0),  # exactly at an edge
+        (0.25, (1.0, 2.0, INF), (5, 10, 10), 0.5),
+        (0.9, (1.0, 2.0, INF), (5, 8, 10), 2.0),  # beyond the highest finite edge
+        (1.0, (1.0, 2.0, INF), (5, 10, 10), 2.0),
+        (1.0, (1.0, 2.0, INF), (10, 10, 10), 1.0),
+        (0.99, (1.0, 2.0, INF), (0, 0, 10), 2.0),
+        (0.5, (0.0, 2.0, INF), (10, 10, 10), 0.0),  # a first edge of 0 or less is the answer itself
+        (0.5, (-1.0, 2.0, INF), (10, 10, 10), -1.0),
+        (0.5, (-1.0, 2.0, INF), (0, 10, 10), 0.5),
+        (0.5, (1.0, 2.0, 4.0, INF), (5, 5, 10, 10), 1.0),
+        (0.6, (1.0, 2.0, 4.0, INF), (5, 5, 10, 10), 2.4),
+        (0.5, (1.0, INF), (0, 0), None),
+        (0.5, (INF,), (10,), None),
+        (0.0, (1.0, 2.0, INF), (5, 10, 10), 0.0),
+        (0.0, (1.0, 2.0, INF), (0, 10, 10), None),  # Prometheus: NaN
+        (0.5, (1.0, INF), (0.5, 1), 1.0),
+    ],
+)
+def test_histogram_quantile(share, edges, counts, expected):
+    found = histogram_quantile(share, HistogramReading(edges, counts))
+    assert found is None if expected is None else found == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=20))
+def test_quantiles_rise_and_stay_within_the_edges(growths):
+    counts, total = [], 0
+    for growth in growths:
+        total += growth
+        counts.append(float(total))
+    edges = (*(0.1 * (i + 1) for i in range(len(counts) - 1)), INF)
+    reading = HistogramReading(edges, tuple(counts))
+    found = [histogram_quantile(q / 100, reading) for q in range(1, 101)]
+    if total == 0:
+        assert set(found) == {None}
+    else:
+        assert all(low <= high * (1 + 1e-12) for low, high in pairwise(found))
+        assert found[0] >= 0
+        assert found[-1] <= edges[-2] * (1 + 1e-12)
+
+
+def test_quantiles_lie_on_the_line_between_neighbours():
+    assert quantile([], 0.5) is None
+    assert quantile([0.4], 0.9) == 0.4
+    assert quantile([0.0, 1.0], 0.1) == pytest.approx(0.1)
+    assert quantile([0.0, 0.2, 0.4, 0.6, 0.8], 0.9) == pytest.approx(0.72)

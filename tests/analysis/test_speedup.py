@@ -1,0 +1,139 @@
+"""Speedup over the sliding window: sums divided, errors as large as they are, and when none is claimed."""
+
+from random import Random
+
+import pytest
+
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep
+from sidecar.analysis.speedup import EngineSpeedWindow, SlidingTimes, Speedup, Withheld, reconciled
+from tests.analysis.decoding import period
+
+CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0)
+
+
+def plain(seconds, error=0.0, others=0.0):
+    return PlainStep(seconds=seconds, error=error, others=others)
+
+
+def times(*entries, seconds=300.0):
+    """(at, tokens, plain seconds per token, actual seconds in all)."""
+    window = SlidingTimes(seconds, 5.0)
+    for at, tokens, each, actual in entries:
+        window.add(at, tokens=tokens, plain=plain(each), actual=actual)
+    return window
+
+
+def window(*periods, curve=CURVE):
+    found = EngineSpeedWindow(300.0, 5.0)
+    for at, steps in enumerate(periods):
+        found.add(5.0 * at, steps, curve.at(steps.running) if curve else None)
+    return found.read(5.0 * len(periods), curve)
+
+
+def test_tokens_and_times_are_summed_not_averaged():
+    """Many slow tokens and few fast ones: the mean of the ratios would be above 1."""
+    window = times(*((5.0 * i, 1000, 0.01, 12.5) if i % 2 else (5.0 * i, 10, 0.01, 0.05) for i in range(20)))
+    found = window.read(100, 0.0)
+    assert found.ratio == pytest.approx((1000 * 0.01 + 10 * 0.01) / (12.5 + 0.05))
+    assert found.actual_seconds == pytest.approx(12.55 / 1010)
+
+
+def test_what_has_left_the_window_does_not_count():
+    window = times(*((5.0 * i, 100, 0.01, 1.0 if i < 10 else 2.0) for i in range(20)), seconds=40.0)
+    assert window.read(95.0, 0.0).ratio == pytest.approx(0.5)
+    assert window.read(1000.0, 0.0) is None
+    assert times(*((5.0 * i, 100, 0.01, 1.0) for i in range(20))).read(-50.0, 0.0) is None  # the clock was set back
+
+
+def test_too_little_is_no_estimate():
+    assert times(*((5.0 * i, 100, 0.01, 1.0) for i in range(4))).read(20, 0.0) is None
+    assert times(*((5.0 * i, 0, 0.01, 0.0) for i in range(40))).read(200, 0.0) is None
+
+
+def test_standard_error_is_about_as_large_as_the_errors():
+    off = []
+    for seed in range(200):
+        random = Random(seed)
+        entries = ((5.0 * i, random.randint(50, 150), 0.01, random.gauss(1.0, 0.2)) for i in range(60))
+        found = times(*entries).read(300, 0.0)
+        off.append((found.ratio - 1.0) / found.error)
+    assert sum(abs(one) > 2 for one in off) / len(off) < 0.1
+    assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.35)
+
+
+def test_an_error_of_the_reference_is_common_to_all_tokens():
+    window = SlidingTimes(300.0, 5.0)
+    for i in range(60):
+        window.add(5.0 * i, tokens=100, plain=plain(0.01, error=0.0005), actual=1.0)
+    assert window.read(300, 0.0).error == pytest.approx(0.05)
+    assert window.read(300, 0.0).scatter == pytest.approx(0.0)
+
+
+def test_other_prompts_change_the_plain_time_by_the_requests_that_wait_for_them():
+    window = SlidingTimes(300.0, 5.0)
+    for i in range(60):
+        window.add(5.0 * i, tokens=100, plain=plain(0.01, others=4.0), actual=1.0)
+    found = window.read(300, 0.0005)
+    assert found.ratio == pytest.approx(1.2)
+    assert found.error == pytest.approx(0.05)  # a quarter of the correction
+
+
+def speedup(ratio, scatter):
+    return Speedup(ratio=ratio, error=scatter, scatter=scatter, plain_seconds=0.01, actual_seconds=0.01, tokens=1000)
+
+
+def test_two_ways_that_agree_are_one_number():
+    assert reconciled(speedup(1.2, 0.02), speedup(1.24, 0.01)) == (speedup(1.2, 0.02), False)
+    assert reconciled(speedup(1.2, 0.05), speedup(1.3, 0.01)) == (speedup(1.2, 0.05), False)
+    assert reconciled(None, speedup(1.3, 0.01)) == (speedup(1.3, 0.01), False)
+    assert reconciled(speedup(1.3, 0.01), None) == (speedup(1.3, 0.01), False)
+    assert reconciled(None, None) == (None, False)
+
+
+def test_two_ways_that_contradict_each_other_leave_the_question_open():
+    found, contradicts = reconciled(speedup(1.2, 0.01), speedup(0.9, 0.01))
+    assert contradicts
+    assert found.ratio - 2 * found.error <= 0.9
+
+
+def test_speedup_and_break_even_of_an_engine():
+    """Steps of 30 ms that give 2 tokens, where plain ones take 20: length 1.5 breaks even, of 3 drafts a sixth."""
+    found = window(*[period(16, 0.03, length=2, drafted=3, prompt_share=1)] * 10)
+    assert found.withheld is None
+    assert found.speedup.ratio == pytest.approx(2 * 0.02 / 0.03)
+    assert found.break_even_length == pytest.approx(1.5)
+    assert found.break_even_acceptance == pytest.approx(0.5 / 3)
+    assert found.speedup.actual_seconds == pytest.approx(0.015)
+
+
+def test_break_even_acceptance_is_never_below_0_and_above_1_if_nothing_breaks_even():
+    assert window(*[period(16, 0.019, length=2, drafted=3, prompt_share=1)] * 10).break_even_acceptance == 0
+    never = window(*[period(16, 0.06, length=2, drafted=1, prompt_share=1)] * 10)
+    assert never.break_even_acceptance == pytest.approx(2)
+
+
+def test_without_a_reference_none_is_claimed():
+    found = window(*[period(16, 0.03, length=2, drafted=3)] * 10, curve=None)
+    assert (found.speedup, found.withheld) == (None, Withheld.NO_REFERENCE)
+    assert found.steps.step_seconds == pytest.approx(0.03)
+
+
+def test_beyond_the_loads_of_the_reference_none_is_claimed():
+    found = window(*[period(16, 0.03, prompt_share=1), period(40, 0.05, prompt_share=1)] * 10)
+    assert (found.speedup, found.withheld) == (None, Withheld.LOAD)
+
+
+def test_a_few_tokens_beyond_its_loads_do_not_matter():
+    found = window(*[period(16, 0.03, length=2, drafted=3, prompt_share=1)] * 20, period(40, 0.05, prompt_share=1))
+    assert found.speedup.ratio == pytest.approx(2 * 0.02 / 0.03)
+
+
+def test_with_other_prompts_than_the_reference_none_is_claimed():
+    found = window(*[period(16, 0.03, length=2, drafted=3, prompt_share=4)] * 10)
+    assert (found.speedup, found.withheld) == (None, Withheld.PROMPTS)
+
+
+def test_at_first_there_is_too_little():
+    found = window(period(16, 0.03, length=2, drafted=3, prompt_share=1))
+    assert (found.speedup, found.withheld) == (None, Withheld.TOO_LITTLE)
+    assert window().withheld is Withheld.NO_STEPS

@@ -1,0 +1,103 @@
+"""Step times, load and length from counters."""
+
+import pytest
+
+from sidecar.analysis.steps import LOAD_LABELS, Periods, Steps, joined, load_label, steps_between
+from sidecar.engine.names import Counter
+from tests.analysis.decoding import Engine, period
+
+
+def test_step_time_load_and_length_come_out_of_the_counters():
+    engine = Engine()
+    end = engine.run(4, 0.05, length=2.5, drafted=3, prompt_share=2)
+    found = steps_between(engine.timeline, end - 1, end)
+    assert found.step_seconds == pytest.approx(0.05)
+    assert found.running == pytest.approx(4)
+    assert found.length == pytest.approx(2.5)
+    assert found.prompt_share == pytest.approx(2)
+    assert found.draft_tokens / found.drafts == pytest.approx(3)
+
+
+def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply():
+    """The step that ends a prefill gives the first token and is no decode step; it is an engine step all the same."""
+    for tokens in (2, 60):
+        one = Steps(
+            seconds=1.0, decode_steps=tokens - 1.0, engine_steps=float(tokens), tokens=tokens - 1.0, first_tokens=1.0
+        )
+        assert one.running == 1
+        assert one.length == 1
+
+
+def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
+    engine = Engine()
+    engine.counters[Counter.PREFIX_CACHE_HITS] = 0.0
+    engine.run(1, 0.05)
+    engine.counters[Counter.PREFIX_CACHE_HITS] += 30
+    end = engine.run(1, 0.05, prompt_share=2)
+    assert steps_between(engine.timeline, end - 1, end).prompt_tokens == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        Counter.DECODE_SECONDS,
+        Counter.DECODE_STEPS,
+        Counter.STEPS,
+        Counter.FIRST_TOKENS,
+        Counter.GENERATION_TOKENS,
+    ],
+)
+def test_without_one_of_its_counters_nothing_is_known(missing):
+    engine = Engine()
+    del engine.counters[missing]
+    engine.run(1, 0.05)
+    end = engine.run(1, 0.05)
+    assert steps_between(engine.timeline, end - 1, end) is None
+
+
+def test_a_period_without_decoding_is_none():
+    engine = Engine()
+    end = engine.run(0, 0.05)
+    assert steps_between(engine.timeline, end - 1, end) is None
+
+
+def test_periods_are_summed_not_averaged():
+    whole = joined(period(1, 0.01, engine_steps=100), period(4, 0.05, engine_steps=100))
+    assert whole.step_seconds == pytest.approx((100 * 0.01 + 400 * 0.05) / 500)
+    assert whole.running == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("running", "label"),
+    [
+        (1, "1"),
+        (1.4, "1"),
+        (2, "2"),
+        (2.6, "3-4"),
+        (8, "5-8"),
+        (9, "9-16"),
+        (256, "129-256"),
+        (257, "257+"),
+        (9e9, "257+"),
+    ],
+)
+def test_load_label(running, label):
+    assert load_label(running) == label
+
+
+def test_load_labels_are_few_and_each_once():
+    assert LOAD_LABELS == ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256", "257+")
+
+
+def test_polls_are_joined_into_periods_of_a_second():
+    periods = Periods()
+    found = [periods.add(at / 4, (at + 1) / 4, period(1, 0.01, engine_steps=25)) for at in range(8)]
+    assert [len(one) for one in found] == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert found[3] == [period(1, 0.01, engine_steps=100)]
+
+
+def test_a_gap_begins_a_new_period():
+    periods = Periods()
+    assert periods.add(0.0, 0.8, period(1, 0.01)) == []
+    assert periods.add(5.0, 5.8, period(2, 0.02)) == []
+    assert periods.add(5.8, 6.0, period(2, 0.02)) == [joined(period(2, 0.02), period(2, 0.02))]

@@ -1,0 +1,152 @@
+"""Differences are claimed where they are, and nowhere else."""
+
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from sidecar.analysis.verdict import VerdictThresholds
+from sidecar.commands.compare.comparison import compare
+from sidecar.commands.compare.words import Gate, Result, gate, result, verdict
+from sidecar.commands.sweep.level import Measured
+from sidecar.commands.sweep.options import Level, Load, Workload
+from sidecar.commands.sweep.results import SweepResult
+from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.summary import level_summary
+
+
+def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3, drift=0.0):
+    """Requests whose times scatter by a tenth and come in runs that share a level of their own."""
+    random = Random(seed)
+    samples, shared = [], 1.0
+    for number in range(requests):
+        if number % at_once == 0:
+            shared = random.gauss(1 + drift, 0.03)
+        drafts = random.randint(20, 40)
+        accepted = sum(random.random() < acceptance for _ in range(drafts * k))
+        time = tpot * shared * random.uniform(0.9, 1.1)
+        samples.append(
+            Sample(
+                temperature=temperature,
+                ttft=0.05 * shared * random.uniform(0.8, 1.2),
+                tpot=time,
+                duration=100 * time,
+                tokens=100,
+                drafts=drafts if k else None,
+                draft_tokens=drafts * k,
+                accepted_tokens=accepted,
+                histogram=(0,) * k + (drafts,) if k else (),
+            )
+        )
+    measured = Measured(
+        level=Level(Workload(((temperature, 1.0),)), Load(at_once=at_once)),
+        samples=tuple(samples),
+        failed=0,
+        seconds=sum(one.duration for one in samples) / at_once,
+        counted=None,
+        others=False,
+        complete=True,
+    )
+    return level_summary(measured, None, VerdictThresholds())
+
+
+def swept(*levels, rounds=8):
+    known = {"model": "m", "max_tokens": 100, "complete": True, "capacity": None, "faults": {}}
+    return SweepResult(rounds=rounds, temperatures=(), mixes=(), levels=levels, **known)
+
+
+def compared(before, after):
+    return compare(before, after, names=("A", "B"))
+
+
+def shown(comparison):
+    return {one.metric.name for one in comparison.differences if one.is_shown}
+
+
+def test_two_runs_of_one_server_are_no_difference():
+    """Fifty pairs, fourteen differences each: none is claimed."""
+    claimed = []
+    for seed in range(50):
+        before = swept(level(4 * seed), level(4 * seed + 1, temperature=1.0, acceptance=0.4))
+        after = swept(level(4 * seed + 2), level(4 * seed + 3, temperature=1.0, acceptance=0.4))
+        found = compared(before, after)
+        claimed += [one for one in found.differences if one.is_shown]
+        assert result(found) is Result.NO_DIFFERENCE or shown(found)
+    assert len(claimed) <= 1
+
+
+def test_a_drift_below_what_runs_differ_by_is_not_claimed():
+    found = compared(swept(level(1, requests=4000)), swept(level(2, requests=4000, drift=0.02)))
+    assert shown(found) == set()
+
+
+def test_a_faster_server_is_shown_and_put_in_words():
+    found = compared(swept(level(1)), swept(level(2, tpot=0.007)))
+    assert {"TPOT P50", "tokens/s"} <= shown(found)
+    assert result(found) is Result.FASTER
+    lines = list(verdict(found))
+    assert lines[0] == "verdict: B is faster than A"
+    assert any(line.startswith("  TPOT P50 is ") and "lower at temperature 0, 4 at once" in line for line in lines)
+    assert result(compared(swept(level(2, tpot=0.007)), swept(level(1)))) is Result.SLOWER
+
+
+def test_faster_here_and_slower_there_is_mixed():
+    before = swept(level(1), level(2, temperature=1.0))
+    after = swept(level(3, tpot=0.007), level(4, temperature=1.0, tpot=0.014))
+    assert result(compared(before, after)) is Result.MIXED
+
+
+def test_acceptance_at_another_number_of_tokens_is_not_compared_but_length_is():
+    found = compared(swept(level(1, k=3)), swept(level(2, k=5)))
+    differences = {one.metric.name: one for one in found.differences}
+    assert differences["acceptance"].change is None
+    assert differences["length"].is_shown
+    assert any("numbers of speculative tokens differ" in note for note in found.notes)
+
+
+def test_a_server_without_speculation_has_no_acceptance_to_compare():
+    found = compared(swept(level(1, k=3)), swept(level(2, k=0, tpot=0.02)))
+    differences = {one.metric.name: one for one in found.differences}
+    assert (differences["acceptance"].after, differences["acceptance"].change) == (None, None)
+    assert result(found) is Result.SLOWER
+    assert not any("numbers of speculative tokens" in note for note in found.notes)
+
+
+def test_one_round_is_no_ground_for_a_claim():
+    """It does not know how much the machine changes from one minute to the next."""
+    found = compared(swept(level(1), rounds=1), swept(level(2, tpot=0.02)))
+    assert any("no speed is claimed from fewer than 4 rounds" in note for note in found.notes)
+    assert shown(found) == set()
+    assert result(found) is Result.INSUFFICIENT_DATA
+
+
+def test_levels_of_one_side_only_are_left_out_and_said():
+    found = compared(swept(level(1), level(2, temperature=1.0)), swept(level(3)))
+    assert {one.workload for one in found.differences} == {"0"}
+    assert "1 levels were measured on one side only and are left out" in found.notes
+
+
+def test_shares_of_the_capacity_are_one_load_at_different_rates():
+    def at(seed, rate):
+        return replace(level(seed), at_once=None, rate=rate, share=0.8)
+
+    found = compared(swept(at(1, 2.0)), swept(at(2, 3.0)))
+    assert found.differences
+    assert next(one for one in found.differences if one.metric.name == "tokens/s").change is None
+
+
+@pytest.mark.parametrize(
+    ("tpot", "requests", "limit", "outcome"),
+    [
+        (0.012, 400, 0.05, Gate.FAILED),
+        (0.012, 400, 0.5, Gate.PASSED),
+        (0.010, 4000, 0.05, Gate.PASSED),
+        (0.010, 40, 0.01, Gate.UNDECIDED),
+        (0.007, 4000, 0.05, Gate.PASSED),
+    ],
+)
+def test_the_limit_on_slowness(tpot, requests, limit, outcome):
+    before, after = swept(level(1, requests=requests)), swept(level(2, requests=requests, tpot=tpot))
+    found, lines = gate([compared(before, after)], limit)
+    assert found is outcome
+    assert bool(lines) == (outcome is not Gate.PASSED)

@@ -1,0 +1,99 @@
+"""What a sweep takes; what it measures is in test_sweep.py."""
+
+import json
+
+import pytest
+
+from sidecar.commands.sweep.options import Load, SweepOptions
+from sidecar.errors import SettingsError
+from tests.commands.commands_tools import command
+from tests.commands.sweep.sweep_tools import simulated
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--concurrency", "0"), "--concurrency: write one or more from 1 to 1024"),
+        (("--temperatures", "0,11"), "--temperatures, --mix: write temperatures from 0 to 10"),
+        (("--temperatures", "nan"), "--temperatures, --mix: write temperatures from 0 to 10"),
+        (("--mix", "0:1,11:1"), "--temperatures, --mix: write temperatures from 0 to 10"),
+        (("--mix", "0:0,1:1"), "--mix: write weights above 0"),
+        (("--rate", "0"), "--rate: write requests a second up to 1024"),
+        (("--rate", "nan%"), "--rate: write requests a second up to 1024"),
+        (("--requests", "0"), "--requests, --max-tokens: at least 1 request"),
+        (("--requests", "20000"), "200,000 requests are more than 100,000"),
+        (("--prompts", "/none"), "--prompts: /none: No such file or directory"),
+        (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: no key in it"),
+    ],
+)
+def test_what_can_not_be_used_is_refused(capsys, arguments, said):
+    assert command("sweep", *arguments) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--url", "ftp://x"),
+        ("--concurrency", "a"),
+        ("--duration", "soon"),
+        ("--mix", "0.1"),
+        ("--mix", "a:b"),
+        ("--rate", "x"),
+        ("--save", "/none/x"),
+    ],
+)
+def test_what_can_not_be_read_is_refused(capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        command("sweep", *arguments)
+    assert ended.value.code == 2
+
+
+def test_both_servers_and_the_capacity_count_towards_the_bound():
+    given = {"temperatures": (0.0,), "loads": (Load(share=0.5),), "requests": 50_000}
+    with pytest.raises(SettingsError, match="150,000 requests"):
+        SweepOptions(url="http://a", baseline_url="http://b", **given)
+
+
+def test_levels_go_from_light_to_heavy_and_come_once():
+    loads = tuple(Load(at_once=one) for one in (8, 1, 8))
+    levels = SweepOptions(url="http://a", temperatures=(1.0, 0.0, 1.0), loads=loads).levels(None)
+    assert [str(level) for level in levels] == [
+        *("temperature 1, 1 at once", "temperature 1, 8 at once"),
+        *("temperature 0, 1 at once", "temperature 0, 8 at once"),
+    ]
+
+
+def test_shares_become_rates_and_a_mix_brings_its_temperatures_along():
+    loads = (Load(share=0.8), Load(rate=1.5))
+    options = SweepOptions(url="http://a", temperatures=(), mixes=({1.0: 50, 0.1: 50},), loads=loads)
+    assert [str(level) for level in options.levels(4.0)] == [
+        f"{workload}, {load}"
+        for workload in ("temperature 1", "temperature 0.1", "mix 0.1:50,1:50")
+        for load in ("1.5/s", "3.2/s (80% of capacity)")
+    ]
+
+
+async def test_the_command_measures_saves_and_says_how_far_it_is(finished, tmp_path):
+    saved = tmp_path / "sweep.json"
+    async with simulated() as vllm:
+        asked = ("--url", vllm.url, "--rate", "60%", "--mix", "0:1,1:1", "--requests", "8", "--max-tokens", "8")
+        code, out, err = await finished("sweep", *asked, "--json", "--save", str(saved))
+    assert code == 0, err
+    printed, written = json.loads(out), json.loads(saved.read_text())
+    assert {level["share"] for level in printed["levels"]} == {0.6}
+    assert printed["levels"][0]["rate"] == pytest.approx(0.6 * printed["capacity"])
+    assert "samples" not in printed["levels"][0]
+    for level in written["levels"]:
+        assert len(level.pop("samples")) == 8
+        del level["baseline_samples"]
+    assert written == printed
+
+
+async def test_a_file_that_cannot_be_written_loses_nothing(finished, tmp_path):
+    async with simulated() as vllm:
+        asked = ("--url", vllm.url, "--temperatures", "0", "--concurrency", "2", "--requests", "2", "--max-tokens", "4")
+        code, out, err = await finished("sweep", *asked, "--save", str(tmp_path))
+    assert code == 1
+    assert f"--save={tmp_path}: Is a directory; printed only" in err
+    assert "temperature 0: insufficient_data" in out

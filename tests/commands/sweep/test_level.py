@@ -1,0 +1,191 @@
+"""What a sweep does with servers that count, fail, hang or redirect it."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+
+from sidecar.commands.sweep.options import Load
+from sidecar.commands.sweep.render import text
+from sidecar.commands.sweep.sweep import SweepError
+from tests.commands.sweep.sweep_tools import swept
+
+
+def server(in_flight, seen):
+    """Answers as vLLM does, with three tokens, and keeps what it was asked."""
+
+    async def handler(request):
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "m"}]})
+        if request.method == "GET":
+            return web.Response(status=404)
+        seen.append((request.path, await request.json(), request.headers.get("Authorization")))
+        in_flight[0] += 1
+        in_flight[1] = max(in_flight)
+        await asyncio.sleep(0.002)
+        in_flight[0] -= 1
+        chunk = {"choices": [{"index": 0, "text": "x"}]}
+        usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 3}}
+        events = [json.dumps(one) for one in (chunk, chunk, chunk, usage)] + ["[DONE]"]
+        body = "".join(f"data: {event}\n\n" for event in events)
+        return web.Response(text=body, content_type="text/event-stream")
+
+    return handler
+
+
+async def test_the_load_is_what_was_asked_for(served):
+    in_flight, seen = [0, 0], []
+    async with served(server(in_flight, seen)) as url:
+        result = await swept(
+            url, ("one", "two"), temperatures=(0.0, 0.5), at_once=(3,), requests=10, endpoint="/v1/completions"
+        )
+    assert result.complete
+    assert in_flight[1] == 3
+    asked = [(body["temperature"], body["max_tokens"], body["prompt"]) for _, body, _ in seen]
+    assert sorted(asked[:2]) == [(0.0, 1, "one"), (0.0, 1, "two")]  # the warm-up
+    for part, temperature in ((asked[2:12], 0.0), (asked[12:], 0.5)):
+        assert sorted(part) == [(temperature, 48, "one")] * 5 + [(temperature, 48, "two")] * 5
+    assert {path for path, _, _ in seen} == {"/v1/completions"}
+    assert {key for _, _, key in seen} == {None}
+    assert result.levels[0].speed.requests == 10
+
+
+def page_of(drafted):
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    counters = "".join(
+        f'# TYPE vllm:spec_decode_{name} counter\nvllm:spec_decode_{name}_total{{engine="0",model_name="m"}} {value}\n'
+        for name, value in zip(names, (drafted / 4, drafted, drafted / 2), strict=True)
+    )
+    return web.Response(text=counters, content_type="text/plain")
+
+
+async def test_counters_that_come_late_are_waited_for(served):
+    """The server counts what it has answered little by little, as vLLM's engine reports to its API server."""
+    seen, shown = [], [0.0]
+    answer = server([0, 0], seen)
+
+    async def late(request):
+        if request.path != "/metrics":
+            return await answer(request)
+        shown[0] = min(8.0 * len(seen), shown[0] + 50)
+        return page_of(shown[0])
+
+    async with served(late) as url:
+        result = await swept(url, ("one",), requests=20)
+    assert [one.draft_tokens for one in result.temperatures] == [160, 160]
+    assert result.temperatures[0].acceptance == 0.5
+
+
+async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
+    seen, elsewhere = [], []
+
+    async def moved(request):
+        if request.path == "/v1/models":
+            assert request.headers["Authorization"] == "Bearer secret"
+            return web.json_response({"data": [{"id": "m"}]})
+        raise web.HTTPTemporaryRedirect(f"{other}{request.path}")
+
+    async with served(server([0, 0], elsewhere)) as other, served(moved) as url:
+        with pytest.raises(SweepError, match="--url: a request for m failed: status 307"):
+            await swept(url, api_key="secret")
+    assert (seen, elsewhere) == ([], [])
+
+
+async def test_a_server_that_fails_later_is_reported_with_what_was_measured(served):
+    seen = []
+    answer = server([0, 0], seen)
+
+    async def breaks(request):
+        return await answer(request) if len(seen) < 24 else web.Response(status=503)
+
+    async with served(breaks) as url:
+        result = await swept(url, ("one",), requests=10, temperatures=(0.0, 0.5, 1.0))
+    assert [level.speed.requests for level in result.levels] == [10, 10, 3]
+    assert [level.speed.failed for level in result.levels] == [0, 0, 7]
+    assert result.faults == {"--url": "status 503"}
+    assert "--url: requests failed; the last fault: status 503" in list(text(result))
+
+
+async def test_a_level_without_any_answer_makes_the_sweep_a_part(served):
+    seen = []
+    answer = server([0, 0], seen)
+
+    async def breaks(request):
+        return await answer(request) if len(seen) < 11 else web.Response(status=503)
+
+    async with served(breaks) as url:
+        result = await swept(url, ("one",), requests=10)
+    assert [level.complete for level in result.levels] == [True, False]
+    assert not result.complete
+
+
+@pytest.mark.parametrize("hangs_at", ["/v1/models", "/v1/chat/completions"])
+async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
+    async def hangs(request):
+        if request.path == hangs_at:
+            await asyncio.Event().wait()
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async with served(hangs) as url:
+        result = await swept(url, seconds=0.2)
+    assert (result.complete, result.levels) == (False, ())
+    assert list(text(result))[-1].startswith("This is a part")
+
+
+async def test_a_request_is_bounded_in_time(served):
+    async def hangs(request):
+        if request.path != "/v1/models":
+            await asyncio.Event().wait()
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async with served(hangs) as url:
+        with pytest.raises(SweepError, match="TimeoutError"):
+            await swept(url, request_seconds=0.1)
+
+
+async def test_an_open_loop_does_not_wait_for_answers(served):
+    """A server that answers nothing until all have come would block a closed loop for ever."""
+    waiting, all_there = [], asyncio.Event()
+    answer = server([0, 0], [])
+
+    async def gathers(request):
+        if request.path == "/v1/chat/completions" and (await request.json())["max_tokens"] > 1:
+            waiting.append(asyncio.get_running_loop().time())
+            if len(waiting) == 40:
+                all_there.set()
+            await all_there.wait()
+        return await answer(request)
+
+    async with served(gathers) as url:
+        result = await swept(url, at_once=(), rates=(Load(rate=200.0),), temperatures=(0.0,), requests=40)
+    assert result.complete
+    (level,) = result.levels
+    assert (level.rate, level.at_once, level.speed.requests) == (200.0, None, 40)
+    assert waiting == sorted(waiting)
+
+
+async def test_arrivals_are_poisson(served):
+    arrivals = []
+    answer = server([0, 0], [])
+
+    async def noted(request):
+        if request.path == "/v1/chat/completions":
+            arrivals.append(asyncio.get_running_loop().time())
+        return await answer(request)
+
+    async with served(noted) as url:
+        await swept(url, ("one",), at_once=(), rates=(Load(rate=100.0),), temperatures=(0.0,), requests=200)
+    gaps = [later - earlier for earlier, later in pairwise(arrivals[1:])]
+    mean = sum(gaps) / len(gaps)
+    # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
+    assert 0.55 < sum(gap < mean for gap in gaps) / len(gaps) < 0.72
+
+
+async def test_a_share_is_of_what_the_server_was_seen_to_take(served):
+    in_flight, seen = [0, 0], []
+    async with served(server(in_flight, seen)) as url:
+        result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), requests=4)
+    assert in_flight[1] == 32
+    assert result.levels[0].rate == 0.3 * result.capacity

@@ -1,0 +1,66 @@
+import pytest
+from msgspec.structs import replace
+
+from sidecar.analysis.verdict import VerdictThresholds
+from sidecar.commands.sweep.level import Measured
+from sidecar.commands.sweep.options import Level, Load, Workload
+from sidecar.commands.sweep.sample import Sample, position_rates
+from sidecar.commands.sweep.summary import level_summary, speculation, temperature_summary
+
+THRESHOLDS = VerdictThresholds()
+
+
+def sample(tpot=0.01, drafts=None, accepted=0, **values):
+    given = {"temperature": 0.0, "ttft": 0.1, "duration": 1.0, "tokens": 10, "draft_tokens": 3 * (drafts or 0)}
+    return Sample(tpot=tpot, drafts=drafts, accepted_tokens=accepted, **given | values)
+
+
+def measured(at_once, samples=(), **values):
+    level = Level(Workload(((0.0, 1.0),)), Load(at_once=at_once))
+    given = {"failed": 0, "seconds": 2.0, "counted": None, "others": False, "complete": True}
+    return Measured(level=level, samples=tuple(samples), **given | values)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "pays_up_to", "stops_at"),
+    [
+        ([1.9, 1.4, 1.1], 16, None),
+        ([1.9, 1.4, 0.9], 4, 16),
+        ([1.9, 0.8, 1.1], 1, 4),
+        ([0.9, 0.8, 0.7], None, 1),
+        ([1.0, 1.2, 1.2], None, 1),
+        ([None, None, None], None, None),
+    ],
+)
+def test_the_load_at_which_speculation_stops_paying(speedups, pays_up_to, stops_at):
+    levels = [
+        replace(level_summary(measured(at_once), None, THRESHOLDS), speedup=speedup)
+        for at_once, speedup in zip((1, 4, 16), speedups, strict=True)
+    ]
+    found = temperature_summary(levels, [measured(1)], THRESHOLDS)
+    assert (found.pays_up_to, found.stops_at) == (pays_up_to, stops_at)
+    assert (found.pays_up_to_rate, found.stops_at_rate) == (None, None)
+
+
+def test_a_level_is_judged_by_its_speedup_where_a_baseline_was_measured():
+    """Acceptance alone would call it a gain; the plain server is faster."""
+    ours = measured(1, [sample(0.02 + number % 7 / 1000, drafts=10, accepted=27) for number in range(80)])
+    plain = measured(1, [sample(0.01 + number % 7 / 1000) for number in range(80)])
+    assert level_summary(ours, None, THRESHOLDS).verdict == "net_positive"
+    found = level_summary(ours, plain, THRESHOLDS)
+    assert found.verdict == "net_negative"
+    assert found.speedup == pytest.approx(13 / 23)
+    assert found.speedup_error < 0.1
+    assert found.throughput_ratio == 1.0
+    assert found.speed.tokens_per_second == 400
+
+
+def test_acceptance_is_of_tokens_and_its_quantiles_of_requests():
+    found = speculation([measured(1, [sample(drafts=10, accepted=30), sample(drafts=30, accepted=0)])])
+    assert (found.acceptance, found.acceptance_length) == (30 / 120, 1 + 30 / 40)
+    assert (found.p10, found.p50, found.p90) == pytest.approx((0.1, 0.5, 0.9))
+
+
+def test_position_rates_are_shares_of_all_steps():
+    assert position_rates([(1, 0, 1), (0, 2)]) == (3 / 4, 1 / 4)
+    assert position_rates([]) == ()

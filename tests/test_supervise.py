@@ -1,0 +1,76 @@
+"""Background tasks that fail, and that end."""
+
+import asyncio
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from sidecar.log import StateLog
+from sidecar.supervise import Supervisor
+
+
+@pytest.fixture
+def log():
+    return StateLog(structlog.get_logger("sidecar.test"))
+
+
+async def test_a_task_that_fails_is_restarted_and_counted(log):
+    runs = 0
+    done = asyncio.Event()
+
+    async def fails_twice():
+        nonlocal runs
+        runs += 1
+        if runs <= 2:
+            raise RuntimeError
+        done.set()
+
+    with capture_logs() as lines:
+        async with Supervisor(log, pause=0.0) as supervisor:
+            supervisor.start("poll", fails_twice)
+            assert supervisor.failures == {"poll": 0}
+            async with asyncio.timeout(120):
+                await done.wait()
+            assert supervisor.failures == {"poll": 2}
+    (line,) = lines
+    assert (line["log_level"], line["task"], line["event"]) == ("error", "poll", "task failed; restarting")
+
+
+async def test_each_failure_of_a_task_is_logged_once_with_its_traceback(log):
+    runs = 0
+
+    async def fails_in_two_ways():
+        nonlocal runs
+        runs += 1
+        if runs <= 4:
+            raise RuntimeError(runs)
+        if runs <= 6:
+            raise ValueError(runs)
+
+    with capture_logs() as lines:
+        async with Supervisor(log, pause=0.0) as supervisor:
+            supervisor.start("poll", fails_in_two_ways)
+            async with asyncio.timeout(120):
+                while runs < 7:
+                    await asyncio.sleep(0)
+            assert supervisor.failures == {"poll": 6}
+    assert [line["reason"].split(" at ")[0] for line in lines] == ["RuntimeError", "ValueError"]
+    assert [line["exc_info"].args for line in lines] == [(1,), (5,)]
+
+
+async def test_tasks_end_with_the_block(log):
+    cancelled = []
+
+    async def runs_on(name):
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    async with Supervisor(log) as supervisor:
+        supervisor.start("a", lambda: runs_on("a"))
+        supervisor.start("b", lambda: runs_on("b"))
+        await asyncio.sleep(0)
+    assert sorted(cancelled) == ["a", "b"]

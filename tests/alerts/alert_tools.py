@@ -106,7 +106,7 @@ def promtool(directory, scenes, rules=None):
         "tests": [scene.test(text) for scene in scenes],
     }
     (directory / "scenes.yaml").write_text(json.dumps(document))  # which is YAML as well, and quick to write
-    environment = os.environ | {"TMPDIR": str(directory)}
+    environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
     command = ["promtool", "test", "rules", "scenes.yaml"]
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, check=False, timeout=120, env=environment

@@ -110,6 +110,7 @@ def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round(
 
 
 @pytest.mark.servers
+@pytest.mark.limit(1200)  # some 400 changes, each run by promtool
 def test_no_rule_can_be_changed_unnoticed():
     """Every operator, threshold, gate, number, selector, aggregation and ``for``, one at a time."""
     printed, alive = alert_mutations.check()

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.accuracy.score import VIEWS, Score, recordings, replayed
+from sidecar.analysis.attribution.windows import Window
 
 _PACKAGE = "sidecar.analysis.attribution."
 _INFINITE = 1e9
@@ -16,6 +17,10 @@ _INFINITE = 1e9
 
 def _returning(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
+
+
+def _share_of_time(window: Window, at: float) -> float:
+    return min(max((at - window.start) / window.seconds, 0.0), 1.0)
 
 
 def _one_server(options: Any, **changes: Any) -> Any:
@@ -30,14 +35,13 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "admission": {"engine_learner.EngineLearner.limit": None},
     "withholding of ambiguous admissions": {"estimate._MOST_AMBIGUITY": _INFINITE},
     "shared clock": {"attributors.replace": _one_server},
-    "idle time": {"admission.Admission.occupancy": _returning((1.0, ()))},
+    "idle time": {"windows.Window.share_before": _share_of_time},
     "truncated tokens": {"estimate.truncated_tokens": _returning(0.0)},
     "calibration of the prefill": {
         "engine_learner.EngineLearner._prefill_by_sums": _returning(None),
         "engine_learner._ENOUGH_PREFILLS": _INFINITE,
     },
     "prefill from sums": {"engine_learner.EngineLearner._prefill_by_sums": _returning(None)},
-    "bounds on steps": {"estimate.possible": lambda steps, *_: max(steps, 0.0)},
     "draft length of the request's own time": {"estimate._ENOUGH_DRAFTS": _INFINITE},
     "withholding of short requests": {"estimate._MOST_BIAS": _INFINITE},
     "rates of long requests only": {"estimate._MOST_ERROR": _INFINITE},

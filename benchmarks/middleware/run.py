@@ -16,7 +16,8 @@ import time
 from typing import Any
 
 from benchmarks.table import Row, report
-from sidecar.requests.middleware.asgi import App, Message, ObserveRequests
+from sidecar.requests.middleware.asgi import ObserveRequests
+from sidecar.requests.middleware.asking import App, Message, Receive
 from sidecar.requests.middleware.event_receiver import EventReceiver
 from sidecar.requests.record import RequestRecord, RequestStart
 
@@ -26,6 +27,9 @@ CHUNKS = 2_000
 BURST = 256
 REQUEST_BAR = 3.0  # times json.loads of the request's and the reply's bodies; 20 µs on the machine of the README
 CHUNK_BAR = 0.5  # times json.loads of the chunk; 1 µs there
+STREAM_BAR = 5.0  # for a whole stream of five messages
+ASKING_BAR = 9.0
+ASKING_CHUNK_BAR = 1.0
 
 HEADERS = [
     (b"host", b"127.0.0.1:8000"),
@@ -41,6 +45,7 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "head
 REQUEST = json.dumps(
     {"model": "lab", "messages": [{"role": "user", "content": "word " * 200}], "temperature": 0.7, "max_tokens": 64}
 ).encode()
+STREAM_REQUEST = REQUEST.replace(b'{"model"', b'{"stream": true, "model"')
 SPECULATION = {
     "mean_acceptance_length": 2.3,
     "draft_acceptance_rate": 0.43,
@@ -102,11 +107,15 @@ async def receive() -> Message:
     return {"type": "http.request", "body": REQUEST, "more_body": False}
 
 
+async def receive_stream() -> Message:
+    return {"type": "http.request", "body": STREAM_REQUEST, "more_body": False}
+
+
 async def send(_message: Message) -> None:
     return None
 
 
-async def timed(app: App, times: int) -> float:
+async def timed(app: App, times: int, receive: Receive) -> float:
     """Microseconds of CPU a call, the sending of its events included: they leave while it sleeps."""
     began = time.thread_time()
     for _ in range(times):
@@ -124,13 +133,18 @@ def reference(bodies: list[bytes], times: int) -> float:
     return (time.thread_time() - began) / times * 1e6
 
 
-async def added(app: App, bodies: list[bytes], times: int) -> tuple[float, float]:
-    """Microseconds that the middleware adds to one call, and those of the reference: medians of the rounds."""
+async def added(app: App, bodies: list[bytes], times: int, *, ask: bool = False) -> tuple[float, float]:
+    """Microseconds that the middleware adds to one call, and those of the reference: medians of the rounds.
+
+    ``ask``: vLLM is asked for usage.
+    """
+    os.environ["SPECDEC_REQUESTS__ASK_USAGE"] = "any" if ask else "false"
     observed = ObserveRequests(app)
+    request = receive_stream if ask else receive
     differences, references = [], []
     for _ in range(ROUNDS):
-        bare = await timed(app, times)
-        differences.append(await timed(observed, times) - bare)
+        bare = await timed(app, times, request)
+        differences.append(await timed(observed, times, request) - bare)
         references.append(reference(bodies, times))
     return statistics.median(differences), statistics.median(references)
 
@@ -180,24 +194,21 @@ async def burst(path: str) -> tuple[int, int]:
 
 
 async def measure() -> list[Row]:
-    request, decoded = await added(plain, [REQUEST, REPLY], REQUESTS)
-    short, _ = await added(streaming(1), [REQUEST], REQUESTS)
-    long, decoded_chunks = await added(streaming(CHUNKS), [TOKEN.removeprefix(b"data: ")] * CHUNKS, 20)
-    chunk, decoded_chunk = (long - short) / (CHUNKS - 1), decoded_chunks / CHUNKS
-    return [
-        Row(
-            "added to a request ÷ json.loads of its bodies",
-            f"{request:.1f} ÷ {decoded:.1f} µs",
-            request / decoded,
-            at_most=REQUEST_BAR,
-        ),
-        Row(
-            "added to a streamed chunk ÷ json.loads of it",
-            f"{chunk:.2f} ÷ {decoded_chunk:.2f} µs",
-            chunk / decoded_chunk,
-            at_most=CHUNK_BAR,
-        ),
-    ]
+    bodies = [REQUEST, REPLY]
+    rows = [row("added to a request", await added(plain, bodies, REQUESTS), REQUEST_BAR)]
+    for ask, kind in ((False, ""), (True, ", with usage asked for")):
+        short, reference_short = await added(streaming(1), bodies, REQUESTS, ask=ask)
+        long, decoded = await added(streaming(CHUNKS), [TOKEN.removeprefix(b"data: ")] * CHUNKS, 20, ask=ask)
+        chunk = (long - short) / (CHUNKS - 1)
+        bars = (ASKING_BAR, ASKING_CHUNK_BAR) if ask else (STREAM_BAR, CHUNK_BAR)
+        rows.append(row(f"added to a streamed request of one chunk{kind}", (short, reference_short), bars[0]))
+        rows.append(row(f"added to a streamed chunk{kind}", (chunk, decoded / CHUNKS), bars[1]))
+    return rows
+
+
+def row(what: str, measured: tuple[float, float], bar: float) -> Row:
+    added_to, decoded = measured
+    return Row(f"{what} ÷ json.loads", f"{added_to:.2f} ÷ {decoded:.2f} µs", added_to / decoded, at_most=bar)
 
 
 def main() -> int:
@@ -213,7 +224,7 @@ def main() -> int:
         done.set()
         starts, ends, lost = result.get(timeout=30)
         receiver.join(30)
-        observed = ROUNDS * (2 * REQUESTS + 20)
+        observed = ROUNDS * (3 * REQUESTS + 40)
         missing = max(observed - starts, observed - ends, lost)
         rows.append(Row("events of all that: missing", f"{ends} of {observed} came", missing, at_most=0))
         ends, lost = asyncio.run(burst(f"{folder}/burst.sock"))

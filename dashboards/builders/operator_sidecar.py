@@ -42,14 +42,15 @@ def _polls() -> Line:
     )
     errors = over_time(
         "Faults per second",
-        "Polls without a usable page by reason, lines that were skipped, and parts of the sidecar that failed and were "
-        "started again.",
+        "Polls without a usable page by reason, skipped lines, parts of the sidecar that failed and were restarted, "
+        "and requests to the sidecar's own pages that it refused or cut.",
         "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug of ours: please "
         "report it with the log.",
         [
             Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
             Query(total("", metrics.MALFORMED_LINES), "malformed lines"),
             Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
+            Query(total("reason", metrics.HTTP_REFUSED), "own page refused: {{reason}}"),
         ],
         PER_SECOND,
     )

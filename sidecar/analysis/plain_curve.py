@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Final
 
 from sidecar.analysis.regression import Observation, regress
-from sidecar.analysis.steps import LOAD_EDGES, Steps
+from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
 
 _BEYOND: Final = 1.05  # how far past the lowest and highest load measured the outer lines are extended
 _SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half an octave
@@ -68,6 +68,16 @@ class PlainCurve:
             return self.prompt_seconds * (prompt_share - self.prompt_share)
         low, high = sorted((self.prompt_share, prompt_share))
         return 0.0 if high <= max(_ALIKE * low, _FEW) else None
+
+
+def plain_steps(curve: PlainCurve | None) -> dict[str, float]:
+    """S0 in the middle of each load that ``steps.LOAD_LABELS`` names; without those that the curve does not cover."""
+    if curve is None:
+        return {}
+    lows = (1, *(edge + 1 for edge in LOAD_EDGES))
+    middles = {label: (low + high) / 2 for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)}
+    found = {label: curve.at(middle) for label, middle in middles.items()}
+    return {label: step.seconds for label, step in found.items() if step is not None}
 
 
 def fit(periods: Sequence[Steps]) -> PlainCurve | None:

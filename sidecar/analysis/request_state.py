@@ -84,8 +84,8 @@ class RequestState:
         """See ``RequestSink``."""
         self._dropped[reason] += count
 
-    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
-        """Settles requests by a successful poll at ``at``."""
+    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
+        """Settles requests by a successful poll at ``at``, and returns them."""
         if at < self._polled_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():
@@ -104,11 +104,14 @@ class RequestState:
             del self._seen[model]
             self._stats.pop(model, None)
         self._read(at)
+        return settled
 
-    def unpolled(self, at: float) -> None:
-        """Settles requests that need no further poll, although the one at ``at`` failed."""
-        self._take(at, self._attributors.unpolled(at))
+    def unpolled(self, at: float) -> list[Settled]:
+        """Settles requests that need no further poll, although the one at ``at`` failed, and returns them."""
+        settled = self._attributors.unpolled(at)
+        self._take(at, settled)
         self._read(at)
+        return settled
 
     @property
     def models(self) -> tuple[ModelRequests, ...]:

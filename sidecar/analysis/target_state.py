@@ -3,7 +3,7 @@
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport, EngineState, Lookback
@@ -11,7 +11,9 @@ from sidecar.analysis.engines import Engines
 from sidecar.analysis.limitation import Limitation, limitations
 from sidecar.analysis.overflow import is_another
 from sidecar.analysis.request_state import RequestReport, RequestState
-from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, ModelJudgement, VerdictThresholds
+from sidecar.analysis.speed_state import LoadTotals, ModelSpeed, SpeedOptions, SpeedState, TemperatureSpeed
+from sidecar.analysis.speedup import EngineSpeed
+from sidecar.analysis.verdict import Estimate, Evidence, Judge, ModelEvidence, ModelJudgement, VerdictThresholds
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
@@ -45,6 +47,10 @@ class TargetReport:
     limitations: Mapping[EngineKey, frozenset[Limitation]]  # empty while not up
     requests: RequestReport | None  # None without a request source
     judgements: tuple[ModelJudgement, ...]  # one per model, as of the last poll; empty while not up
+    speeds: Mapping[str, ModelSpeed]  # by model that speculates, as of the last poll; empty while not up
+    engine_speeds: Mapping[EngineKey, EngineSpeed]  # of these models; empty while not up
+    loads: Mapping[EngineKey, Mapping[str, LoadTotals]]  # what was decoded at each load, since the start
+    balances: Mapping[str, Mapping[str, TemperatureSpeed]]  # by model and temperature, since the start
 
 
 class TargetState:
@@ -59,6 +65,7 @@ class TargetState:
         max_engines: int,
         max_positions: int = 16,
         thresholds: VerdictThresholds | None = None,
+        speed: SpeedOptions | None = None,
         requests: RequestState | None = None,
     ) -> None:
         """``interval`` is the configured one, until the first poll gives the interval in force."""
@@ -67,7 +74,9 @@ class TargetState:
         self._max_positions = max_positions
         self._engines = Engines(lookback, max_engines)
         self._requests = requests
-        self._judge = Judge(thresholds or VerdictThresholds())
+        self._speed = SpeedState(speed or SpeedOptions())
+        self._speeds: Mapping[str, ModelSpeed] = {}
+        self.judge = Judge(thresholds or VerdictThresholds())
         self._judgements: tuple[ModelJudgement, ...] = ()
         self._process_start: float | None = None
         self._last_scrape: float | None = None
@@ -114,17 +123,19 @@ class TargetState:
         self._last_scrape, self._duration, self._interval = at, duration, interval
         self._last_error = None
         self._engines.forget(at - self._lookback.history)
+        timelines = self._engines.timelines(page)
+        self._speed.polled(at, timelines, several_processes=several)
         if self._requests is not None:
-            self._requests.polled(at, self._engines.timelines(page), several_processes=several)
-        self._judgements = self._judge.judge(self._evidence())
+            self._speed.finished(at, self._requests.polled(at, timelines, several_processes=several))
+        self._judge_models(at)
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._errors[error.reason] += 1
         self._last_error = error
         if self._requests is not None:
-            self._requests.unpolled(at)
-        self._judgements = self._judge.judge(self._evidence())
+            self._speed.finished(at, self._requests.unpolled(at))
+        self._judge_models(at)
 
     def report(self, now: float, *, history: bool = False) -> TargetReport:
         """The state at ``now``, Unix seconds; ``history`` as in ``EngineState.report``."""
@@ -149,6 +160,14 @@ class TargetState:
             limitations=self.limitations if up else {},
             requests=self._requests.report() if self._requests is not None else None,
             judgements=self._judgements if up else (),
+            speeds=self._speeds if up else {},
+            engine_speeds=self._speed.engines(now) if up else {},
+            loads=self._speed.loads(),
+            balances={
+                model.model_name: self._speeds[model.model_name].temperatures
+                for model in (self._requests.models if self._requests is not None else ())
+                if model.model_name in self._speeds
+            },
         )
 
     def _is_fresh(self, now: float) -> bool:
@@ -159,6 +178,10 @@ class TargetState:
     def _is_shown(self, state: EngineState) -> bool:
         """Whether the engine was on the last page."""
         return state.seen_at == self._last_scrape
+
+    def _judge_models(self, at: float) -> None:
+        self._speeds = self._speed.models(at)
+        self._judgements = self.judge.judge(self._evidence())
 
     def _evidence(self) -> Iterator[ModelEvidence]:
         """What each model is judged by; nothing of its engines is known while polls fail."""
@@ -171,12 +194,31 @@ class TargetState:
         for name in dict.fromkeys([*acceptances, *requests]):
             model = requests.get(name)
             total = sum(found.draft_tokens for found in model.recent.values()) if model else 0.0
+            speed = self._speeds.get(name) if name in acceptances else None
             yield ModelEvidence(
                 model_name=name,
-                whole=_whole(acceptances.get(name, [])),
-                temperatures={label: found.evidence(total) for label, found in model.recent.items()} if model else {},
+                whole=_timed(_whole(acceptances.get(name, [])), speed),
+                temperatures={
+                    label: replace(
+                        found.evidence(total),
+                        speedup=_estimate(speed.temperatures[label]) if speed and speed.temperatures else None,
+                        costs=speed.whole.costs if speed else None,
+                    )
+                    for label, found in (model.recent.items() if model else ())
+                },
                 coverage=model.coverage if model else None,
             )
+
+
+def _timed(evidence: Evidence, speed: ModelSpeed | None) -> Evidence:
+    if speed is None:
+        return evidence
+    whole = speed.whole
+    return replace(evidence, speedup=_estimate(whole), costs=whole.costs, costs_by_load=speed.costs_by_load)
+
+
+def _estimate(speed: EngineSpeed | TemperatureSpeed) -> Estimate | None:
+    return Estimate(speed.speedup.ratio, speed.speedup.error) if speed.speedup is not None else None
 
 
 def _whole(acceptances: list[Acceptance]) -> Evidence:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Final
 from sidecar import __version__
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
+from sidecar.analysis.plain_curve import plain_steps
 from sidecar.analysis.request_state import ModelRequests, RequestReport
+from sidecar.analysis.speed_state import ModelSpeed
 from sidecar.analysis.target_state import TargetReport
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
-from sidecar.http.guard import GuardStats
+from sidecar.http.guard import Refusal
 
 if TYPE_CHECKING:  # what it imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
@@ -27,6 +29,7 @@ COUNTERS: Final = {
     Counter.DRAFTS: metrics.ENGINE_DRAFTS,
     Counter.DRAFT_TOKENS: metrics.ENGINE_DRAFT_TOKENS,
     Counter.ACCEPTED_TOKENS: metrics.ENGINE_ACCEPTED_TOKENS,
+    Counter.FIRST_TOKENS: metrics.ENGINE_REQUESTS,
     Counter.GENERATION_TOKENS: metrics.GENERATION_TOKENS,
     Counter.PROMPT_TOKENS: metrics.PROMPT_TOKENS,
     Counter.PREEMPTIONS: metrics.PREEMPTIONS,
@@ -36,6 +39,7 @@ COUNTERS: Final = {
 GAUGES: Final = {
     Gauge.REQUESTS_RUNNING: metrics.REQUESTS_RUNNING,
     Gauge.REQUESTS_WAITING: metrics.REQUESTS_WAITING,
+    Gauge.WAITING_FOR_CAPACITY: metrics.WAITING_FOR_CAPACITY,
     Gauge.KV_CACHE_USAGE: metrics.KV_CACHE_USAGE,
     Gauge.LIFETIME_ACCEPTANCE: metrics.ENGINE_LIFETIME_ACCEPTANCE,
 }
@@ -43,24 +47,32 @@ GAUGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``."""
+    """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``.
+
+    ``runbooks`` and ``dashboards`` are the addresses that alerts link to, empty if not configured.
+    ``plain_steps_at`` is when plain step times were measured, Unix seconds by model.
+    """
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
     baselines: Baselines = field(default_factory=dict)
+    plain_steps_at: Mapping[str, float] = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False
+    runbooks: str = ""
+    dashboards: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
-    proxy.
+    ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
+    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
-    http: GuardStats = field(default_factory=GuardStats)
+    reloads: Mapping[str, int] = field(default_factory=dict)
+    http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -69,12 +81,15 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
     """Every sample of the page but those of the process (``process_*``)."""
     general = Families()
     _add_own(general, counts)
+    general.add(metrics.LINKS, 1, options.runbooks, options.dashboards)
     for name, value in options.thresholds.items():
         general.add(metrics.THRESHOLD, value, name)
     for model, phases in options.baselines.items():
         for phase, quantiles in phases.items():
             for quantile, seconds in quantiles.items():
                 general.add(metrics.LATENCY_BASELINE, seconds, model, phase, str(quantile))
+    for model, at in options.plain_steps_at.items():
+        general.add(metrics.BASELINE_TIMESTAMP, at, model)
     families = Families(("target",) if options.per_target else ())
     for report in reports:
         families.scope = (report.name,) if options.per_target else ()
@@ -84,9 +99,9 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
 
 def _add_own(families: Families, counts: OwnCounts) -> None:
     families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
-    for part, count in counts.failures.items():
-        families.add(metrics.INTERNAL_ERRORS, count, part)
-    families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
+    families.add_each(metrics.INTERNAL_ERRORS, counts.failures)
+    families.add_each(metrics.HTTP_REFUSED, counts.http_refusals)
+    families.add_each(metrics.SETTINGS_RELOADS, counts.reloads)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
         families.add_each(metrics.PROXY_REFUSED, proxy.refused)
@@ -117,14 +132,44 @@ def _add_target(families: Families, report: TargetReport, max_positions: int) ->
         for model in report.requests.models if report.up else ():
             families.add(metrics.COVERAGE, model.coverage, model.model_name)
             families.add(metrics.RESIDUAL, model.residual, model.model_name)
+    _add_speed(families, report)
     for judged in report.judgements:
         for temperature, judgement in judged.temperatures.items():
             for verdict in Verdict:
                 families.add(metrics.VERDICT, verdict is judgement.verdict, judged.model_name, temperature, verdict)
+            for basis in Basis:
+                families.add(metrics.VERDICT_BASIS, basis is judgement.basis, judged.model_name, temperature, basis)
     if report.requests is not None:
         families.add(metrics.LABEL_OVERFLOW, report.requests.overflowed_models, "model_name")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
+
+
+def _add_speed(families: Families, report: TargetReport) -> None:
+    for key, loads in report.loads.items():
+        for running, load in loads.items():
+            families.add(metrics.DECODE_SECONDS, load.seconds, *key, running)
+            families.add(metrics.DECODE_STEPS, load.steps, *key, running)
+            families.add(metrics.DECODE_TOKENS, load.tokens, *key, running)
+    for key, engine in report.engine_speeds.items():
+        if engine.speedup is not None:
+            families.add(metrics.ENGINE_SPEEDUP, engine.speedup.ratio, *key)
+            families.add(metrics.ENGINE_SPEEDUP_ERROR, engine.speedup.error, *key)
+            families.add(metrics.BREAK_EVEN_ACCEPTANCE, engine.break_even_acceptance, *key)
+    for model, speed in report.speeds.items():
+        _add_model_speed(families, model, speed)
+    for model, balance in report.balances.items():
+        for temperature, found in balance.items():
+            families.add(metrics.TIME_SAVED, found.saved_seconds, model, temperature)
+            families.add(metrics.TIME_LOST, found.lost_seconds, model, temperature)
+
+
+def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
+    for running, seconds in plain_steps(speed.curve).items():
+        families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
+    for temperature, found in speed.temperatures.items():
+        if found.speedup is not None:
+            families.add(metrics.SPEEDUP, found.speedup.ratio, model, temperature)
 
 
 def _scrape_reasons() -> list[str]:

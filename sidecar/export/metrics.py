@@ -70,6 +70,13 @@ LABEL_OVERFLOW = _counter(
 HTTP_REFUSED = _counter(
     "http_refused", "Connections and requests to the sidecar's own pages that were refused or timed out.", "reason"
 )
+LINKS = _gauge(
+    "links_info",
+    "1; the labels are the addresses that alerts link to, empty if not configured.",
+    "runbooks",
+    "dashboards",
+)
+SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
 # vLLM's counters under one name for every version, carried on across its restarts.
@@ -84,6 +91,7 @@ ENGINE_ACCEPTED_PER_POSITION = _counter(
     *_ENGINE,
     "position",
 )
+ENGINE_REQUESTS = _counter("engine_requests", "Requests that got their first token, as vLLM counts them.", *_ENGINE)
 GENERATION_TOKENS = _counter("generation_tokens", "Generated tokens.", *_ENGINE)
 PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens processed.", *_ENGINE)
 PREEMPTIONS = _counter("preemptions", "Preemptions of requests because the KV cache was full.", *_ENGINE)
@@ -129,6 +137,9 @@ KV_CACHE_SAMPLED = _histogram("kv_cache_sampled_usage_ratio", "KV-cache usage; o
 KV_CACHE_CAPACITY = _gauge("kv_cache_capacity_tokens", "Capacity of the KV cache in tokens.", *_ENGINE)
 REQUESTS_RUNNING = _gauge("requests_running", "Running requests at the last poll.", *_ENGINE)
 REQUESTS_WAITING = _gauge("requests_waiting", "Waiting requests at the last poll.", *_ENGINE)
+WAITING_FOR_CAPACITY = _gauge(
+    "requests_waiting_for_capacity", "Requests waiting for capacity at the last poll (newer vLLM).", *_ENGINE
+)
 
 # Requests, by temperature. ``attribution`` is exact (vLLM's own numbers), inferred (from its counters) or none.
 _BUCKET = ("model_name", "temperature")
@@ -171,6 +182,43 @@ RESIDUAL = _gauge(
     "model_name",
 )
 VERDICT = _gauge("verdict", "1 for the current verdict, 0 for the others.", *_BUCKET, "verdict")
+VERDICT_BASIS = _gauge(
+    "verdict_basis",
+    "1 for what the verdict rests on: a measured speedup, else the acceptance rate.",
+    *_BUCKET,
+    "basis",
+)
+
+# Time: what speculation wins and costs against plain decoding. ``running`` is the number of requests in a step.
+_LOAD = (*_ENGINE, "running")
+DECODE_SECONDS = _counter("decode_seconds", "Time between a request's engine steps, summed over requests.", *_LOAD)
+DECODE_STEPS = _counter("decode_steps", "Engine steps, counted once for each request that decoded in them.", *_LOAD)
+DECODE_TOKENS = _counter("decode_tokens", "Tokens that these steps gave, so without each request's first.", *_LOAD)
+PLAIN_STEP = _gauge(
+    "plain_step_seconds",
+    "Time of an engine step without speculation at this load, and what says so.",
+    "model_name",
+    "running",
+    "reference",
+)
+BASELINE_TIMESTAMP = _gauge("baseline_timestamp_seconds", "When the plain step times were measured.", "model_name")
+SPEEDUP = _gauge(
+    "speedup_ratio", "Plain time per token / actual over latency_window; above 1 speculation is the faster.", *_BUCKET
+)
+ENGINE_SPEEDUP = _gauge(
+    "engine_speedup_ratio", "Plain time per token / actual of all requests over latency_window.", *_ENGINE
+)
+ENGINE_SPEEDUP_ERROR = _gauge(
+    "engine_speedup_standard_error_ratio", "Standard error of specdec_engine_speedup_ratio.", *_ENGINE
+)
+BREAK_EVEN_ACCEPTANCE = _gauge(
+    "break_even_acceptance_ratio",
+    "Acceptance rate at which this load is as fast as plain decoding; above 1: none is.",
+    *_ENGINE,
+)
+TIME_SAVED = _counter("time_saved_seconds", "Request-seconds won against plain decoding.", *_BUCKET)
+TIME_LOST = _counter("time_lost_seconds", "Request-seconds lost against plain decoding.", *_BUCKET)
+
 REQUEST_EVENTS = _counter("request_events", "Finished requests that the request source reported.", "source")
 REQUEST_EVENTS_DROPPED = _counter(
     "request_events_dropped", "Request events and records that were lost or refused, by reason.", "source", "reason"

@@ -22,6 +22,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 UnixSeconds = Annotated[float, Meta(ge=0, le=2**40)]
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 Histogram = Annotated[tuple[Count, ...], Meta(max_length=LONGEST_HISTOGRAM)]
+Parameters = Annotated[tuple[Annotated[str, Meta(max_length=24)], ...], Meta(max_length=8)]
 
 
 class Outcome(StrEnum):
@@ -30,6 +31,14 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     ABORTED = "aborted"  # the client or the server went away before the end
     ERROR = "error"  # an HTTP status of 400 or more, or an error object in the stream
+
+
+class AskedUsage(StrEnum):
+    """What became of usage that vLLM was asked for on the client's behalf; see ``observe/usage.py``."""
+
+    REMOVED = "removed"  # it came, and was taken out again
+    MISSING = "missing"  # the stream ended without it, or it was the server's own
+    REFUSED = "refused"  # vLLM refused to be asked, and took the original request
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,9 @@ class RequestRecord:
     that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
     of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one an engine
     step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
-    if the reply did not say.
+    if the reply did not say. ``asked_usage`` is None if the client's own request was sent. ``parameters`` names the
+    sampling parameters in the request that not every vLLM serves under speculation (``observe/payload.py`` has the
+    list); traces do not tell them.
     """
 
     id: Name
@@ -88,6 +99,8 @@ class RequestRecord:
     completion_tokens: Count | None = None
     stream_events: Count = 0
     acceptance: RequestAcceptance | None = None
+    parameters: Parameters = ()
+    asked_usage: AskedUsage | None = None
     event_offsets: tuple[float, ...] = ()  # seconds from ``start``; filled only while recording
 
 

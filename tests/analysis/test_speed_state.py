@@ -148,7 +148,10 @@ def test_decoding_is_counted_by_load_on_plain_pods_too():
 def test_a_model_that_left_the_page_is_forgotten():
     server = Server(baselines={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
-    server.state.polled(server.engine.at + 1, {EngineKey("n", "0"): Engine().timeline}, several_processes=False)
+    other = {EngineKey("n", "0"): Engine().timeline}
+    server.state.polled(server.engine.at + 900, other, several_processes=False)
+    assert list(server.state.models(math.inf)) == ["m"]  # it may come back, and its counters go on
+    server.state.polled(server.engine.at + 901, other, several_processes=False)
     assert server.state.models(math.inf) == {}
 
 

@@ -76,7 +76,7 @@ async def test_pages_before_vllm_is_there(sidecar, unused_tcp_port):
         (target,) = status["targets"]
         assert (target["up"], target["vllm"], target["last_scrape"], target["engines"]) == (False, None, None, [])
         assert target["last_error"]["reason"] == "unreachable"
-        assert b"Is vLLM up, and is this its address?" in (await page.get("/")).body
+        assert b"Is vLLM running, and is this its address?" in (await page.get("/")).body
         assert (await page.get("/nothing")).status == 404
 
 

@@ -6,8 +6,10 @@ from prometheus_client import ProcessCollector
 from sidecar.analysis.attribution.attributors import DROP_REASONS
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.engine_state import Lookback
-from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.request_state import RequestState
+from sidecar.analysis.speed_state import SpeedOptions
+from sidecar.analysis.steps import LOAD_LABELS
 from sidecar.analysis.target_state import TargetState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.merge import OTHER
@@ -18,13 +20,14 @@ from sidecar.engine.version import VersionFamily
 from sidecar.export.client import process_families
 from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.export.metrics import MOST_SERIES
-from sidecar.http.guard import GuardStats
+from sidecar.http.guard import Refusal
 from sidecar.requests.middleware.source import DROP_REASONS as MIDDLEWARE_REASONS
 from sidecar.requests.proxy.outcomes import Counters
 from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 from sidecar.settings.groups import Limits, Thresholds
 
 LIMITS = Limits()
+CURVE = PlainCurve(running=(1.0, 300.0), seconds=(1.0, 1.0), errors=(0.0, 0.0), prompt_share=0.0)
 QUANTILES = dict.fromkeys((0.5, 0.9, 0.95, 0.99), 0.1)
 
 
@@ -32,7 +35,7 @@ def engine(key, poll):
     counts = (poll, 2.0 * poll, 3.0 * poll)
     return EngineSnapshot(
         key,
-        dict.fromkeys(Counter, 100.0 * poll),
+        dict.fromkeys(Counter, 100.0 * poll) | {Counter.GENERATION_TOKENS: 300.0 * poll},
         (50.0 * poll,) * 40,
         dict.fromkeys(Gauge, 0.5),
         dict.fromkeys(Phase, HistogramReading((0.1, 1.0, float("inf")), counts)),
@@ -75,29 +78,31 @@ def filled(engines, models, *, source=True):
         interval=1.0,
         max_engines=LIMITS.engines,
         max_positions=LIMITS.positions,
+        speed=SpeedOptions(baselines={f"model-{n}": CURVE for n in range(models)}, temperatures=buckets.labels),
         requests=requests if source else None,
     )
     keys = [EngineKey(f"model-{number % models}", str(number)) for number in range(engines)]
     temperatures = (0.0, 0.2, 0.4, 0.6, 0.9, 1.5, None, -1.0)
-    for poll in range(1, 4):
-        at = 1000.0 + poll
+    for poll in range(1, 9):
+        at = 1000.0 + 5 * poll
         for number, temperature in enumerate(temperatures):
             for model in range(models + 2):
                 requests.finished(record(f"{poll}-{model}-{number}", f"model-{model}", temperature, at - 0.5))
-        page = PageSnapshot(tuple(engine(key, poll) for key in keys), VersionFamily.V1_32, None, 1)
+        page = PageSnapshot(tuple(engine(key, poll) for key in keys), VersionFamily.V1_32, 1.0, 1)
         state.scraped(at, 0.1, 1.0, page)
     counts = OwnCounts(
         failures=dict.fromkeys(("t", "alerts", "middleware", "proxy"), 1),
-        http=GuardStats(),
+        http_refusals=dict.fromkeys(Refusal, 0),
         proxy=Counters().snapshot(clients=0, upstreams=0, idle=0),
         alerts_sent={(f"am-{n}", outcome): 1 for n in range(3) for outcome in ("accepted", "rejected", "failed", "x")},
     )
     options = ExportOptions(
         thresholds=Thresholds().model_dump(),
         baselines={"model-0": dict.fromkeys(Phase, QUANTILES)},
+        plain_steps_at={f"model-{n}": 1.0 for n in range(models)},
         max_positions=LIMITS.positions,
     )
-    families = export_families([state.report(1003.5)], counts, options)
+    families = export_families([state.report(1040.5)], counts, options)
     return [*families, *process_families(ProcessCollector(registry=None))]
 
 
@@ -136,4 +141,6 @@ def test_the_state_is_filled_to_its_limits():
     assert len(values["phase"]) == len(Phase)
     split = {labels[0] for family in found if family.metric.name == "specdec_drafts_total" for labels in family.labels}
     assert len(split) == LIMITS.models + 1
-    assert Limitation.SEVERAL_PROCESSES in values["limitation"]
+    names = {family.metric.name for family in found}
+    assert {"specdec_speedup_ratio", "specdec_engine_speedup_ratio", "specdec_time_saved_seconds_total"} <= names
+    assert values["running"] == set(LOAD_LABELS)

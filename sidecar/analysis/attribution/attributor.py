@@ -29,8 +29,8 @@ from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import Outcome, RequestRecord, RequestStart
 
-_MANY_LOST: Final = 8
-_MOST_RELEASED: Final = 400
+_MANY_LOST: Final = 8  # requests without numbers after which the coverage is known to be 0
+_MOST_RELEASED: Final = 400  # requests a poll, or twice as many as came since the last one
 
 
 class Attributor:

@@ -17,11 +17,13 @@ from sidecar.analysis.attribution.exposure import Amount, accepted_tokens, optio
 from sidecar.analysis.attribution.least_squares import LeastSquares, Solution
 from sidecar.analysis.attribution.windows import Window
 
-_UNSEEN: Final = 0.1
-_ENOUGH_OBSERVATIONS: Final = 20
+_UNSEEN: Final = 0.1  # of a window's steps: less is the noise of spreading requests over windows
+_ENOUGH_OBSERVATIONS: Final = 20  # fewer, and the noise is hardly known
+# Seconds. What is off in one window is off in the next one as well, since requests' steps are spread evenly: taken as
+# observations of their own, short windows would make errors look smaller than they are. (1 s, less the polls' jitter.)
 _OBSERVATION: Final = 0.9
-_SPREAD: Final = 0.5
-_LEAST_SHARE: Final = 0.01
+_SPREAD: Final = 0.5  # standard deviation of buckets' shares relative to their mean: 0.43 (development recordings)
+_LEAST_SHARE: Final = 0.01  # keeps the prior proper
 
 
 class Drafting:

@@ -152,6 +152,8 @@ def _beside(command: _Command, version: Version) -> Iterator[Finding]:
     draft = config.get("draft_tensor_parallel_size")
     if draft is not None and draft not in (1, target):
         yield Finding(f"draft_tensor_parallel_size must be 1 or the target's {target}, not {draft}")
+    elif draft not in (None, target) and config.get("method") == "draft_model":
+        yield Finding(f"draft_tensor_parallel_size must be the target's {target} for draft_model (seen in 0.32)")
     if "--disable-log-stats" in flags:
         yield Finding("--disable-log-stats hides the spec_decode counters, so nothing can be monitored; leave it out")
     if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version <= (0, 15):

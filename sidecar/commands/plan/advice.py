@@ -1,11 +1,13 @@
-"""Whether a draft fits its target, by the rules of thumb for pairing and for memory."""
+"""Whether a draft fits its target: the rules of thumb for pairing and for memory, and their limits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from sidecar.commands.plan.hardware import BYTES
 from sidecar.commands.plan.memory import Budget, Deployment, budget
+from sidecar.commands.plan.model_files import ModelFiles
 
 SMALLEST_RATIO: Final = 8.0  # target / draft parameters
 LARGEST_RATIO: Final = 12.0
@@ -23,7 +25,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: what was found and, where it is broken, what to do about it."""
+    """One rule: what was found and, if it is broken, what to do about it."""
 
     name: str
     value: float
@@ -32,49 +34,89 @@ class Check:
     remedy: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A deployment's memory, the rules, and the verdict that follows from both."""
+    """A deployment's memory, the rules, the verdict that follows from both, and what the rules do not know."""
 
     deployment: Deployment
     budget: Budget
     checks: tuple[Check, ...]
     fit: Fit
+    remarks: tuple[str, ...]
 
     @property
     def reasons(self) -> list[str]:
         """What speaks against it; empty for a good plan."""
         return [check.remedy for check in self.checks if check.remedy is not None]
 
+    @property
+    def break_even_acceptance(self) -> float | None:
+        """The acceptance rate at light load below which drafting can't pay; None without a draft."""
+        return draft_cost(self.deployment)
 
-def plan(deployment: Deployment) -> Plan:
-    """Judges a deployment; shares are of all memory, whatever of it vLLM may use."""
+
+def draft_cost(deployment: Deployment) -> float | None:
+    """c: the time of a draft token / that of a target step, at light load; None without a draft.
+
+    Decoding is bound there by reading the weights, so c is a ratio of bytes per GPU. With K tokens a step takes 1 + c K
+    plain ones, and so the acceptance rate (1 + c K - 1) / K = c breaks even. Load only raises it: a lower bound.
+    """
+    if not deployment.draft.billions:
+        return None
+    draft = deployment.draft.weights_gb / deployment.draft_gpus
+    return draft / (deployment.target.weights_gb / deployment.gpus)
+
+
+def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
+    """Judges a deployment, with the models' own files if given; shares are of all memory, vLLM's or not."""
     found = budget(deployment)
-    checks = tuple(_checks(deployment, found))
+    checks = (*_memory(deployment, found), *_pairing(deployment), *_files(target, draft))
     fit = Fit.GOOD if all(check.passed for check in checks) else Fit.DOUBTFUL
-    return Plan(deployment, found, checks, Fit.IMPOSSIBLE if found.kv_gb <= 0 else fit)
+    return Plan(
+        deployment=deployment,
+        budget=found,
+        checks=checks,
+        fit=Fit.IMPOSSIBLE if found.kv_gb <= 0 else fit,
+        remarks=tuple(_remarks(deployment, known=target is not None and draft is not None)),
+    )
 
 
-def _checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
+def _memory(deployment: Deployment, found: Budget) -> Iterator[Check]:
     yield _check("kv_budget_gb", found.kv_gb, "above 0", found.kv_gb > 0, _no_room(found))
-    ratio = deployment.target.billions / deployment.draft.billions
-    yield _check("size_ratio", ratio, "8 to 12", SMALLEST_RATIO <= ratio <= LARGEST_RATIO, _pairing(ratio))
-    draft = found.draft_gb / found.memory_gb
-    yield _check(
-        "draft_share",
-        draft,
-        "at most 15 %",
-        draft <= LARGEST_DRAFT_SHARE,
-        f"the draft takes {draft:.0%} of the memory: quantize it or take a smaller one",
-    )
+    if deployment.draft.billions:
+        draft = found.draft_gb / found.memory_gb
+        remedy = f"the draft takes {draft:.0%} of the memory: quantize it or take a smaller one"
+        yield _check("draft_share", draft, "at most 15 %", draft <= LARGEST_DRAFT_SHARE, remedy)
     target = found.target_gb / found.memory_gb
-    yield _check(
-        "target_share",
-        target,
-        "at most 70 %",
-        target <= LARGEST_TARGET_SHARE,
-        f"the target takes {target:.0%} of the memory: quantize it before you add a draft, or add GPUs",
-    )
+    remedy = f"the target takes {target:.0%} of the memory: quantize it before you add a draft, or add GPUs"
+    yield _check("target_share", target, "at most 70 %", target <= LARGEST_TARGET_SHARE, remedy)
+
+
+def _pairing(deployment: Deployment) -> Iterator[Check]:
+    if not deployment.draft.billions:
+        return
+    ratio = deployment.target.billions / deployment.draft.billions
+    if ratio < SMALLEST_RATIO:
+        remedy = f"the draft is large, 1:{ratio:.1f}: drafting takes long; take one of an 8th to a 12th of the target"
+    else:
+        remedy = (
+            f"the draft is small, 1:{ratio:.1f}: its acceptance may be low; measure it with `specdec-sidecar sweep`"
+        )
+    yield _check("size_ratio", ratio, "8 to 12", SMALLEST_RATIO <= ratio <= LARGEST_RATIO, remedy)
+
+
+def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Check]:
+    """Family, vocabulary and tokenizer, each if both models' files have it; 1 is the same, 0 another."""
+    if target is None or draft is None:
+        return
+    for name, one, other, remedy in (
+        ("family", target.family, draft.family, "another family drafts other words: expect a low acceptance"),
+        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM refuses other sizes without use_heterogeneous_vocab"),
+        ("tokenizer", target.vocabulary, draft.vocabulary, "the same numbers mean other tokens: nothing is accepted"),
+    ):
+        if one is not None and other is not None:
+            same = one == other
+            yield _check(name, float(same), "the same", same, f"the {name} differs; {remedy}")
 
 
 def _check(name: str, value: float, rule: str, passed: bool, remedy: str) -> Check:
@@ -87,7 +129,36 @@ def _no_room(found: Budget) -> str:
     return "the weights leave no room for a KV cache at this utilization: quantize one of the models or add GPUs"
 
 
-def _pairing(ratio: float) -> str:
-    if ratio < SMALLEST_RATIO:
-        return f"the draft is large, 1:{ratio:.1f}: drafting takes long; take one of an 8th to a 12th of the target"
-    return f"the draft is small, 1:{ratio:.1f}: its acceptance may be low; measure it with `specdec-sidecar sweep`"
+def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
+    target, draft = deployment.target, deployment.draft
+    if not draft.billions:
+        return
+    if not known:
+        yield (
+            "same family and same tokenizer? Not checked: give --target-dir and --draft-dir. vLLM itself compares only "
+            "the sizes of the vocabularies"
+        )
+    yield (
+        "1:8 to 1:12 is a rule of thumb for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 "
+        "and won at low load. A smaller draft costs less and accepts less: only a measurement decides"
+    )
+    cost = draft_cost(deployment) or 0.0
+    yield (
+        f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break even at a length of "
+        f"1 + {cost:.2g} K, an acceptance of {cost:.0%}. Load raises that: it is a lower bound, not a forecast"
+    )
+    wide, narrow = BYTES[draft.precision], BYTES[target.precision]
+    if narrow < wide:
+        yield (
+            f"the target is at {target.precision} and the draft at {draft.precision}: quantize the draft first, whose "
+            "errors cost acceptance but never quality, or bring both to one level"
+        )
+    elif wide < 2:
+        yield f"the draft is at {draft.precision}: compare its acceptance before and after (`specdec-sidecar compare`)"
+    if deployment.gpus > 1 and deployment.draft_gpus == 1:
+        yield (
+            "one GPU holds all of the draft, and the fullest GPU bounds the cache on all. vLLM 0.32 takes "
+            "draft_tensor_parallel_size 1 beside a larger target for heads only, not for the method draft_model"
+        )
+    elif deployment.gpus > 1:
+        yield f"the draft is split over all {deployment.gpus} GPUs, as vLLM does by default (--draft-gpus 1 for one)"

@@ -1,6 +1,6 @@
 """Where the memory goes: weights of the target and of its draft, and what is left for the KV cache.
 
-GB are 10^9 bytes. Weights are parameters times bytes; activations, CUDA graphs and what quantization adds are not in.
+GB are 10^9 bytes. Weights are parameters times bytes; activations, CUDA graphs and quantization's scales are not in.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``billions`` of parameters; ``kv_bytes`` a token of context, None where not known."""
+    """``billions`` of parameters; ``kv_bytes`` a token of context, None if not known."""
 
     billions: float
     precision: str
@@ -37,24 +37,31 @@ class Model:
         return self.billions * BYTES[self.precision]
 
 
-@dataclass(frozen=True, slots=True)
+NO_DRAFT = Model(0.0, "bf16", 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """``gpus`` of ``gpu_gb`` each that share the models (tensor or pipeline parallel); vLLM may use ``utilization``."""
+    """``gpus`` of ``gpu_gb`` each that share the target; vLLM may use ``utilization`` of them.
+
+    ``draft_gpus`` is vLLM's ``draft_tensor_parallel_size``: all of them, or 1, and then one GPU holds all of the draft.
+    """
 
     target: Model
     draft: Model
     gpus: int
     gpu_gb: float
     utilization: float
+    draft_gpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """GB, and tokens where the KV cache's size a token is known. A budget below 0 means that it does not fit.
+    """GB, and tokens if the KV cache's bytes a token are known. A budget below 0 does not fit.
 
-    ``left_gb`` is all memory less the weights; ``kv_gb`` what of that vLLM may use for the KV cache.
-    ``kv_tokens_lost`` compares a cache beside the target alone with one that the draft takes weights from; where
-    the draft's own keys and values are known, they take their part of each token as well.
+    ``left_gb`` is all memory less the weights; ``kv_gb`` what of that vLLM may use for the KV cache: as many blocks on
+    each GPU as the fullest has room for. ``kv_tokens_lost`` compares a cache beside the target alone with one that the
+    draft takes weights from; the draft's own keys and values, if known, take their part of each token as well.
     """
 
     memory_gb: float
@@ -75,7 +82,8 @@ def budget(deployment: Deployment) -> Budget:
     memory = deployment.gpus * deployment.gpu_gb
     usable = memory * deployment.utilization
     weights = target.weights_gb + draft.weights_gb
-    kv, alone = usable - weights, usable - target.weights_gb
+    alone = usable - target.weights_gb
+    kv = alone - draft.weights_gb * deployment.gpus / deployment.draft_gpus
     tokens = _tokens(kv, target.kv_bytes, draft.kv_bytes or 0.0)
     tokens_alone = _tokens(alone, target.kv_bytes, 0.0)
     return Budget(

@@ -6,27 +6,26 @@ which vLLM has.
 
     SPECDEC_MIDDLEWARE__SOCKET          the sidecar's socket (/run/specdec/events.sock)
     SPECDEC_MIDDLEWARE__MAX_BODY_BYTES  larger bodies are not decoded (1048576)
+    SPECDEC_REQUESTS__ASK_USAGE         true: ask vLLM for the usage of streams whose clients did not, and take it out
+                                        of their replies; any: also of vLLM versions that were not tried (false)
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import metadata
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
+from sidecar.requests.middleware.asking import App, AskingExchange, Message, Receive, Scope, Send
 from sidecar.requests.middleware.sender import EventSender
 from sidecar.requests.middleware.wire import DROPPED_INTERNAL
 from sidecar.requests.observe.endpoint import endpoint_of
 from sidecar.requests.observe.exchange_observer import MAX_BODY_BYTES, ExchangeObserver
+from sidecar.requests.observe.usage import AskUsage, UsageAsker
 from sidecar.requests.record import RequestRecord, aborted
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 DEFAULT_SOCKET: Final = "/run/specdec/events.sock"
 
@@ -39,6 +38,7 @@ class ObserveRequests:
         self._path = os.environ.get("SPECDEC_MIDDLEWARE__SOCKET", "").strip() or DEFAULT_SOCKET
         limit = os.environ.get("SPECDEC_MIDDLEWARE__MAX_BODY_BYTES", "")
         self._max_body_bytes = int(limit) if limit.isdecimal() and limit.isascii() else MAX_BODY_BYTES
+        self._asker = _asker(os.environ.get("SPECDEC_REQUESTS__ASK_USAGE", ""), self._max_body_bytes)
         self._numbers = count()
         self._sender: EventSender | None = None
 
@@ -56,12 +56,20 @@ class ObserveRequests:
             observation.look(observation.received, message)
             return message
 
-        async def observed_send(message: Message) -> None:
-            await send(message)
+        def sent(message: Message) -> None:
             observation.look(observation.sent, message)
 
+        async def observed_send(message: Message) -> None:
+            await send(message)
+            sent(message)
+
         try:
-            await self.app(scope, observed_receive, observed_send)
+            if self._asker.might_ask(observation.endpoint, scope["headers"]):
+                exchange = AskingExchange(self._asker, observation.endpoint, self._max_body_bytes, sent)
+                observation.asking = exchange
+                await exchange.serve(self.app, scope, observed_receive, send)
+            else:
+                await self.app(scope, observed_receive, observed_send)
         except Exception:
             observation.finish(failed=True)
             raise
@@ -99,12 +107,22 @@ class ObserveRequests:
                 self._sender.close()
 
 
-class _Observation:
-    """One request, between the server and the application."""
+def _asker(setting: str, max_bytes: int) -> UsageAsker:
+    """The asker for the vLLM that runs here."""
+    mode, version = AskUsage.NEVER, None
+    with suppress(ValueError):
+        mode = AskUsage(setting.strip().lower())
+    with suppress(metadata.PackageNotFoundError):
+        version = metadata.version("vllm")
+    return UsageAsker(mode, max_bytes=max_bytes, version=version)
 
-    __slots__ = ("_exchange", "_failed", "_finished", "_sender")
+
+class _Observation:
+    """One request, between the server and the application; ``asking`` if it may be asked for usage."""
 
     def __init__(self, exchange: ExchangeObserver, sender: EventSender) -> None:
+        self.endpoint = exchange.endpoint
+        self.asking: AskingExchange | None = None
         self._exchange = exchange
         self._sender = sender
         self._failed = False
@@ -150,6 +168,7 @@ class _Observation:
     def _record(self, *, failed: bool) -> RequestRecord:
         with suppress(Exception):
             if not self._failed:
-                return self._exchange.finish(failed=failed)
+                stream = self.asking and self.asking.stream
+                return self._exchange.finish(failed=failed, asked_usage=stream.outcome if stream else None)
         self._sender.dropped(DROPPED_INTERNAL, 1)
         return aborted(self._exchange.start, time.time())

@@ -14,8 +14,10 @@ _MODULES: Final = (  # each after those that it imports from
     "observe/payload",
     "observe/stream",
     "observe/exchange_observer",
+    "observe/usage",
     "middleware/wire",
     "middleware/sender",
+    "middleware/asking",
     "middleware/asgi",
 )
 

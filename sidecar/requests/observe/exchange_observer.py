@@ -13,7 +13,7 @@ from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.requests.observe.payload import ReplyFields, RequestFields, read_reply, read_request
 from sidecar.requests.observe.stream import StreamReader
-from sidecar.requests.record import Outcome, RequestRecord, RequestStart
+from sidecar.requests.record import AskedUsage, Outcome, RequestRecord, RequestStart
 
 MAX_BODY_BYTES: Final = 1_048_576
 """Larger bodies and stream events are not decoded: decoding 1 MiB holds the other requests up for under 1 ms."""
@@ -115,8 +115,11 @@ class ExchangeObserver:
         """The client has gone away; without effect once the reply is whole."""
         self._gone = not self._ended
 
-    def finish(self, *, failed: bool = False) -> RequestRecord:
-        """The record; ``failed``: the exchange ended in a server error that the reply does not show."""
+    def finish(self, *, failed: bool = False, asked_usage: AskedUsage | None = None) -> RequestRecord:
+        """The record; ``failed``: the exchange ended in a server error that the reply does not show.
+
+        ``asked_usage``: what became of the usage that vLLM was asked for on the client's behalf.
+        """
         stream = self._reply if isinstance(self._reply, StreamReader) else None
         reply, stream_events = (self._read_body(), 0) if stream is None else self._read_stream(stream)
         if reply.acceptance_malformed:
@@ -140,6 +143,8 @@ class ExchangeObserver:
             completion_tokens=reply.completion_tokens,
             stream_events=stream_events,
             acceptance=reply.acceptance,
+            parameters=asked.parameters,
+            asked_usage=asked_usage,
             event_offsets=() if stream is None else tuple(map(self._since, stream.offsets)),
         )
 
@@ -180,13 +185,15 @@ class ExchangeObserver:
 
         If the stream has neither, its last chunk may count the tokens so far, but only those of its own choice.
         """
-        last = stream.last()
-        for fields in last:
+        chunk: ReplyFields | None = None
+        for fields in stream.last():
             if fields.is_usage or fields.error:
                 return fields
-        counted = next((fields for fields in last if fields.completion_tokens is not None), None)
-        fields = counted or next(iter(last), _NO_REPLY)
-        return fields if self._fields.choices == 1 else ReplyFields(model=fields.model)
+            if chunk is None or (chunk.completion_tokens is None and fields.completion_tokens is not None):
+                chunk = fields
+        if chunk is None:
+            return _NO_REPLY
+        return chunk if self._fields.choices == 1 else ReplyFields(model=chunk.model)
 
 
 def _header(headers: Headers, name: bytes) -> bytes:

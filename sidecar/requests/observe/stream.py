@@ -5,7 +5,7 @@ line. JSON has no raw line breaks, so nothing that the model says can look like 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -13,12 +13,13 @@ import msgspec
 from sidecar.requests.observe.endpoint import MESSAGES, RESPONSES, Endpoint
 from sidecar.requests.observe.payload import UNREADABLE, ReplyFields, read_reply
 
-_END: Final = b"\n\n"
+END_OF_EVENT: Final = b"\n\n"
 _LAST_EVENTS: Final = 3  # the usage or an error, `[DONE]` or `message_stop`, and the last one with tokens
 _BEGINNING: Final = 256  # bytes of an event that is too large which say whether it has tokens
 _MOST_OFFSETS: Final = 16_384
+_DONE: Final = b"data: [DONE]"
 _FINAL_EVENTS: Final = (
-    b"data: [DONE]",
+    _DONE,
     b"event: message_stop\n",
     b"event: response.completed\n",
     b"event: response.incomplete\n",
@@ -73,7 +74,7 @@ class StreamReader:
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes."""
-        *events, self._rest = (self._rest + piece).split(_END)
+        *events, self._rest = (self._rest + piece).split(END_OF_EVENT)
         if events and self._skipping:
             self._skipping = False
             del events[0]
@@ -86,10 +87,12 @@ class StreamReader:
         """Whether the event has passed after which vLLM sends no other."""
         return bool(self._last) and self._last[-1].startswith(_FINAL_EVENTS)
 
-    def last(self) -> list[ReplyFields]:
+    def last(self) -> Iterator[ReplyFields]:
         """What the last events say, newest first, without those that could not be read."""
-        replies = (read_reply(_data_of(event)) for event in reversed(self._last))
-        return [reply for reply in replies if reply is not None]
+        for event in reversed(self._last):
+            fields = None if event.startswith(_DONE) else read_reply(_data_of(event))
+            if fields is not None:
+                yield fields
 
     def _take(self, event: bytes) -> None:
         """Look at one complete event, without the empty line that ends it."""

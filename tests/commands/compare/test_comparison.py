@@ -115,7 +115,7 @@ def test_a_server_without_speculation_has_no_acceptance_to_compare():
 def test_one_round_is_no_ground_for_a_claim():
     """It does not know how much the machine changes from one minute to the next."""
     found = compared(swept(level(1), rounds=1), swept(level(2, tpot=0.02)))
-    assert any("nothing is claimed from fewer than 4 rounds" in note for note in found.notes)
+    assert any("no speed is claimed from fewer than 4 rounds" in note for note in found.notes)
     assert shown(found) == set()
     assert result(found) is Result.INSUFFICIENT_DATA
 

@@ -3,12 +3,17 @@ import json
 import pytest
 
 from sidecar.commands.plan.advice import Fit, plan
-from sidecar.commands.plan.memory import Deployment, KvShape, Model
+from sidecar.commands.plan.memory import NO_DRAFT, Deployment, KvShape, Model
 from tests.commands.commands_tools import command
 
 
 def deployment(target, draft, *, utilization=0.9, kv=None, draft_kv=None):
-    return Deployment(Model(70, target, kv), Model(8, draft, draft_kv), 2, 80.0, utilization)
+    return pair(Model(70, target, kv), Model(8, draft, draft_kv), 2, 80.0, utilization)
+
+
+def pair(target, draft, gpus, gpu_gb, utilization=0.9, *, draft_gpus=None):
+    known = {"gpus": gpus, "gpu_gb": gpu_gb, "utilization": utilization, "draft_gpus": draft_gpus or gpus}
+    return Deployment(target=target, draft=draft, **known)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_tokens_are_unknown_without_the_targets_shape():
     ],
 )
 def test_pairing_is_judged_by_size(target, draft, broken):
-    found = plan(Deployment(Model(target, "int4"), Model(draft, "int4"), 2, 80.0, 0.9))
+    found = plan(pair(Model(target, "int4"), Model(draft, "int4"), 2, 80.0, 0.9))
     assert [check.name for check in found.checks if not check.passed] == broken
     assert found.fit is (Fit.DOUBTFUL if broken else Fit.GOOD)
     assert len(found.reasons) == len(broken)
@@ -85,13 +90,13 @@ def test_pairing_is_judged_by_size(target, draft, broken):
 
 @pytest.mark.parametrize(("memory", "broken"), [(100, []), (99.9, ["target_share"])])
 def test_the_target_may_take_seventy_percent(memory, broken):
-    found = plan(Deployment(Model(70, "int8"), Model(7, "int8"), 1, memory, 1.0))
+    found = plan(pair(Model(70, "int8"), Model(7, "int8"), 1, memory, 1.0))
     assert [check.name for check in found.checks if not check.passed] == broken
 
 
 @pytest.mark.parametrize(("memory", "broken"), [(100, []), (99, ["draft_share"])])
 def test_the_draft_may_take_fifteen_percent(memory, broken):
-    found = plan(Deployment(Model(60, "int4"), Model(7.5, "bf16"), 1, memory, 1.0))
+    found = plan(pair(Model(60, "int4"), Model(7.5, "bf16"), 1, memory, 1.0))
     assert [check.name for check in found.checks if not check.passed] == broken
 
 
@@ -106,9 +111,9 @@ def test_weights_that_leave_no_room_are_impossible():
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--target", "big", "no number of parameters"),
-        ("--target", "0b", "no number of parameters"),
-        ("--gpus", "0", "no number of GPUs"),
+        ("--target", "big", "not a number of parameters"),
+        ("--target", "0b", "not a number of parameters"),
+        ("--gpus", "0", "not a number of GPUs"),
         ("--utilization", "1.1", "a share above 0"),
         ("--utilization", "nan", "a share above 0"),
         ("--kv", "80x0x128", "layers x KV heads"),
@@ -127,3 +132,83 @@ def test_millions_and_plain_numbers_are_understood(capsys):
     command("plan", "--target", "8", "--draft", "800M", "--gpu-memory", "24", "--json")
     given = json.loads(capsys.readouterr().out)["deployment"]
     assert (given["target"]["billions"], given["draft"]["billions"]) == (8, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "ratio", "kept"),
+    [
+        ("70b", "8b", "1:8.8", "yes"),
+        ("8b", "1b", "1:8.0", "yes"),
+        ("13b", "1.1b", "1:11.8", "yes"),
+        ("70b", "1b", "1:70.0", "NO"),
+    ],
+)
+def test_the_pairs_of_the_rule(capsys, target, draft, ratio, kept):
+    assert command("plan", "--target", target, "--draft", draft, "--gpu", "h200", "--gpus", "2") == 0
+    out = capsys.readouterr().out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("draft to target")]
+    assert row[3:] == [ratio, "8", "to", "12", kept]
+    assert "vLLM's own benchmark used 1:140 and won at low load" in out
+
+
+def test_without_a_draft_the_methods_that_need_none_are_told(capsys):
+    assert command("plan", "--target", "70b", "--gpu", "h100", "--gpus", "4", "--kv", "80x8x128") == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.startswith("  ")}
+    assert rows.keys() >= {"eagle3", "mtp", "ngram", "suffix"}
+    assert rows["eagle3"].split()[1:4] == ["2.0", "GB", "yes"]
+    assert "in the target" in rows["mtp"]
+    assert not [line for line in lines if line.startswith(("draft ", "lost"))]
+    assert lines[-1] == "verdict: good"
+
+
+def test_a_head_that_leaves_no_room_is_said(capsys):
+    assert command("plan", "--target", "8b", "--gpu-memory", "18", "--utilization", "0.9") == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  eagle3")]
+    assert row.split()[1:4] == ["0.5", "GB", "NO"]
+
+
+def test_requests_at_a_context_length(capsys):
+    asked = ("--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100", "--gpus", "2")
+    assert command("plan", *asked, "--kv", "80x8x128", "--context", "8192", "--json") == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert memory["requests_at_context"] == int(58e9 / 327_680 // 8192) == 21
+    assert command("plan", *asked, "--context", "8192") == 0
+    assert "requests at once        unknown  of 8,192 tokens each" in capsys.readouterr().out
+
+
+def test_a_draft_on_one_gpu_bounds_the_cache_on_all():
+    both, one = (plan(pair(Model(70, "int8"), Model(8, "bf16"), 4, 80.0, draft_gpus=gpus)) for gpus in (4, 1))
+    assert (both.budget.kv_gb, one.budget.kv_gb) == (4 * 72 - 86, 4 * (72 - 70 / 4 - 16))
+    assert both.budget.weights_gb == one.budget.weights_gb
+    assert any("vLLM 0.32 takes draft_tensor_parallel_size 1" in remark for remark in one.remarks)
+
+
+def test_other_numbers_of_gpus_for_the_draft_are_refused(capsys):
+    asked = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "4", "--draft-gpus", "2")
+    assert command("plan", *asked) == 2
+    assert capsys.readouterr().err == "--draft-gpus=2: vLLM takes 1 or 4, as for the target\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "said"),
+    [
+        ("int8", "bf16", "quantize the draft first"),
+        ("int4", "int4", "compare its acceptance before and after"),
+        ("bf16", "int8", "compare its acceptance before and after"),
+        ("bf16", "bf16", None),
+    ],
+)
+def test_quantized_pairs_get_their_remark(target, draft, said):
+    remarks = plan(deployment(target, draft)).remarks
+    found = [text for text in remarks if "quantize the draft first" in text or "before and after" in text]
+    assert [said in text for text in found] == ([True] if said else [])
+
+
+def test_break_even_at_light_load_is_the_drafts_share_of_the_bytes_read():
+    """1 + c K tokens a step: an 8B draft of a 70B target; held by one of two GPUs, it is read half as fast."""
+    shared, alone = (plan(pair(Model(70, "bf16"), Model(8, "bf16"), 2, 141.0, draft_gpus=gpus)) for gpus in (2, 1))
+    assert shared.break_even_acceptance == pytest.approx(8 / 70)
+    assert alone.break_even_acceptance == pytest.approx(2 * 8 / 70)
+    assert any("a length of 1 + 0.11 K, an acceptance of 11%" in remark for remark in shared.remarks)
+    assert plan(pair(Model(70, "bf16"), NO_DRAFT, 2, 141.0)).break_even_acceptance is None

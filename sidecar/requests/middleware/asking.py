@@ -1,0 +1,131 @@
+"""Serves one request with usage asked for on the client's behalf; see ``observe/usage.py``."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, Final
+
+from sidecar.requests.observe.endpoint import Endpoint
+from sidecar.requests.observe.usage import AskedStream, UsageAsker
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_REFUSED: Final = 400
+
+
+class AskingExchange:
+    """One request to a completions endpoint, between the server and the application.
+
+    ``sent`` is called with each message of the reply as the application sent it.
+    """
+
+    def __init__(self, asker: UsageAsker, endpoint: Endpoint, max_bytes: int, sent: Callable[[Message], None]) -> None:
+        self.stream: AskedStream | None = None  # None: the request is left alone
+        self._asker = asker
+        self._endpoint = endpoint
+        self._max_bytes = max_bytes
+        self._sent = sent
+
+    async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request: asking, or as it is."""
+        messages, body = await self._read(receive)
+        if body is not None:
+            self.stream = self._ask(body)
+        if self.stream is not None:
+            before = dict(scope)
+            scope["headers"] = _with_length(scope["headers"], len(self.stream.body))
+            first = _FirstReply(self.stream, send, self._sent)
+            asking: Message = {"type": "http.request", "body": self.stream.body, "more_body": False}
+            await app(scope, _replayed([asking], receive), first.send)
+            if not first.refused:
+                return
+            scope.clear()
+            scope.update(before)
+
+        async def unchanged(message: Message) -> None:
+            if self.stream is not None and message.get("status", _REFUSED) < _REFUSED:
+                self.stream.refused()
+            await send(message)
+            self._sent(message)
+
+        await app(scope, _replayed(messages, receive), unchanged)
+
+    async def _read(self, receive: Receive) -> tuple[list[Message], bytes | None]:
+        """The messages with the request's body, and the body; None if it is too large or its client has gone."""
+        messages: list[Message] = []
+        body = bytearray()
+        while len(body) <= self._max_bytes:
+            message = await receive()
+            messages.append(message)
+            piece = message.get("body", b"")
+            if message.get("type") != "http.request" or not isinstance(piece, bytes):
+                return messages, None
+            body += piece
+            if not message.get("more_body"):
+                return messages, bytes(body)
+        return messages, None
+
+    def _ask(self, body: bytes) -> AskedStream | None:
+        with suppress(Exception):  # nothing of ours may reach the request
+            return self._asker.ask(self._endpoint, body)
+        return None
+
+
+class _FirstReply:
+    """The reply to the asking request: withheld if it is a refusal, else without the usage."""
+
+    def __init__(self, stream: AskedStream, send: Send, sent: Callable[[Message], None]) -> None:
+        self.refused = False
+        self._stream = stream
+        self._send = send
+        self._sent = sent
+        self._streamed = False
+
+    async def send(self, message: Message) -> None:
+        """A message of the application."""
+        kind = message.get("type")
+        if kind == "http.response.start":
+            self.refused = message.get("status") == _REFUSED
+            self._streamed = _is_stream(message.get("headers"))
+        if self.refused:
+            return
+        forwarded = body = message.get("body", b"")
+        if self._streamed and kind == "http.response.body" and isinstance(body, bytes):
+            forwarded = self._stream.forward(body)
+            if not message.get("more_body"):
+                forwarded += self._stream.rest()
+        if forwarded == body:
+            await self._send(message)
+        elif forwarded or not message.get("more_body"):
+            await self._send({**message, "body": forwarded})
+        self._sent(message)
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    """A ``receive`` that gives ``messages`` first."""
+    waiting = iter(messages)
+
+    async def replayed() -> Message:
+        for message in waiting:
+            return message
+        return await receive()
+
+    return replayed
+
+
+def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
+    """``headers`` for a body of ``length`` bytes; one in chunks has none."""
+    return [(name, b"%d" % length if name.lower() == b"content-length" else value) for name, value in headers]
+
+
+def _is_stream(headers: Any) -> bool:
+    """Whether a reply is a stream of events, not encoded and without a Content-Length."""
+    if not isinstance(headers, list | tuple):
+        return False  # they may be gone once they are read
+    found = {name.lower(): value for name, value in headers}
+    if b"content-length" in found or b"content-encoding" in found:
+        return False
+    return bool(found.get(b"content-type", b"").lower().startswith(b"text/event-stream"))

@@ -26,7 +26,7 @@ ELSEWHERE = (
     "PYTHONPATH=/shared vllm serve",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf vllm serve",
 )
-RUNS = "specdec-sidecar runs"
+RUNS = "sidecar started"
 
 
 def commands():

@@ -3,6 +3,7 @@
 What a sidecar may run without is imported only if the settings ask for it, to save its memory.
 """
 
+import contextlib
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -23,8 +24,10 @@ from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
 from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 
 if TYPE_CHECKING:
+    from sidecar.alerting.conditions import Limits
     from sidecar.alerting.push import PushOptions
 
 
@@ -71,6 +74,8 @@ def export(settings: Settings) -> ExportOptions:
         },
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
+        runbooks=settings.alerting.runbooks or "",
+        dashboards=settings.alerting.dashboards or "",
     )
 
 
@@ -150,29 +155,46 @@ def verdicts(settings: Settings) -> VerdictThresholds:
     )
 
 
+def push_limits(settings: Settings) -> "Limits":
+    """The thresholds of pushed alerts that no verdict has."""
+    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - see above
+
+    return Limits(
+        latency_gap_growth=settings.thresholds.latency_gap_growth,
+        kv_cache_usage=settings.thresholds.kv_cache_usage,
+        min_requests=settings.thresholds.min_requests,
+        baselines=settings.baselines,
+    )
+
+
 def push(settings: Settings) -> "PushOptions":
     """Which alerts are pushed, and where to."""
-    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - see above
     from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - see above
     from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - see above
 
-    alerting, thresholds = settings.alerting, settings.thresholds
+    alerting = settings.alerting
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         instance=alerting.instance or socket.gethostname(),
-        runbooks=alerting.runbooks,
+        runbooks=alerting.runbooks or f"http://{_reachable(settings.listen)}/runbooks",
+        dashboards=alerting.dashboards,
         rules=load_rules(),
-        limits=Limits(
-            latency_gap_growth=thresholds.latency_gap_growth,
-            kv_cache_usage=thresholds.kv_cache_usage,
-            baselines=settings.baselines,
-        ),
+        limits=push_limits(settings),
         interval=alerting.interval,
         resend=alerting.resend,
         timeout=alerting.timeout,
         pace=alerting.pace,
         per_target=bool(settings.targets),
     )
+
+
+def _reachable(listen: Address) -> Address:
+    """Where others reach an address that is listened at: the host's own if it stands for all addresses."""
+    if listen.local == listen:
+        return listen
+    with contextlib.suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
+        return Address(socket.gethostbyname(socket.gethostname()), listen.port)
+    return Address(socket.gethostname(), listen.port)
 
 
 def request_source(settings: Settings) -> RequestSource:

@@ -9,7 +9,8 @@ from typing import Final
 from sidecar.analysis.attribution.attributors import Settled
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.decode_clock import DecodeClock
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep, fit_undrafted
+from sidecar.analysis.draft_length import StepCosts
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep, fit_undrafted, plain_steps
 from sidecar.analysis.speedup import (
     EngineSpeed,
     EngineSpeedWindow,
@@ -19,12 +20,13 @@ from sidecar.analysis.speedup import (
     Withheld,
     reconciled,
 )
-from sidecar.analysis.steps import LOAD_LABELS, Periods, Steps, load_label, steps_between
+from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Periods, Steps, load_label, steps_between
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 
 _PERIODS: Final = 900  # of a model's own decoding, kept to find steps without drafts
+_ENOUGH_STEPS: Final = 1000  # decode steps at a load that tell how long one takes there
 _REFIT: Final = 30.0  # seconds between two looks at them
 
 
@@ -76,6 +78,7 @@ class ModelSpeed:
     reference: Reference | None
     curve: PlainCurve | None
     temperatures: Mapping[str, TemperatureSpeed]
+    costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)  # by the highest number of requests running
 
 
 class SpeedState:
@@ -202,7 +205,20 @@ class _Model:
             reference=self._reference,
             curve=self.curve,
             temperatures={t: window.read(now, whole) for t, window in self._temperatures.items()} if known else {},
+            costs_by_load=self._costs(whole),
         )
+
+    def _costs(self, whole: EngineSpeed) -> dict[int, StepCosts]:
+        if whole.costs is None:
+            return {}
+        plain = plain_steps(self.curve)
+        found: dict[int, StepCosts] = {}
+        for label, highest in zip(LOAD_LABELS, LOAD_EDGES, strict=False):
+            steps = sum(loads[label].steps for loads in self.loads.values())
+            if label in plain and steps >= _ENOUGH_STEPS:
+                seconds = sum(loads[label].seconds for loads in self.loads.values()) / steps
+                found[highest] = StepCosts(actual=seconds, plain=plain[label], drafted=whole.costs.drafted)
+        return found
 
 
 class _Temperature:

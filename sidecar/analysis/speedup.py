@@ -11,6 +11,7 @@ from functools import reduce
 from math import hypot, sqrt
 from typing import Final
 
+from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.plain_curve import PlainCurve, PlainStep
 from sidecar.analysis.steps import Steps, joined
 
@@ -160,6 +161,15 @@ class EngineSpeed:
     break_even_length: float | None = None
     break_even_acceptance: float | None = None
     prompt_excess: float | None = None
+
+    @property
+    def costs(self) -> StepCosts | None:
+        """Step times over the window; None if nothing says what a plain one takes, or nothing was drafted."""
+        if self.steps is None or not self.break_even_length or not self.steps.draft_tokens:
+            return None
+        actual = self.steps.step_seconds
+        drafted = self.steps.draft_tokens / self.steps.drafts
+        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted)
 
 
 class EngineSpeedWindow:

@@ -76,7 +76,7 @@ class TargetState:
         self._requests = requests
         self._speed = SpeedState(speed or SpeedOptions())
         self._speeds: Mapping[str, ModelSpeed] = {}
-        self._judge = Judge(thresholds or VerdictThresholds())
+        self.judge = Judge(thresholds or VerdictThresholds())
         self._judgements: tuple[ModelJudgement, ...] = ()
         self._process_start: float | None = None
         self._last_scrape: float | None = None
@@ -181,7 +181,7 @@ class TargetState:
 
     def _judge_models(self, at: float) -> None:
         self._speeds = self._speed.models(at)
-        self._judgements = self._judge.judge(self._evidence())
+        self._judgements = self.judge.judge(self._evidence())
 
     def _evidence(self) -> Iterator[ModelEvidence]:
         """What each model is judged by; nothing of its engines is known while polls fail."""
@@ -197,16 +197,24 @@ class TargetState:
             speed = self._speeds.get(name) if name in acceptances else None
             yield ModelEvidence(
                 model_name=name,
-                whole=replace(_whole(acceptances.get(name, [])), speedup=_estimate(speed.whole) if speed else None),
+                whole=_timed(_whole(acceptances.get(name, [])), speed),
                 temperatures={
                     label: replace(
                         found.evidence(total),
                         speedup=_estimate(speed.temperatures[label]) if speed and speed.temperatures else None,
+                        costs=speed.whole.costs if speed else None,
                     )
                     for label, found in (model.recent.items() if model else ())
                 },
                 coverage=model.coverage if model else None,
             )
+
+
+def _timed(evidence: Evidence, speed: ModelSpeed | None) -> Evidence:
+    if speed is None:
+        return evidence
+    whole = speed.whole
+    return replace(evidence, speedup=_estimate(whole), costs=whole.costs, costs_by_load=speed.costs_by_load)
 
 
 def _estimate(speed: EngineSpeed | TemperatureSpeed) -> Estimate | None:

@@ -4,11 +4,12 @@ The page, the report, ``/api/v1/status``, the metrics and the direct push read a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.advice import tokens_advice
+from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice
 
 # vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
@@ -84,6 +85,8 @@ class Evidence:
     position_rates: tuple[float, ...] = ()
     share: float = 1.0
     speedup: Estimate | None = None
+    costs: StepCosts | None = None
+    costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +147,7 @@ class Judge:
     """Judges one server's models poll by poll; remembers the last verdicts, so that none flaps near a line."""
 
     def __init__(self, thresholds: VerdictThresholds) -> None:
-        self._thresholds = thresholds
+        self.thresholds = thresholds  # may be replaced between two polls
         self._last: dict[tuple[str, str | None], Judgement] = {}
 
     def judge(self, models: Iterable[ModelEvidence]) -> tuple[ModelJudgement, ...]:
@@ -155,14 +158,14 @@ class Judge:
     def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str | None], Judgement]) -> ModelJudgement:
         def judged(temperature: str | None, evidence: Evidence) -> Judgement:
             key = (model.model_name, temperature)
-            self._last[key] = judge(evidence, self._thresholds, before.get(key, _NOTHING))
+            self._last[key] = judge(evidence, self.thresholds, before.get(key, _NOTHING))
             return self._last[key]
 
         return ModelJudgement(
             model_name=model.model_name,
             whole=judged(None, model.whole),
             temperatures={temperature: judged(temperature, found) for temperature, found in model.temperatures.items()},
-            is_covered=model.coverage is None or model.coverage >= self._thresholds.coverage,
+            is_covered=model.coverage is None or model.coverage >= self.thresholds.coverage,
         )
 
 
@@ -181,12 +184,7 @@ def judge(evidence: Evidence, thresholds: VerdictThresholds, before: Judgement =
             (thresholds.net_negative, thresholds.break_even),
             thresholds.margin,
         )
-        tokens = tokens_advice(
-            evidence.acceptance,
-            evidence.position_rates,
-            fewer=thresholds.fewer_tokens,
-            more=thresholds.more_tokens,
-        )
+        tokens = _tokens_advice(evidence, thresholds)
     if evidence.speedup is not None:
         by_speedup = _ruled(
             before.by_speedup, evidence.speedup, (thresholds.slower, thresholds.faster), thresholds.margin
@@ -198,6 +196,17 @@ def judge(evidence: Evidence, thresholds: VerdictThresholds, before: Judgement =
         by_speedup=by_speedup,
         advice=tokens or (_LOSING if loses else None),
     )
+
+
+def _tokens_advice(evidence: Evidence, thresholds: VerdictThresholds) -> str | None:
+    """By time per token if step times are known, else by acceptance."""
+    rates = evidence.position_rates
+    if evidence.costs is None:
+        fewer, more = thresholds.fewer_tokens, thresholds.more_tokens
+        return tokens_advice(evidence.acceptance or 0.0, rates, fewer=fewer, more=more)
+    entries = schedule(rates, evidence.costs_by_load)
+    by_load = f" By load: num_speculative_tokens_per_batch_size {[list(one) for one in entries]}." if entries else ""
+    return f"{timed_advice(rates, evidence.costs) or ''}{by_load}".strip() or None
 
 
 def _is_enough(evidence: Evidence, thresholds: VerdictThresholds, *, held: bool) -> bool:

@@ -18,7 +18,7 @@ from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
-from sidecar.http.guard import GuardStats
+from sidecar.http.guard import Refusal
 
 if TYPE_CHECKING:  # what it imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
@@ -29,6 +29,7 @@ COUNTERS: Final = {
     Counter.DRAFTS: metrics.ENGINE_DRAFTS,
     Counter.DRAFT_TOKENS: metrics.ENGINE_DRAFT_TOKENS,
     Counter.ACCEPTED_TOKENS: metrics.ENGINE_ACCEPTED_TOKENS,
+    Counter.FIRST_TOKENS: metrics.ENGINE_REQUESTS,
     Counter.GENERATION_TOKENS: metrics.GENERATION_TOKENS,
     Counter.PROMPT_TOKENS: metrics.PROMPT_TOKENS,
     Counter.PREEMPTIONS: metrics.PREEMPTIONS,
@@ -38,6 +39,7 @@ COUNTERS: Final = {
 GAUGES: Final = {
     Gauge.REQUESTS_RUNNING: metrics.REQUESTS_RUNNING,
     Gauge.REQUESTS_WAITING: metrics.REQUESTS_WAITING,
+    Gauge.WAITING_FOR_CAPACITY: metrics.WAITING_FOR_CAPACITY,
     Gauge.KV_CACHE_USAGE: metrics.KV_CACHE_USAGE,
     Gauge.LIFETIME_ACCEPTANCE: metrics.ENGINE_LIFETIME_ACCEPTANCE,
 }
@@ -47,6 +49,7 @@ GAUGES: Final = {
 class ExportOptions:
     """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``.
 
+    ``runbooks`` and ``dashboards`` are the addresses that alerts link to, empty if not configured.
     ``plain_steps_at`` is when plain step times were measured, Unix seconds by model.
     """
 
@@ -55,18 +58,21 @@ class ExportOptions:
     plain_steps_at: Mapping[str, float] = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False
+    runbooks: str = ""
+    dashboards: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the
-    proxy.
+    ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
+    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
-    http: GuardStats = field(default_factory=GuardStats)
+    reloads: Mapping[str, int] = field(default_factory=dict)
+    http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -75,6 +81,7 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
     """Every sample of the page but those of the process (``process_*``)."""
     general = Families()
     _add_own(general, counts)
+    general.add(metrics.LINKS, 1, options.runbooks, options.dashboards)
     for name, value in options.thresholds.items():
         general.add(metrics.THRESHOLD, value, name)
     for model, phases in options.baselines.items():
@@ -92,9 +99,9 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
 
 def _add_own(families: Families, counts: OwnCounts) -> None:
     families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
-    for part, count in counts.failures.items():
-        families.add(metrics.INTERNAL_ERRORS, count, part)
-    families.add_each(metrics.HTTP_REFUSED, counts.http.refusals)
+    families.add_each(metrics.INTERNAL_ERRORS, counts.failures)
+    families.add_each(metrics.HTTP_REFUSED, counts.http_refusals)
+    families.add_each(metrics.SETTINGS_RELOADS, counts.reloads)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
         families.add_each(metrics.PROXY_REFUSED, proxy.refused)

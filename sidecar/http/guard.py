@@ -9,7 +9,9 @@ the client must read the response and begin the next request.
 
 import asyncio
 import logging
+from collections import Counter as Tally
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import cast
 
 from aiohttp import web
@@ -30,25 +32,13 @@ class GuardOptions:
     max_connections: int = 64  # open at once; a further one is closed without a response
 
 
-@dataclass(frozen=True, slots=True)
-class GuardStats:
-    """A snapshot. All but ``connections`` only grow."""
+class Refusal(StrEnum):
+    """Why a connection or a request got nothing, or less than it asked for."""
 
-    connections: int = 0  # open now
-    refused: int = 0  # closed at once: too many
-    timed_out: int = 0  # cut at a deadline; closing an idle connection is not counted
-    malformed: int = 0  # requests that were not HTTP; aiohttp answers 400
-    failed: int = 0  # requests whose handler raised; aiohttp answers 500
-
-    @property
-    def refusals(self) -> dict[str, int]:
-        """The counts by reason."""
-        return {
-            "too_many_connections": self.refused,
-            "timeout": self.timed_out,
-            "malformed": self.malformed,
-            "internal": self.failed,
-        }
+    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed at once
+    TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
+    MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
+    INTERNAL = "internal"  # the handler raised; aiohttp answers 500
 
 
 class GuardedServer:
@@ -60,16 +50,14 @@ class GuardedServer:
 
     def __init__(self, app: web.Application, options: GuardOptions | None = None) -> None:
         self.options = options or GuardOptions()
-        self._refused = 0
-        self._timed_out = 0
-        self._faults = _Faults()
+        self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
         self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
         self._listener: asyncio.Server | None = None
         app.middlewares.insert(0, self._middleware())
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            logger=self._faults.logger,
+            logger=_Faults(self.refusals).logger,
             auto_decompress=False,
             keepalive_timeout=self.options.idle_seconds,
             lingering_time=self.options.linger_seconds,
@@ -77,10 +65,9 @@ class GuardedServer:
         )
 
     @property
-    def stats(self) -> GuardStats:
-        """The counts so far."""
-        open_now, faults = len(self._connections), self._faults
-        return GuardStats(open_now, self._refused, self._timed_out, faults.malformed, faults.failed)
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listens on ``host`` and ``port`` (0: any free one) and returns both as bound.
@@ -113,7 +100,7 @@ class GuardedServer:
         """Aiohttp's protocol for a new connection; None if there are too many."""
         server = self._runner.server
         if server is None or len(self._connections) >= self.options.max_connections:
-            self._refused += 1
+            self.refusals[Refusal.TOO_MANY_CONNECTIONS] += 1
             return None
         protocol = server()
         self._connections[protocol] = connection
@@ -122,10 +109,6 @@ class GuardedServer:
     def forget(self, protocol: asyncio.BaseProtocol) -> None:
         """The connection of ``protocol`` is gone."""
         self._connections.pop(protocol, None)
-
-    def expired(self) -> None:
-        """A connection was cut at its deadline."""
-        self._timed_out += 1
 
     def _middleware(self) -> Middleware:
         @web.middleware
@@ -219,17 +202,16 @@ class _Connection(asyncio.Protocol):
         if self._transport is None:
             return
         if self._is_head_begun or self._transport.get_write_buffer_size():
-            self._server.expired()
+            self._server.refusals[Refusal.TIMEOUT] += 1
         self._transport.abort()
 
 
 class _Faults(logging.Handler):
     """Replaces aiohttp's log: counts, and logs the class of an unexpected error when it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Tally[str]) -> None:
         super().__init__(logging.WARNING)
-        self.malformed = 0
-        self.failed = 0
+        self._refusals = refusals
         self._last_failure = ""
         # getLogger would forward aiohttp's messages to the root's handlers.
         self.logger = logging.Logger("guard", logging.WARNING)  # noqa: LOG001 - see above
@@ -238,9 +220,9 @@ class _Faults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         kind = record.exc_info[0] if record.exc_info else None
         if kind is not None and issubclass(kind, HttpProcessingError | web.RequestPayloadError):
-            self.malformed += 1
+            self._refusals[Refusal.MALFORMED] += 1
             return
-        self.failed += 1
+        self._refusals[Refusal.INTERNAL] += 1
         failure = "no exception" if kind is None else kind.__name__
         if failure != self._last_failure:
             self._last_failure = failure

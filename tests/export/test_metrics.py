@@ -20,7 +20,7 @@ from sidecar.engine.version import VersionFamily
 from sidecar.export.client import process_families
 from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.export.metrics import MOST_SERIES
-from sidecar.http.guard import GuardStats
+from sidecar.http.guard import Refusal
 from sidecar.requests.middleware.source import DROP_REASONS as MIDDLEWARE_REASONS
 from sidecar.requests.proxy.outcomes import Counters
 from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
@@ -92,7 +92,7 @@ def filled(engines, models, *, source=True):
         state.scraped(at, 0.1, 1.0, page)
     counts = OwnCounts(
         failures=dict.fromkeys(("t", "alerts", "middleware", "proxy"), 1),
-        http=GuardStats(),
+        http_refusals=dict.fromkeys(Refusal, 0),
         proxy=Counters().snapshot(clients=0, upstreams=0, idle=0),
         alerts_sent={(f"am-{n}", outcome): 1 for n in range(3) for outcome in ("accepted", "rejected", "failed", "x")},
     )

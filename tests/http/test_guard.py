@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from sidecar.http.guard import GuardedServer, GuardOptions
+from sidecar.http.guard import GuardedServer, GuardOptions, Refusal
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ODDITY = "an oddity"
@@ -97,8 +97,8 @@ async def test_a_head_that_does_not_come_whole_is_cut(sent):
     async with guarded(header_seconds=0.05) as (server, _, connect):
         reader, _ = await connect(sent)
         assert await ended(reader) == b""
-        await until(lambda: server.stats.connections == 0)
-        assert server.stats.timed_out == 1
+        await until(lambda: server.connections == 0)
+        assert server.refusals[Refusal.TIMEOUT] == 1
 
 
 async def test_a_head_that_trickles_is_cut_all_the_same():
@@ -106,13 +106,13 @@ async def test_a_head_that_trickles_is_cut_all_the_same():
         _, writer = await connect(b"GET / HTTP/1.1\r\n")
 
         async def trickle():
-            while server.stats.connections:
+            while server.connections:
                 writer.write(b"X-A: b\r\n")
                 await asyncio.sleep(0.002)
 
-        await until(lambda: server.stats.connections == 1)
+        await until(lambda: server.connections == 1)
         trickling = asyncio.create_task(trickle())
-        await until(lambda: server.stats.timed_out == 1)
+        await until(lambda: server.refusals[Refusal.TIMEOUT] == 1)
         await trickling
 
 
@@ -122,7 +122,7 @@ async def test_half_a_head_after_a_request_is_cut_too():
         assert await response(reader) == b"200 quick"
         writer.write(b"GET / HT")
         assert await ended(reader) == b""
-        assert server.stats.timed_out == 1
+        assert server.refusals[Refusal.TIMEOUT] == 1
 
 
 async def test_a_handler_may_take_longer_than_any_deadline():
@@ -140,8 +140,8 @@ async def test_an_idle_connection_is_closed_without_being_counted():
         reader, _ = await connect(GET)
         assert await response(reader) == b"200 quick"
         assert await ended(reader) == b""
-        await until(lambda: server.stats.connections == 0)
-        assert server.stats.timed_out == 0
+        await until(lambda: server.connections == 0)
+        assert server.refusals[Refusal.TIMEOUT] == 0
 
 
 async def test_a_connection_is_kept_for_the_next_request():
@@ -150,25 +150,25 @@ async def test_a_connection_is_kept_for_the_next_request():
         assert [await response(reader), await response(reader)] == [b"200 quick"] * 2
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
         assert await response(reader) == b"200 abc"
-        assert server.stats.connections == 1
+        assert server.connections == 1
 
 
 async def test_a_client_that_never_takes_its_response_is_cut():
     async with guarded(idle_seconds=0.1) as (server, _, connect):
         await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: server.stats.timed_out == 1)
-        await until(lambda: server.stats.connections == 0)
+        await until(lambda: server.refusals[Refusal.TIMEOUT] == 1)
+        await until(lambda: server.connections == 0)
 
 
 async def test_connections_beyond_the_limit_are_closed_and_places_come_back():
     async with guarded(max_connections=2) as (server, _, connect):
         held = [await connect() for _ in range(2)]
-        await until(lambda: server.stats.connections == 2)
+        await until(lambda: server.connections == 2)
         reader, _ = await connect(GET)
         assert await ended(reader) == b""
-        assert server.stats.refused == 1
+        assert server.refusals[Refusal.TOO_MANY_CONNECTIONS] == 1
         held[0][1].close()
-        await until(lambda: server.stats.connections == 1)
+        await until(lambda: server.connections == 1)
         reader, _ = await connect(GET)
         assert await response(reader) == b"200 quick"
 
@@ -178,7 +178,7 @@ async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
     async with guarded() as (server, _, connect):
         reader, _ = await connect(GET.replace(b"Host: x", b"no-colon-but-a-secret"))
         assert b" 400 " in await ended(reader)
-        assert server.stats.malformed == 1
+        assert server.refusals[Refusal.MALFORMED] == 1
     assert "secret" not in caplog.text
 
 
@@ -187,7 +187,7 @@ async def test_a_failing_handler_is_counted_and_named_once(caplog):
         for _ in range(2):
             reader, _ = await connect(b"GET /failing HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b" 500 " in await reader.readline()
-        assert server.stats.failed == 2
+        assert server.refusals[Refusal.INTERNAL] == 2
     assert caplog.text.count("RuntimeError") == 1
     assert ODDITY not in caplog.text
 
@@ -208,7 +208,7 @@ async def test_a_running_handler_may_end_while_the_server_stops():
         site.go_on.set()
         assert await response(reader) == b"200 slow"
         await stopping
-        assert server.stats.connections == 0
+        assert server.connections == 0
 
 
 async def test_a_stop_does_not_wait_for_a_handler_that_hangs():
@@ -217,7 +217,7 @@ async def test_a_stop_does_not_wait_for_a_handler_that_hangs():
         await until(lambda: site.running == 1)
         await server.stop()
         assert await ended(reader) == b""
-        await until(lambda: server.stats.connections == 0)
+        await until(lambda: server.connections == 0)
 
 
 async def test_a_stop_does_not_wait_for_a_client_that_does_not_read():
@@ -225,7 +225,7 @@ async def test_a_stop_does_not_wait_for_a_client_that_does_not_read():
         reader, _ = await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readexactly(1)
         await server.stop()
-        await until(lambda: server.stats.connections == 0)
+        await until(lambda: server.connections == 0)
 
 
 async def test_an_address_in_use_is_an_error_and_stop_does_no_harm():

@@ -1,0 +1,105 @@
+"""How many tokens to speculate, in time per token rather than by acceptance (docs/speedup.md).
+
+The step time with k draft tokens is taken to be S0 + k (S - S0) / K, a line from the plain step to the one measured
+with K. It spreads over the draft tokens what any number of them costs, so it is a little too kind to few of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+_MOST: Final = 16  # more tokens are never advised
+_WORTH: Final = 0.03  # of the time per token must be saved by a change
+_VARIES: Final = 0.25  # draft tokens per draft below the number of positions: K changes, or drafts are cut short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none."""
+
+    actual: float
+    plain: float
+    drafted: float
+
+    def step(self, tokens: int) -> float:
+        """Seconds of a step with so many draft tokens."""
+        return self.plain + tokens * (self.actual - self.plain) / self.drafted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A number of draft tokens, and the seconds per token that it is expected to take."""
+
+    tokens: int
+    seconds: float
+
+
+def choices(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
+    """Every number of draft tokens from 0 to the one in use.
+
+    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + rates[0] + … +
+    rates[k - 1] per step.
+    """
+    lengths = [1.0, *(1 + sum_ for sum_ in accumulate(rates))]
+    return [Choice(tokens=k, seconds=costs.step(k) / length) for k, length in enumerate(lengths)]
+
+
+def extrapolated(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
+    """More draft tokens than are in use, up to twice as many, their rates falling on as they do on average."""
+    if not rates or not 0 < rates[-1] < 1:
+        return []
+    fall = rates[-1] ** (1 / len(rates))
+    count = min(2 * len(rates), _MOST)
+    more = [*rates, *(rates[-1] * fall**beyond for beyond in range(1, count - len(rates) + 1))]
+    return choices(more, costs)[len(rates) + 1 :]
+
+
+def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
+    """What to change about the number of draft tokens at this load; None if too little would be won.
+
+    None also if their number varies: vLLM divides position rates by all drafts, so they say nothing of shorter ones.
+    """
+    if not rates or costs.drafted < len(rates) - _VARIES:
+        return None
+    *fewer, now = choices(rates, costs)
+    best = min(fewer, key=lambda choice: choice.seconds)
+    if best.seconds > (1 - _WORTH) * now.seconds:
+        more = min(extrapolated(rates, costs), key=lambda choice: choice.seconds, default=now)
+        if more.seconds > (1 - _WORTH) * now.seconds:
+            return None
+        return (
+            f"Extrapolated, num_speculative_tokens {more.tokens} instead of {now.tokens} would take about "
+            f"{_ms(more.seconds)} a token instead of {_ms(now.seconds)} at this load: try it."
+        )
+    if best.tokens == 0:
+        return (
+            f"At this load plain decoding takes {_ms(best.seconds)} a token, speculating {_ms(now.seconds)}: "
+            "speculate at lower loads only (num_speculative_tokens_per_batch_size), or not at all."
+        )
+    return (
+        f"Set num_speculative_tokens to {best.tokens} instead of {now.tokens}: about {_ms(best.seconds)} a token "
+        f"instead of {_ms(now.seconds)} at this load."
+    )
+
+
+def schedule(rates: Sequence[float], loads: Mapping[int, StepCosts]) -> list[tuple[int, int, int]]:
+    """The best number of draft tokens for ranges of running requests, as vLLM's num_speculative_tokens_per_batch_size.
+
+    ``loads`` are costs by the highest number of requests that they hold for, in rising order. Empty if there is
+    nothing to say, or one number for all.
+    """
+    entries: list[tuple[int, int, int]] = []
+    for highest, costs in loads.items():
+        if not rates or costs.drafted < len(rates) - _VARIES:
+            return []
+        tokens = min(choices(rates, costs), key=lambda choice: choice.seconds).tokens
+        if entries and entries[-1][2] == tokens:
+            entries[-1] = (entries[-1][0], highest, tokens)
+        else:
+            entries.append((entries[-1][1] + 1 if entries else 1, highest, tokens))
+    return entries if len(entries) > 1 else []
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"

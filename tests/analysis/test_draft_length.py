@@ -1,0 +1,108 @@
+"""The number of draft tokens that takes the least time, on published measurements."""
+
+from itertools import pairwise
+
+import pytest
+
+from sidecar.analysis.draft_length import StepCosts, choices, extrapolated, schedule, timed_advice
+from sidecar.analysis.verdict import Estimate, Evidence, Verdict, VerdictThresholds, judge
+
+# vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
+PLAIN = 0.00707
+TABLES = {
+    "EAGLE-3": {2: (2.36, 4.32), 3: (2.79, 4.09), 4: (3.08, 4.05), 5: (3.32, 4.13), 6: (3.46, 4.20), 7: (3.54, 4.29)},
+    "EAGLE-1": {2: (2.10, 4.37), 3: (2.29, 4.29), 4: (2.39, 4.48), 5: (2.43, 4.71), 6: (2.45, 4.94), 7: (2.47, 5.20)},
+}
+
+
+def rates(table, tokens):
+    """Position rates that give the published lengths; the first two, of which only the sum is known, fall evenly."""
+    first_two = table[2][0] - 1
+    first = (-1 + (1 + 4 * first_two) ** 0.5) / 2  # q + q² = what the first two give
+    lengths = [table[k][0] for k in range(2, tokens + 1)]
+    return [first, first**2, *(after - before for before, after in pairwise(lengths))]
+
+
+def costs(table, tokens):
+    length, tpot = table[tokens]
+    return StepCosts(actual=length * tpot / 1000, plain=PLAIN, drafted=tokens)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("tokens", [5, 6, 7])
+def test_from_one_run_the_choice_costs_at_most_three_percent_more_than_the_best(name, tokens):
+    table = TABLES[name]
+    best = min(choices(rates(table, tokens), costs(table, tokens)), key=lambda choice: choice.seconds)
+    assert table[best.tokens][1] <= 1.03 * min(tpot for _, tpot in table.values())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_expected_times_are_near_the_published_ones(name):
+    table = TABLES[name]
+    found = {choice.tokens: choice.seconds * 1000 for choice in choices(rates(table, 7), costs(table, 7))}
+    assert found[0] == pytest.approx(7.07)
+    for tokens, (_, tpot) in table.items():
+        assert found[tokens] == pytest.approx(tpot, rel=0.08)
+
+
+def test_a_quarter_accepted_of_six_and_faster_is_net_positive():
+    """vLLM pull request 24243: 24.5 % accepted, length 2.47; 215.84 s plain, 133.24 s speculating."""
+    evidence = Evidence(
+        drafts=1000.0, draft_tokens=6000.0, accepted_tokens=1470.0, acceptance=0.245,
+        speedup=Estimate(215.84 / 133.24, 0.02),
+    )  # fmt: skip
+    judged = judge(evidence, VerdictThresholds())
+    assert (judged.verdict, judged.by_acceptance) == (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE)
+
+
+def test_fewer_tokens_are_advised_with_what_they_save():
+    table = TABLES["EAGLE-1"]
+    assert timed_advice(rates(table, 7), costs(table, 7)) == (
+        "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms a token instead of 5.2 ms at this load."
+    )
+
+
+def test_none_are_advised_where_plain_decoding_is_the_fastest():
+    found = timed_advice([0.6, 0.3, 0.1], StepCosts(actual=0.030, plain=0.010, drafted=3))
+    assert found.startswith("At this load plain decoding takes 10 ms a token, speculating 15 ms: ")
+
+
+def test_more_tokens_are_an_extrapolation_and_said_to_be():
+    found = timed_advice([0.95, 0.9], StepCosts(actual=0.011, plain=0.010, drafted=2))
+    assert found.startswith("Extrapolated, num_speculative_tokens 4 instead of 2 would take about ")
+
+
+def test_what_saves_little_is_not_advised():
+    assert timed_advice([0.8, 0.6, 0.5], StepCosts(actual=0.015, plain=0.010, drafted=3)) is None
+    assert timed_advice([], StepCosts(actual=0.012, plain=0.010, drafted=3)) is None
+
+
+def test_a_number_of_draft_tokens_that_varies_gives_no_advice():
+    """vLLM divides accepted tokens by position by all drafts, also those that had no such position."""
+    varying = StepCosts(actual=0.030, plain=0.010, drafted=2.2)
+    assert timed_advice([0.6, 0.3, 0.1], varying) is None
+    assert schedule([0.6, 0.3, 0.1], {1: varying, 2: varying}) == []
+
+
+def test_a_certain_or_impossible_last_token_is_not_extrapolated():
+    assert extrapolated([1.0, 1.0], StepCosts(actual=0.011, plain=0.010, drafted=2)) == []
+    assert extrapolated([0.5, 0.0], StepCosts(actual=0.011, plain=0.010, drafted=2)) == []
+
+
+def test_schedule_has_an_entry_for_each_stretch_of_loads():
+    """Cheap drafts at light load, dear ones at heavy load; the entries are contiguous, as vLLM wants them."""
+    found = schedule(
+        [0.7, 0.5, 0.35],
+        {
+            1: StepCosts(actual=0.012, plain=0.010, drafted=3),
+            2: StepCosts(actual=0.013, plain=0.010, drafted=3),
+            8: StepCosts(actual=0.026, plain=0.012, drafted=3),
+            16: StepCosts(actual=0.060, plain=0.015, drafted=3),
+        },
+    )
+    assert found == [(1, 2, 3), (3, 8, 2), (9, 16, 0)]
+
+
+def test_one_number_for_all_loads_needs_no_schedule():
+    cheap = StepCosts(actual=0.012, plain=0.010, drafted=3)
+    assert schedule([0.7, 0.5, 0.35], {1: cheap, 2: cheap}) == []

@@ -11,7 +11,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from sidecar.errors import TooManyRenders
+from sidecar.errors import SpecDecError
 from sidecar.export.client import FamilyCollector, process_families
 from sidecar.export.families import Family
 from sidecar.export.reexport import own_series
@@ -38,6 +38,13 @@ class Rendered:
 
     body: bytes
     headers: dict[str, str]
+
+
+class TooManyRenders(SpecDecError):
+    """More different sets of metrics were asked for at once than are worth rendering."""
+
+    def __init__(self) -> None:
+        super().__init__("too many different name[]; ask again later, or for the whole page")
 
 
 class Exporter:

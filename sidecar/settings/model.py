@@ -16,6 +16,7 @@ from sidecar.settings.field_types import (
     Duration,
     Edges,
     File,
+    HostName,
     JsonText,
     ModelName,
     Notation,

@@ -22,7 +22,7 @@ from sidecar.export.collector import OwnCounts, export_families
 from sidecar.export.exporter import Exporter, Reading
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
-from sidecar.http.guard import GuardedServer, GuardOptions
+from sidecar.http.guard import GuardedServer
 from sidecar.log import Log, StateLog, set_log_level
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address

@@ -67,8 +67,8 @@ class OwnCounts:
     """What the sidecar counts of itself.
 
     ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
-    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy, ``loop_stall`` (seconds)
-    if nobody measures it.
+    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy. ``loop_stall`` is in
+    seconds.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)

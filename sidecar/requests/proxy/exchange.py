@@ -55,15 +55,15 @@ class ClientSide(Protocol):
 class Exchange:
     """Forwards one request and its response; ends in exactly one ``ExchangeOutcome``."""
 
-    __slots__ = ("_client", "_context", "_heads", "_keep_alive", "_observer", "_received", "_request", "_request_body",
-                 "_response_body", "_reusable", "_tunnel", "_uplink")  # fmt: skip
+    __slots__ = ("_client", "_context", "_heads", "_keep_alive", "_observer", "_request", "_request_body",
+                 "_response_body", "_reusable", "_tunnel", "_uplink", "received")  # fmt: skip
 
     def __init__(self, client: ClientSide, request: RequestHead, context: Context) -> None:
         self._client = client
         self._context = context
         self._request = request
         self._request_body = request.body()
-        self._received = 0  # bytes of the request's payload
+        self.received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
         self._heads: HeadReader | None = None  # from the first byte of a response to its final head
         self._response_body: Body | None = None  # from the final response head on
@@ -153,8 +153,8 @@ class Exchange:
         limit = self._context.options.max_body_bytes
         try:
             payload = self._request_body.decode(data)
-            self._received += len(payload)
-            if limit is not None and self._received > limit:
+            self.received += len(payload)
+            if limit is not None and self.received > limit:
                 raise _too_large()
         except Refusal as refusal:
             self.stop(refusal)

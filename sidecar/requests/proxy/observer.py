@@ -2,13 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Protocol, TypeVarTuple
+from typing import Final, Protocol, TypeVarTuple
 
+from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import endpoint_of
-from sidecar.requests.observe.exchange_observer import ExchangeObserver
+from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
 from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
 from sidecar.requests.source import RequestSink
 
+OUT_OF_MEMORY: Final = "out_of_memory"
+"""Why an exchange is counted as dropped whose bodies were not kept, because those of others took all the memory."""
+
+_OBSERVED_BYTES: Final = 48 * 1_048_576  # of the bodies of all exchanges under way
 Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
 
@@ -100,25 +105,78 @@ def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False
     event, for recordings.
     """
     numbers = count(1)
+    memory = _Memory(_OBSERVED_BYTES)
 
     def observe(method: bytes, target: bytes, headers: Headers) -> Observer | None:
         path = target.partition(b"?")[0].decode("latin-1")
         endpoint = endpoint_of(method.decode("latin-1"), path)
         if endpoint is None:
             return None
-        exchange = ExchangeObserver(str(next(numbers)), endpoint, headers, max_bytes=max_bytes, offsets=offsets)
-        return _RecordingObserver(exchange, sink)
+        bodies: list[_SharedBody] = []  # the request's, then the reply's if it is no stream
+
+        def body(most: int) -> Body:
+            skip = not bodies and _announced(headers) > most
+            bodies.append(_SharedBody(0 if skip else most, memory))
+            return bodies[-1]
+
+        number = str(next(numbers))
+        exchange = ExchangeObserver(number, endpoint, headers, max_bytes=max_bytes, offsets=offsets, body=body)
+        return _RecordingObserver(exchange, bodies, sink)
 
     return observe
+
+
+def _announced(headers: Headers) -> int:
+    """The Content-Length of a request that the proxy accepted; 0 if it has none."""
+    return next((int(value) for name, value in headers if name.lower() == b"content-length"), 0)
+
+
+class _Memory:
+    """What the bodies of all exchanges together may hold."""
+
+    def __init__(self, limit: int) -> None:
+        self.free = limit  # bytes
+
+
+class _SharedBody(Body):
+    """A body that is given up if there is no memory left for it."""
+
+    __slots__ = ("_held", "_memory", "out_of_memory")
+
+    def __init__(self, max_bytes: int, memory: _Memory) -> None:
+        super().__init__(max_bytes)
+        self._memory = memory
+        self._held = 0
+        self.out_of_memory = False
+
+    def feed(self, piece: bytes) -> None:
+        """See ``Body``."""
+        if self.too_large:
+            return
+        if len(piece) > self._memory.free:
+            self.too_large = self.out_of_memory = True
+            self.content = bytearray()
+        else:
+            self._memory.free -= len(piece)
+            self._held += len(piece)
+            super().feed(piece)
+        if self.too_large:
+            self.release()
+
+    def release(self) -> None:
+        """Its content is no longer needed; safe to repeat."""
+        self._memory.free += self._held
+        self._held = 0
 
 
 class _RecordingObserver:
     """One exchange on its way to becoming a record."""
 
-    __slots__ = ("_exchange", "_reply_begun", "_request_ended", "_sink", "reply_piece")
+    __slots__ = ("_bodies", "_exchange", "_reply_begun", "_request_ended", "_sink", "reply_piece")
 
-    def __init__(self, exchange: ExchangeObserver, sink: RequestSink) -> None:
+    def __init__(self, exchange: ExchangeObserver, bodies: "list[_SharedBody]", sink: RequestSink) -> None:
         self._exchange = exchange
+        self._bodies = bodies
         self._sink = sink
         self._request_ended = False
         self._reply_begun = False
@@ -134,6 +192,7 @@ class _RecordingObserver:
         if not self._request_ended:
             self._request_ended = True
             self._exchange.request_end()
+            self._bodies[0].release()
 
     def reply_head(self, status: int, headers: Headers) -> None:
         self.request_end()
@@ -150,5 +209,9 @@ class _RecordingObserver:
         # An incomplete reply is an abort: vLLM has worked on it. One that never began is an error.
         lost = outcome in {ExchangeOutcome.UPSTREAM_FAILED, ExchangeOutcome.REFUSED}
         self._sink.finished(exchange.finish(failed=lost and not self._reply_begun))
+        out_of_memory = any(body.out_of_memory for body in self._bodies)
         for fault in exchange.faults:
-            self._sink.dropped(fault, 1)
+            too_large = fault in {Fault.REQUEST_TOO_LARGE, Fault.REPLY_TOO_LARGE}
+            self._sink.dropped(OUT_OF_MEMORY if too_large and out_of_memory else fault, 1)
+        for body in self._bodies:
+            body.release()

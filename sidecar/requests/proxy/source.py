@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sidecar.errors import listening
 from sidecar.log import Log
 from sidecar.requests.observe.exchange_observer import Fault
-from sidecar.requests.proxy.observer import observer_factory
+from sidecar.requests.proxy.observer import OUT_OF_MEMORY, observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.server import ProxyServer
 from sidecar.requests.source import RequestSink, Stats
@@ -28,7 +28,7 @@ class ProxySource:
     @property
     def drop_reasons(self) -> frozenset[str]:
         """See ``RequestSource``."""
-        return frozenset(map(str, Fault))
+        return frozenset([*map(str, Fault), OUT_OF_MEMORY])
 
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, TypeVarTuple
+from urllib.parse import unquote
 
 from sidecar.requests.observe.endpoint import endpoint_of
 from sidecar.requests.observe.exchange_observer import ExchangeObserver
+from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
 from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
 from sidecar.requests.source import RequestSink
 
@@ -18,6 +20,11 @@ class Observer(Protocol):
 
     They must be quick. An exception is caught and counted, after which only ``finished`` is still called.
     """
+
+    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: it is forwarded at once
+
+    def ask(self, body: bytes) -> AskedStream | None:
+        """The complete request, to be changed so that it asks for usage; None: it is to be sent as it is."""
 
     def request_piece(self, piece: bytes) -> None:
         """Payload of the request, without chunk framing."""
@@ -42,9 +49,10 @@ ObserverFactory = Callable[[bytes, bytes, Headers], Observer | None]
 class GuardedObserver:
     """The observer of one exchange, if there is one; what it raises is counted and goes no further."""
 
-    __slots__ = ("_counters", "_finished", "_observer")
+    __slots__ = ("_counters", "_finished", "_observer", "ask_bytes")
 
     def __init__(self, counters: Counters) -> None:
+        self.ask_bytes = 0
         self._counters = counters
         self._observer: Observer | None = None
         self._finished: Callable[[ExchangeOutcome], None] | None = None
@@ -53,11 +61,22 @@ class GuardedObserver:
         """Ask ``factory`` for the observer."""
         try:
             observer = factory(method, target, headers)
+            self.ask_bytes = 0 if observer is None else observer.ask_bytes
         except Exception:  # noqa: BLE001 - observers fail open, whatever they raise
             self._counters.observer_failures += 1
             return
         if observer is not None:
             self._observer, self._finished = observer, observer.finished
+
+    def ask(self, body: bytes) -> AskedStream | None:
+        """See ``Observer``."""
+        if self._observer is None:
+            return None
+        try:
+            return self._observer.ask(body)
+        except Exception:  # noqa: BLE001 - see above
+            self._counters.observer_failures += 1
+            return None
 
     def request_piece(self, piece: bytes) -> None:
         """See ``Observer``."""
@@ -93,21 +112,27 @@ class GuardedObserver:
             self._observer = None
 
 
-def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False) -> ObserverFactory:
+def observer_factory(
+    sink: RequestSink, *, max_bytes: int, offsets: bool = False, asker: UsageAsker | None = None
+) -> ObserverFactory:
     """Observers that deliver a record of each request to a generation endpoint to ``sink``.
 
     Bodies and stream events over ``max_bytes`` are forwarded but not parsed. ``offsets`` keeps the time of each stream
     event, for recordings.
     """
     numbers = count(1)
+    usage = asker or UsageAsker(AskUsage.NEVER, max_bytes=max_bytes)
 
     def observe(method: bytes, target: bytes, headers: Headers) -> Observer | None:
-        path = target.partition(b"?")[0].decode("latin-1")
+        path = unquote(target.partition(b"?")[0].decode("latin-1"))
         endpoint = endpoint_of(method.decode("latin-1"), path)
         if endpoint is None:
             return None
         exchange = ExchangeObserver(str(next(numbers)), endpoint, headers, max_bytes=max_bytes, offsets=offsets)
-        return _RecordingObserver(exchange, sink)
+        # A client that expects "100 Continue" sends its body only once the upstream has the head.
+        expects = any(name.lower() == b"expect" for name, _ in headers)
+        ask_bytes = max_bytes if usage.might_ask(endpoint, headers) and not expects else 0
+        return _RecordingObserver(exchange, sink, usage, ask_bytes)
 
     return observe
 
@@ -115,15 +140,31 @@ def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False
 class _RecordingObserver:
     """One exchange on its way to becoming a record."""
 
-    __slots__ = ("_exchange", "_reply_begun", "_request_ended", "_sink", "reply_piece")
+    __slots__ = (
+        "_asker",
+        "_exchange",
+        "_reply_begun",
+        "_request_ended",
+        "_sink",
+        "_stream",
+        "ask_bytes",
+        "reply_piece",
+    )
 
-    def __init__(self, exchange: ExchangeObserver, sink: RequestSink) -> None:
+    def __init__(self, exchange: ExchangeObserver, sink: RequestSink, asker: UsageAsker, ask_bytes: int) -> None:
+        self.ask_bytes = ask_bytes
+        self._asker = asker
+        self._stream: AskedStream | None = None
         self._exchange = exchange
         self._sink = sink
         self._request_ended = False
         self._reply_begun = False
         self.reply_piece = exchange.reply_piece  # called for every chunk
         sink.started(exchange.start)
+
+    def ask(self, body: bytes) -> AskedStream | None:
+        self._stream = self._asker.ask(self._exchange.endpoint, body)
+        return self._stream
 
     def request_piece(self, piece: bytes) -> None:
         if not self._request_ended:
@@ -149,6 +190,7 @@ class _RecordingObserver:
             exchange.client_gone()
         # An incomplete reply is an abort: vLLM has worked on it. One that never began is an error.
         lost = outcome in {ExchangeOutcome.UPSTREAM_FAILED, ExchangeOutcome.REFUSED}
-        self._sink.finished(exchange.finish(failed=lost and not self._reply_begun))
+        asked_usage = None if self._stream is None else self._stream.outcome
+        self._sink.finished(exchange.finish(failed=lost and not self._reply_begun, asked_usage=asked_usage))
         for fault in exchange.faults:
             self._sink.dropped(fault, 1)

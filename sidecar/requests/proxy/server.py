@@ -31,11 +31,14 @@ class ProxyServer:
         observe: ObserverFactory,
         clock: Callable[[], float],
         log: Log,
+        *,
+        upstream_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        """``upstream_lost`` is called when the upstream has become unreachable."""
         self._options = options
         self._clients: set[ClientConnection] = set()
         self._log = log
-        self._pool = Pool(upstream, options, clock, log)
+        self._pool = Pool(upstream, options, clock, log, upstream_lost)
         self._context = Context(upstream, options, observe, clock, Counters(), self._pool, asyncio.Event())
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None

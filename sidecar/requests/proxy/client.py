@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import cast
 
 from sidecar.errors import Refusal
-from sidecar.requests.proxy.exchange import Context, Exchange
+from sidecar.requests.proxy.context import Context
+from sidecar.requests.proxy.exchange import Exchange
 from sidecar.requests.proxy.head import HeadReader
 from sidecar.requests.proxy.outcomes import REFUSALS, error_response
 from sidecar.requests.proxy.patience import NEVER, BodyPatience, SendPatience

@@ -24,10 +24,11 @@ from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.http.guard import GuardedServer
 from sidecar.http.server import serving
-from sidecar.log import Log, StateLog
+from sidecar.log import Log, StateLog, set_log_level
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Target
+from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # most sidecars need neither
@@ -36,7 +37,9 @@ if TYPE_CHECKING:  # most sidecars need neither
 
 
 @asynccontextmanager
-async def running(settings: Settings, recorder: "Recorder | None" = None) -> AsyncIterator[Address]:
+async def running(
+    settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
+) -> AsyncIterator[Address]:
     """Runs the sidecar until the block is left; gives the address of its own page.
 
     Raises:
@@ -65,12 +68,26 @@ async def running(settings: Settings, recorder: "Recorder | None" = None) -> Asy
             supervisor.start("alerts", push.run)
 
         export = wiring.export(settings)
+
+        def apply(new: Settings) -> None:
+            nonlocal export
+            export = wiring.export(new)
+            set_log_level(new.log.level)
+            for target in targets:
+                target.state.judge.thresholds = wiring.verdicts(new)
+            if push is not None:
+                push.limits = wiring.push_limits(new)
+
+        if reloader is not None:
+            supervisor.start("settings", lambda: reloader.run(apply))
+
         passthrough_series = wiring.passthrough_series(settings)
 
         def read() -> Reading:
             found = reports()
             counts = OwnCounts(
                 failures=supervisor.failures,
+                reloads=reloader.outcomes if reloader else {},
                 http_refusals=server.refusals,
                 proxy=proxy_stats(),
                 alerts_sent=push.sent if push else {},

@@ -2,28 +2,37 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sidecar import __version__
 from sidecar.errors import SettingsError
-from sidecar.log import configure_logging
-from sidecar.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from sidecar.settings import Settings
 
 _USAGE = 2  # exit code for unusable settings and arguments
 _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
     *("run", "check", "healthcheck", "baseline", "middleware"),
-    *("plan", "sweep", "compare", "report", "record", "replay", "demo"),
+    *("plan", "preflight", "sweep", "compare", "report", "record", "replay", "demo"),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 success, 1 failure, 2 for unusable settings, 130 for Ctrl-C."""
-    arguments = parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["run"]:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it reloads settings; by default it would end the process
+    from sidecar.log import configure_logging  # noqa: PLC0415 - after that, as these take long to import
+    from sidecar.settings import load_settings  # noqa: PLC0415 - the same
+
+    arguments = parser(argv).parse_args(argv)
     try:
         settings = load_settings(arguments.config, os.environ)
     except SettingsError as error:
@@ -42,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def run_command(arguments: argparse.Namespace, settings: Settings) -> int:
+def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
     """Runs the command that the arguments name; returns its exit code."""
     code: int = import_module(f"sidecar.commands.{arguments.command}").run(arguments, settings)
     return code

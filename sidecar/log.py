@@ -53,7 +53,7 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=ending))
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    set_log_level(level)
     for name in _SILENT:
         logging.getLogger(name).disabled = True
     structlog.configure(
@@ -66,6 +66,11 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def set_log_level(level: str) -> None:
+    """The least severe level that is logged from now on."""
+    logging.getLogger().setLevel(level.upper())
 
 
 def _json() -> list[Processor]:

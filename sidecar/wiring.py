@@ -25,6 +25,7 @@ from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
+    from sidecar.alerting.conditions import Limits
     from sidecar.alerting.push import PushOptions
 
 
@@ -150,23 +151,29 @@ def verdicts(settings: Settings) -> VerdictThresholds:
     )
 
 
+def push_limits(settings: Settings) -> "Limits":
+    """The thresholds of pushed alerts that no verdict has."""
+    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - see above
+
+    return Limits(
+        latency_gap_growth=settings.thresholds.latency_gap_growth,
+        kv_cache_usage=settings.thresholds.kv_cache_usage,
+        baselines=settings.baselines,
+    )
+
+
 def push(settings: Settings) -> "PushOptions":
     """Which alerts are pushed, and where to."""
-    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - see above
     from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - see above
     from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - see above
 
-    alerting, thresholds = settings.alerting, settings.thresholds
+    alerting = settings.alerting
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         instance=alerting.instance or socket.gethostname(),
         runbooks=alerting.runbooks,
         rules=load_rules(),
-        limits=Limits(
-            latency_gap_growth=thresholds.latency_gap_growth,
-            kv_cache_usage=thresholds.kv_cache_usage,
-            baselines=settings.baselines,
-        ),
+        limits=push_limits(settings),
         interval=alerting.interval,
         resend=alerting.resend,
         timeout=alerting.timeout,

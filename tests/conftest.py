@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from contextlib import asynccontextmanager
+import signal
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +12,7 @@ import pytest
 from aiohttp import web
 from blockbuster import blockbuster_ctx
 
+LIMIT_SECONDS = 300  # of one test with its fixtures; only a broken one needs as long
 PAGES = Path(__file__).parent / "data" / "pages"
 
 
@@ -18,6 +20,26 @@ def pytest_generate_tests(metafunc):
     """A test that asks for ``page_name`` runs once for every recorded page of a real vLLM."""
     if "page_name" in metafunc.fixturenames:
         metafunc.parametrize("page_name", sorted(path.name for path in PAGES.glob("*.prom")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Fails a test that waits for what never comes; ``@pytest.mark.limit(seconds)`` gives it more than the usual."""
+    marker = item.get_closest_marker("limit")
+
+    def expired(*_):
+        with suppress(RuntimeError):  # no loop runs
+            for task in asyncio.all_tasks():
+                task.print_stack()
+        pytest.fail(f"not finished within {limit} s")
+
+    limit = marker.args[0] if marker else LIMIT_SECONDS
+    signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ class Push:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``monotonic`` measures how long conditions hold; ``wall`` gives Unix seconds."""
+        self.limits = options.limits  # may be replaced between two evaluations
         self._reports = reports
         self._options = options
         self._monotonic = monotonic
@@ -79,7 +80,7 @@ class Push:
         for report in self._reports():
             scope = {"target": report.name} if self._options.per_target else {}
             for rule, condition in self._conditions:
-                for match in condition(report, self._options.limits):
+                for match in condition(report, self.limits):
                     model = match.labels.get("model_name")
                     yield Alert(
                         rule=rule,

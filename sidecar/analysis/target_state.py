@@ -76,7 +76,7 @@ class TargetState:
         self._requests = requests
         self._speed = SpeedState(speed or SpeedOptions())
         self._speeds: Mapping[str, ModelSpeed] = {}
-        self._judge = Judge(thresholds or VerdictThresholds())
+        self.judge = Judge(thresholds or VerdictThresholds())
         self._judgements: tuple[ModelJudgement, ...] = ()
         self._process_start: float | None = None
         self._last_scrape: float | None = None
@@ -181,7 +181,7 @@ class TargetState:
 
     def _judge_models(self, at: float) -> None:
         self._speeds = self._speed.models(at)
-        self._judgements = self._judge.judge(self._evidence())
+        self._judgements = self.judge.judge(self._evidence())
 
     def _evidence(self) -> Iterator[ModelEvidence]:
         """What each model is judged by; nothing of its engines is known while polls fail."""

@@ -147,7 +147,7 @@ class Judge:
     """Judges one server's models poll by poll; remembers the last verdicts, so that none flaps near a line."""
 
     def __init__(self, thresholds: VerdictThresholds) -> None:
-        self._thresholds = thresholds
+        self.thresholds = thresholds  # may be replaced between two polls
         self._last: dict[tuple[str, str | None], Judgement] = {}
 
     def judge(self, models: Iterable[ModelEvidence]) -> tuple[ModelJudgement, ...]:
@@ -158,14 +158,14 @@ class Judge:
     def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str | None], Judgement]) -> ModelJudgement:
         def judged(temperature: str | None, evidence: Evidence) -> Judgement:
             key = (model.model_name, temperature)
-            self._last[key] = judge(evidence, self._thresholds, before.get(key, _NOTHING))
+            self._last[key] = judge(evidence, self.thresholds, before.get(key, _NOTHING))
             return self._last[key]
 
         return ModelJudgement(
             model_name=model.model_name,
             whole=judged(None, model.whole),
             temperatures={temperature: judged(temperature, found) for temperature, found in model.temperatures.items()},
-            is_covered=model.coverage is None or model.coverage >= self._thresholds.coverage,
+            is_covered=model.coverage is None or model.coverage >= self.thresholds.coverage,
         )
 
 

@@ -1,6 +1,10 @@
 """``run``: poll vLLM and export what it reports."""
 
 import argparse
+import asyncio
+import os
+import signal
+from pathlib import Path
 
 import structlog
 import uvloop
@@ -9,7 +13,8 @@ from sidecar import __version__
 from sidecar.app import running
 from sidecar.commands.stopping import stop_on_signals
 from sidecar.errors import ListenError
-from sidecar.settings import Settings
+from sidecar.settings import Settings, load_settings
+from sidecar.settings.reload import Reloader
 
 HELP = "poll vLLM and export its metrics until stopped"
 
@@ -18,16 +23,18 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
     """Takes none."""
 
 
-def run(_arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 after SIGTERM or SIGINT, 1 if it cannot listen on an address or a socket."""
-    return uvloop.run(_run(settings))
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Returns 0 after SIGTERM or SIGINT, 1 if it cannot listen on an address or a socket. SIGHUP reloads settings."""
+    return uvloop.run(_run(arguments.config, settings))
 
 
-async def _run(settings: Settings) -> int:
+async def _run(config: Path | None, settings: Settings) -> int:
     log = structlog.get_logger("sidecar")
     stop = stop_on_signals()
+    reloader = Reloader(settings, lambda: load_settings(config, os.environ), log, config)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
     try:
-        async with running(settings) as address:
+        async with running(settings, reloader=reloader) as address:
             log.info(
                 "specdec-sidecar runs",
                 version=__version__,

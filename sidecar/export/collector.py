@@ -61,11 +61,12 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts of itself.
 
-    ``failures`` by the part of the program, ``http_refusals`` of our own pages by reason, ``alerts_sent`` by
-    Alertmanager and outcome; ``proxy`` is None without the proxy.
+    ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
+    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
+    reloads: Mapping[str, int] = field(default_factory=dict)
     http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -94,6 +95,7 @@ def _add_own(families: Families, counts: OwnCounts) -> None:
     families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
     families.add_each(metrics.INTERNAL_ERRORS, counts.failures)
     families.add_each(metrics.HTTP_REFUSED, counts.http_refusals)
+    families.add_each(metrics.SETTINGS_RELOADS, counts.reloads)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
         families.add_each(metrics.PROXY_REFUSED, proxy.refused)

@@ -70,6 +70,7 @@ LABEL_OVERFLOW = _counter(
 HTTP_REFUSED = _counter(
     "http_refused", "Connections and requests to the sidecar's own pages that were refused or timed out.", "reason"
 )
+SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
 # vLLM's counters under one name for every version, carried on across its restarts.

@@ -12,10 +12,12 @@ from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.request_window import SpeculationSummary
+from sidecar.analysis.speed_state import ModelSpeed
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.export.collector import ExportOptions
 from sidecar.export.request_notes import attribution_outcomes, request_notes
+from sidecar.export.speed_status import model_speed, temperature_speed
 
 
 def status(reports: Iterable[TargetReport], options: ExportOptions) -> dict[str, Any]:
@@ -42,14 +44,19 @@ def _target(report: TargetReport, options: ExportOptions) -> dict[str, Any]:
         else {"reason": error.reason, "message": str(error), "remedy": error.remedy},
         "restarts": report.restarts,
         "engines": [_engine(report, engine, options) for engine in report.engines] if report.up else [],
-        "models": [_model(model) for model in report.judgements],
-        "requests": request_status(report.requests, report.judgements),
+        "models": [_model(model, report) for model in report.judgements],
+        "requests": request_status(report.requests, report.judgements, report.speeds),
     }
 
 
-def _model(model: ModelJudgement) -> dict[str, Any]:
+def _model(model: ModelJudgement, report: TargetReport) -> dict[str, Any]:
     """A model as a whole, over all its engines; ``is_covered``: the temperatures speak for its traffic."""
-    return {"model_name": model.model_name, **_judgement(model.whole), "is_covered": model.is_covered}
+    return {
+        "model_name": model.model_name,
+        **_judgement(model.whole),
+        "is_covered": model.is_covered,
+        "speed": model_speed(report, model.model_name),
+    }
 
 
 def _judgement(judgement: Judgement) -> dict[str, Any]:
@@ -111,7 +118,9 @@ def _limitations(found: Iterable[Limitation]) -> list[dict[str, str]]:
     return [{"name": limitation, "explanation": EXPLANATIONS[limitation]} for limitation in sorted(found)]
 
 
-def request_status(report: RequestReport | None, judgements: Sequence[ModelJudgement]) -> dict[str, Any] | None:
+def request_status(
+    report: RequestReport | None, judgements: Sequence[ModelJudgement], speeds: Mapping[str, ModelSpeed]
+) -> dict[str, Any] | None:
     """Null without a request source.
 
     ``events`` are since the start; ``ended`` and ``attributed`` count requests of the sliding window.
@@ -128,7 +137,10 @@ def request_status(report: RequestReport | None, judgements: Sequence[ModelJudge
         "ended": found.total(),
         "attributed": found[AttributionOutcome.EXACT] + found[AttributionOutcome.INFERRED],
         "notes": list(request_notes(report, judgements)),
-        "models": [_model_requests(model, judged.get(model.model_name)) for model in report.models],
+        "models": [
+            _model_requests(model, judged.get(model.model_name), speeds.get(model.model_name))
+            for model in report.models
+        ],
     }
 
 
@@ -139,15 +151,19 @@ def _is_exact(model: ModelRequests) -> bool:
     )
 
 
-def _model_requests(model: ModelRequests, judged: ModelJudgement | None) -> dict[str, Any]:
+def _model_requests(model: ModelRequests, judged: ModelJudgement | None, speed: ModelSpeed | None) -> dict[str, Any]:
     judgements = judged.temperatures if judged else {}
+    speeds = speed.temperatures if speed else {}
     return {
         "model_name": model.model_name,
         "coverage": model.coverage,
         "residual": model.residual,
         "ended": dict(model.attribution_outcomes),
         "temperatures": {
-            temperature: _temperature(work, judgements.get(temperature) or Judgement(evidence=work.evidence(0.0)))
+            temperature: {
+                **_temperature(work, judgements.get(temperature) or Judgement(evidence=work.evidence(0.0))),
+                "speed": temperature_speed(speeds.get(temperature)),
+            }
             for temperature, work in model.recent.items()
         },
     }

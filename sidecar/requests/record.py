@@ -22,6 +22,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 UnixSeconds = Annotated[float, Meta(ge=0, le=2**40)]
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 Histogram = Annotated[tuple[Count, ...], Meta(max_length=LONGEST_HISTOGRAM)]
+Parameters = Annotated[tuple[Annotated[str, Meta(max_length=24)], ...], Meta(max_length=8)]
 
 
 class Outcome(StrEnum):
@@ -78,7 +79,9 @@ class RequestRecord:
     that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
     of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one an engine
     step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
-    if the reply did not say. ``asked_usage`` is None if the client's own request was sent.
+    if the reply did not say. ``asked_usage`` is None if the client's own request was sent. ``parameters`` names the
+    sampling parameters in the request that not every vLLM serves under speculation (``observe/payload.py`` has the
+    list); traces do not tell them.
     """
 
     id: Name
@@ -96,6 +99,7 @@ class RequestRecord:
     completion_tokens: Count | None = None
     stream_events: Count = 0
     acceptance: RequestAcceptance | None = None
+    parameters: Parameters = ()
     asked_usage: AskedUsage | None = None
     event_offsets: tuple[float, ...] = ()  # seconds from ``start``; filled only while recording
 

@@ -102,10 +102,12 @@ def _keys(path: Path) -> list[str]:
 
 
 def _unknown(name: str, candidates: list[str]) -> str:
-    prefix = PREFIX if name.startswith(PREFIX) else ""
-    close = difflib.get_close_matches(
-        name.removeprefix(prefix), [one.removeprefix(prefix) for one in candidates], n=1, cutoff=0.7
-    )
+    """A suggestion from the same group, if there is one: what all its keys begin with says nothing of closeness."""
+    separator = "__" if name.startswith(PREFIX) else "."
+    group = name[: name.rfind(separator)] + separator
+    prefix = next((one for one in (group, PREFIX) if any(key.startswith(one) for key in candidates)), "")
+    names = [key.removeprefix(prefix) for key in candidates if key.startswith(prefix)]
+    close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.7)
     return f"unknown setting; did you mean {prefix}{close[0]}?" if close else "unknown setting; remove it"
 
 

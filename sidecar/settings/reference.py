@@ -34,6 +34,11 @@ Several vLLMs, and a baseline to compare latencies with:
       my-model:
         ttft: {p50: 120ms, p99: 0.4}
 
+`run` reloads the settings on SIGHUP and when the file changes, also when a mounted ConfigMap does: within seconds
+`thresholds.*` and `log.level` apply, and one log line names the other changed settings, which need a restart. Invalid
+settings are refused as a whole, with a log line for each problem, and the old ones stay in force;
+`specdec_settings_reloads_total` counts both. Environment variables of a running process never change.
+
 Invalid or unknown settings stop the start with exit code 2 and one line for each. Settings of a request source that is
 not selected are validated too, and have no effect.
 """

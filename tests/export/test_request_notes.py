@@ -76,7 +76,7 @@ def test_streams_without_usage_are_cause_enough_for_low_coverage():
 
 
 def test_the_status_counts_them():
-    found = request_status(report(exact=3, inferred=2, without_usage=5), ())
+    found = request_status(report(exact=3, inferred=2, without_usage=5), (), {})
     assert (found["ended"], found["attributed"], len(found["notes"])) == (10, 5, 1)
     assert found["models"][0]["ended"] == {
         "exact": 3,

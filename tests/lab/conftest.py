@@ -1,10 +1,16 @@
-"""A real vLLM on this machine's CPU (``make test-lab``)."""
+"""A real vLLM on this machine's CPU (``make test-lab``).
+
+Starting one takes half a minute on a slow machine, so the tests share two: with and without per-request numbers, both
+with the middleware and the trace exporter loaded. Traffic ends by count, and tests compare growth.
+"""
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,9 +18,34 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sidecar.demo.traffic import Mix, Phase, Traffic, TrafficOptions, TrafficSummary
+from sidecar.requests.middleware.bundle import standalone_source
 from tests.debian_servers import free_port, running_prometheus, scraping
 
-START_SECONDS = 180
+START_SECONDS = 300
+MODULE = "specdec_observe"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.limit(900))
+
+
+async def send(url: str, mix: Mix, requests: int, **options: object) -> TrafficSummary:
+    """Sends so many requests, however long they take; all of them complete."""
+    given = TrafficOptions(
+        url,
+        model="lab",
+        phases=(Phase(math.inf, mix),),
+        max_requests=requests,
+        max_tokens=100,
+        request_seconds=600.0,
+        **options,
+    )
+    summary = await Traffic(given).run()
+    assert (summary.failed, summary.completed) == (0, requests)
+    return summary
 
 
 class Lab:
@@ -25,14 +56,17 @@ class Lab:
         self.port = free_port()
         self._environment = {**os.environ, "PORT": str(self.port), **environment}
         self.url = f"http://127.0.0.1:{self.port}"
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
+        """Starts it and waits until it answers, unless it runs already."""
+        if self._process is not None:
+            return
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - it outlives the test's loop
+            self._command,
             env=self._environment,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         async with aiohttp.ClientSession() as session, asyncio.timeout(START_SECONDS):
@@ -41,7 +75,7 @@ class Lab:
                     async with session.get(f"{self.url}/health") as response:
                         if response.status == 200:
                             return
-                assert self._process.returncode is None, "vLLM ended while starting"
+                assert self._process.poll() is None, "vLLM ended while starting"
                 await asyncio.sleep(0.5)
 
     def _command_line(self) -> list[str]:
@@ -57,13 +91,32 @@ class Lab:
         words = self._command_line()
         return words[words.index("serve") + 1]
 
-    async def kill(self) -> None:
+    def kill(self) -> None:
         """As a pod that dies: every process of it at once."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
+            self._process.wait()
             self._process = None
+
+
+class SharedLab(Lab):
+    """A server that several tests use, one after the other; both observers are loaded, each to be listened to."""
+
+    def __init__(self, folder: Path, temporary: Path, *options: str, exact: bool) -> None:
+        (temporary / f"{MODULE}.py").write_text(standalone_source())
+        self.socket = temporary / "events.sock"
+        self.traces_port = free_port()
+        observers = (
+            *("--middleware", f"{MODULE}.ObserveRequests"),
+            *("--otlp-traces-endpoint", f"http://127.0.0.1:{self.traces_port}/v1/traces"),
+        )
+        environment = {
+            "PYTHONPATH": str(temporary),
+            "SPECDEC_MIDDLEWARE__SOCKET": str(self.socket),
+            "EXACT": "1" if exact else "0",
+        }
+        super().__init__(folder, "draft_model", (*observers, *options), environment)
 
 
 class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
@@ -131,7 +184,23 @@ async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
 
     yield make
     for one in made:
-        await one.kill()
+        one.kill()
+
+
+@pytest.fixture(scope="session")
+def shared(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SharedLab]]:
+    """Gives the shared server with such options, started by the first test that awaits ``start``."""
+    made: dict[tuple[object, ...], SharedLab] = {}
+
+    def get(*options: str, exact: bool) -> SharedLab:
+        key = (*options, exact)
+        if key not in made:
+            made[key] = SharedLab(lab_folder, tmp_path_factory.mktemp("lab"), *options, exact=exact)
+        return made[key]
+
+    yield get
+    for one in made.values():
+        one.kill()
 
 
 @pytest.fixture

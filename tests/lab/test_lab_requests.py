@@ -12,51 +12,33 @@ import pytest
 
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.app import running
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
-from sidecar.requests.middleware.bundle import standalone_source
 from sidecar.settings import load_settings
 from tests.debian_servers import free_port
+from tests.lab.conftest import send
 
 pytestmark = pytest.mark.lab
 
 # Five temperatures and none; the lab's own default is 1.0.
 MIX = {0.0: 2, 0.2: 2, 0.4: 2, 0.6: 2, 0.9: 2, None: 1}
-REQUESTS = 300
-MODULE = "specdec_observe"
+REQUESTS = 200  # of which the rarest temperature has eighteen
+EXACT_REQUESTS = 80
 WITHIN = 0.05
 
 
 @asynccontextmanager
-async def sidecar(vllm_url, tmp_path, source, port=None):
+async def sidecar(vllm, source):
     """A sidecar with a source; gives its page's address and where requests go."""
-    port = port or free_port()
+    port = free_port()
     environment = {
-        "SPECDEC_VLLM_URL": vllm_url,
+        "SPECDEC_VLLM_URL": vllm.url,
         "SPECDEC_LISTEN": "127.0.0.1:0",
         "SPECDEC_REQUESTS__SOURCE": source,
         "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
-        "SPECDEC_TRACES__LISTEN": f"127.0.0.1:{port}",
-        "SPECDEC_MIDDLEWARE__SOCKET": str(tmp_path / "events.sock"),
+        "SPECDEC_TRACES__LISTEN": f"127.0.0.1:{vllm.traces_port}",
+        "SPECDEC_MIDDLEWARE__SOCKET": str(vllm.socket),
     }
     async with running(load_settings(None, environment)) as address:
-        yield f"http://{address}", f"http://127.0.0.1:{port}" if source == "proxy" else vllm_url
-
-
-def middleware(tmp_path):
-    """What vLLM needs to load the middleware from one file: its options and its environment."""
-    (tmp_path / f"{MODULE}.py").write_text(standalone_source())
-    options = ("--middleware", f"{MODULE}.ObserveRequests")
-    return options, {"PYTHONPATH": str(tmp_path), "SPECDEC_MIDDLEWARE__SOCKET": str(tmp_path / "events.sock")}
-
-
-async def send(url, requests=REQUESTS, **options):
-    traffic = Traffic(
-        TrafficOptions(url, model="lab", phases=(Phase(600, MIX),), max_requests=requests, max_tokens=100, **options)
-    )
-    summary = await traffic.run()
-    assert summary.failed == 0
-    assert summary.completed == requests
-    return summary
+        yield f"http://{address}", f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
 
 
 async def engine_counters(samples, url):
@@ -65,17 +47,16 @@ async def engine_counters(samples, url):
 
 
 @pytest.mark.parametrize("source", ["proxy", "middleware"])
-async def test_exact_attribution_equals_vllms_counters_to_the_token(lab, samples, tmp_path, source):
-    options, environment = middleware(tmp_path) if source == "middleware" else ((), {})
-    vllm = lab("draft_model", *options, **environment)
+async def test_exact_attribution_equals_vllms_counters_to_the_token(shared, samples, source):
+    vllm = shared(exact=True)
     await vllm.start()
-    async with sidecar(vllm.url, tmp_path, source) as (ours, target):
+    async with sidecar(vllm, source) as (ours, target):
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         before = await engine_counters(samples, vllm.url)
-        summary = await send(target)
+        summary = await send(target, MIX, EXACT_REQUESTS)
         after = await engine_counters(samples, vllm.url)
         found = await samples.until(
-            ours, lambda found: found.sum("specdec_requests_total", attribution="exact") == REQUESTS
+            ours, lambda found: found.sum("specdec_requests_total", attribution="exact") == EXACT_REQUESTS
         )
     drafted = found.sum("specdec_draft_tokens_total", attribution="exact")
     accepted = found.sum("specdec_accepted_tokens_total", attribution="exact")
@@ -90,78 +71,6 @@ async def test_exact_attribution_equals_vllms_counters_to_the_token(lab, samples
     for (label, name), amount in expected.items():
         assert found.sum(f"specdec_{name}_total", attribution="exact", temperature=label) == amount, (label, name)
     assert found.value("specdec_attribution_coverage_ratio") == pytest.approx(1, abs=0.02)
-
-
-def acceptances(found):
-    """Acceptance by temperature, whatever the attribution."""
-    told = {}
-    for label in TemperatureBuckets().labels:
-        drafted = found.sum("specdec_draft_tokens_total", temperature=label)
-        if drafted:
-            told[label] = found.sum("specdec_accepted_tokens_total", temperature=label) / drafted
-    return told
-
-
-async def truth_of(lab, method, *options):
-    """Sums by temperature of the same traffic where vLLM tells them per request.
-
-    The requests name their seeds. Without them a bucket of 50 requests differs by 0.05 and more from one run to the
-    next, for what was sampled alone.
-    """
-    vllm = lab(method, *options)
-    await vllm.start()
-    summary = await send(vllm.url, seeded=True)
-    await vllm.kill()
-    return summary.acceptance
-
-
-def acceptances_of(sums_by_temperature, default_temperature):
-    """Their acceptance by the label of their bucket."""
-    buckets = TemperatureBuckets(default_temperature=default_temperature)
-    drafted, accepted = Counter(), Counter()
-    for temperature, sums in sums_by_temperature.items():
-        drafted[buckets.label(temperature)] += sums.draft_tokens
-        accepted[buckets.label(temperature)] += sums.accepted_tokens
-    return {label: accepted[label] / drafted[label] for label in drafted}
-
-
-@pytest.fixture(scope="session")
-def exact_runs():
-    """Sums by temperature of exact runs, by engine options: one run serves several tests."""
-    return {}
-
-
-@pytest.mark.parametrize(
-    "way",
-    [("proxy", ()), ("middleware", ()), ("traces", ()), ("proxy", ("--api-server-count", "2"))],
-    ids=["proxy", "middleware", "traces", "two-api-servers"],
-)
-async def test_inferred_acceptance_is_within_the_bar(lab, samples, tmp_path, exact_runs, way):
-    source, extra = way
-    if extra not in exact_runs:
-        exact_runs[extra] = await truth_of(lab, "draft_model", *extra)
-    port = free_port()
-    options, environment = middleware(tmp_path) if source == "middleware" else ((), {})
-    if source == "traces":
-        options = ("--otlp-traces-endpoint", f"http://127.0.0.1:{port}/v1/traces")
-    vllm = lab("draft_model", *options, *extra, EXACT="0", **environment)
-    await vllm.start()
-    async with sidecar(vllm.url, tmp_path, source, port) as (ours, target):
-        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
-        await send(target, seeded=True)
-
-        def settled(found):
-            done = found.sum("specdec_requests_total", outcome="completed")
-            drafted = found.sum("specdec_engine_draft_tokens_total")
-            return done == REQUESTS and found.sum("specdec_draft_tokens_total") > 0.9 * drafted
-
-        found = await samples.until(ours, settled, seconds=120)
-    assert found.sum("specdec_requests_total", attribution="exact") == 0
-    # A trace tells the temperature in force, which is the lab model's own 1.0 where a request names none.
-    truth = acceptances_of(exact_runs[extra], 1.0 if source == "traces" else None)
-    told = acceptances(found)
-    print({label: f"{told.get(label, math.nan):.4f} for {value:.4f}" for label, value in truth.items()})  # noqa: T201 - shown by -rP
-    assert told == pytest.approx(truth, abs=WITHIN)
 
 
 ANSWER = {
@@ -180,10 +89,10 @@ async def text_of(url, body):
         return (await response.json())["choices"][0]["text"]
 
 
-async def test_clients_run_unchanged_through_the_proxy(lab, samples, tmp_path):
-    vllm = lab()
+async def test_clients_run_unchanged_through_the_proxy(shared):
+    vllm = shared(exact=True)
     await vllm.start()
-    async with sidecar(vllm.url, tmp_path, "proxy") as (_, proxy):
+    async with sidecar(vllm, "proxy") as (_, proxy):
         assert await text_of(proxy, ANSWER) == await text_of(vllm.url, ANSWER)
         executable = vllm.executable()
         client = await run(str(executable.with_name("python")), "-c", OPENAI_CLIENT, f"{proxy}/v1")
@@ -223,48 +132,47 @@ print(json.dumps({"chat": chat.usage.completion_tokens, "stream": streamed.compl
 """
 
 
-async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(lab, samples, tmp_path):
-    vllm = lab()
+async def test_a_client_killed_mid_stream_is_an_abort_for_vllm(shared, samples):
+    vllm = shared(exact=True)
     await vllm.start()
-    async with sidecar(vllm.url, tmp_path, "proxy") as (ours, proxy):
+    async with sidecar(vllm, "proxy") as (ours, proxy):
+        before = (await samples(vllm.url)).value("vllm:generation_tokens_total")
         body = {**ANSWER, "max_tokens": 1500, "stream": True}
         async with aiohttp.ClientSession() as session:
             response = await session.post(f"{proxy}/v1/completions", json=body)
             await response.content.readany()
             response.close()
-        # vLLM hears of it at once. Its own request_success{abort} stays 0, for a direct client as well (0.32).
-        stopped = await samples.until(vllm.url, lambda found: found.value("vllm:num_requests_running") == 0, seconds=2)
+        # vLLM stops generating. Its own request_success{abort} stays 0, for a direct client as well (0.32).
+        stopped = await samples.until(vllm.url, lambda found: found.value("vllm:num_requests_running") == 0)
         generated = stopped.value("vllm:generation_tokens_total")
-        assert generated < 1500
+        assert generated - before < 1500
         await text_of(vllm.url, {**ANSWER, "max_tokens": 1})
         assert (await samples(vllm.url)).value("vllm:generation_tokens_total") == generated + 1
         await samples.until(ours, lambda found: found.sum("specdec_proxy_exchanges_total", outcome="client_gone") == 1)
 
 
-async def test_a_sidecar_that_goes_away_harms_no_request(lab, samples, tmp_path):
-    options, environment = middleware(tmp_path)
-    vllm = lab("draft_model", *options, **environment)
+async def test_a_sidecar_that_goes_away_harms_no_request(shared, samples):
+    vllm = shared(exact=True)
     await vllm.start()
-    await send(vllm.url, 20)  # there has never been a sidecar
-    async with sidecar(vllm.url, tmp_path, "middleware") as (ours, _):
-        await send(vllm.url, 20)
+    await send(vllm.url, MIX, 20)  # there is no sidecar
+    async with sidecar(vllm, "middleware") as (ours, _):
+        await send(vllm.url, MIX, 20)
         await samples.until(ours, lambda found: found.sum("specdec_requests_total") >= 20)
-        (tmp_path / "events.sock").unlink()
-        await send(vllm.url, 20)
-    await send(vllm.url, 20)  # it is gone
-    async with sidecar(vllm.url, tmp_path, "middleware") as (ours, _):
-        await send(vllm.url, 20)
+        vllm.socket.unlink()
+        await send(vllm.url, MIX, 20)
+    await send(vllm.url, MIX, 20)  # it is gone
+    async with sidecar(vllm, "middleware") as (ours, _):
+        await send(vllm.url, MIX, 20)
         await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="completed") >= 20)
 
 
 MARKER = "xyzzy-plugh-4711"
 
 
-async def test_no_text_of_a_prompt_gets_out(lab, samples, tmp_path, caplog):
-    options, environment = middleware(tmp_path)
-    vllm = lab("draft_model", *options, **environment)
+async def test_no_text_of_a_prompt_gets_out(shared, samples, caplog):
+    vllm = shared(exact=True)
     await vllm.start()
-    async with sidecar(vllm.url, tmp_path, "middleware") as (ours, _):
+    async with sidecar(vllm, "middleware") as (ours, _):
         for stream in (False, True):
             body = {**ANSWER, "prompt": MARKER, "echo": True, "stream": stream}
             async with (
@@ -278,5 +186,73 @@ async def test_no_text_of_a_prompt_gets_out(lab, samples, tmp_path, caplog):
                 async with session.get(ours + path) as response:
                     assert MARKER not in await response.text()
     assert MARKER not in caplog.text
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and MARKER in path.read_text(errors="replace")]
+    files = [path for path in vllm.socket.parent.rglob("*") if path.is_file()]
+    written = [path for path in files if MARKER in path.read_text(errors="replace")]
     assert not written
+
+
+def acceptances(found):
+    """Acceptance by temperature, whatever the attribution."""
+    told = {}
+    for label in TemperatureBuckets().labels:
+        drafted = found.sum("specdec_draft_tokens_total", temperature=label)
+        if drafted:
+            told[label] = found.sum("specdec_accepted_tokens_total", temperature=label) / drafted
+    return told
+
+
+def acceptances_of(sums_by_temperature, default_temperature):
+    """Their acceptance by the label of their bucket."""
+    buckets = TemperatureBuckets(default_temperature=default_temperature)
+    drafted, accepted = Counter(), Counter()
+    for temperature, sums in sums_by_temperature.items():
+        drafted[buckets.label(temperature)] += sums.draft_tokens
+        accepted[buckets.label(temperature)] += sums.accepted_tokens
+    return {label: accepted[label] / drafted[label] for label in drafted}
+
+
+@pytest.fixture(scope="session")
+def truth():
+    """Sums by temperature of the same traffic with per-request numbers; one run serves several tests.
+
+    The requests name their seeds. Without them a bucket of 50 requests differs by 0.05 and more from one run to the
+    next, by sampling alone.
+    """
+    known = {}
+
+    async def get(vllm):
+        if not known:
+            await vllm.start()
+            known.update((await send(vllm.url, MIX, REQUESTS, seeded=True)).acceptance)
+        return known
+
+    return get
+
+
+@pytest.mark.parametrize(
+    "way",
+    [("proxy", ()), ("middleware", ()), ("traces", ()), ("proxy", ("--api-server-count", "2"))],
+    ids=["proxy", "middleware", "traces", "two-api-servers"],
+)
+async def test_inferred_acceptance_is_within_the_bar(shared, samples, truth, way):
+    source, extra = way
+    exact = await truth(shared(exact=True))
+    vllm = shared(*extra, exact=False)
+    await vllm.start()
+    async with sidecar(vllm, source) as (ours, target):
+        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        before = await engine_counters(samples, vllm.url)
+        await send(target, MIX, REQUESTS, seeded=True)
+
+        def settled(found):
+            done = found.sum("specdec_requests_total", outcome="completed")
+            drafted = found.sum("specdec_engine_draft_tokens_total") - before[0]
+            return done == REQUESTS and found.sum("specdec_draft_tokens_total") > 0.9 * drafted
+
+        found = await samples.until(ours, settled)
+    assert found.sum("specdec_requests_total", attribution="exact") == 0
+    # A trace tells the temperature in force, which is the lab model's own 1.0 where a request names none.
+    truth = acceptances_of(exact, 1.0 if source == "traces" else None)
+    told = acceptances(found)
+    print({label: f"{told.get(label, math.nan):.4f} for {value:.4f}" for label, value in truth.items()})  # noqa: T201 - shown by -rP
+    assert told == pytest.approx(truth, abs=WITHIN)

@@ -126,7 +126,8 @@ FILES = [
     ("_cli_parse_args: true", "_cli_parse_args (in config.yaml): unknown setting; remove it"),
     ("zebra:", "zebra (in config.yaml): unknown setting; remove it"),
     ("7: 5", "7 (in config.yaml): unknown setting; remove it"),
-    ("log: {7: 5}", "log.7 (in config.yaml): unknown setting; did you mean log?"),
+    ("log: {7: 5}", "log.7 (in config.yaml): unknown setting; remove it"),
+    ("thresholds: {zebra: 5}", "thresholds.zebra (in config.yaml): unknown setting; remove it"),
     (
         "targets: [{name: a, vllm_url: 'http://host', nme: b}]",
         "targets.0.nme (in config.yaml): unknown setting; did you mean targets.0.name?",

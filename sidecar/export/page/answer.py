@@ -34,12 +34,17 @@ def answer(target: Mapping[str, Any]) -> Answer:
     several = len({model for model, _, _ in found}) > 1
     judged = {f"{temperature} ({model})" if several else temperature: work for model, temperature, work in found}
     drafting = [model for model in target["models"] if model["acceptance"] is not None]
-    if judged:
+    if judged and all(work["basis"] == "speedup" for work in judged.values()):
+        said = _by_time(judged, target["models"])
+    elif judged:
         said = _by_temperature(judged, sum(_drafted(model) for model in models))
+    if judged:
         is_covered = all(model["is_covered"] for model in target["models"])
         return said if is_covered else _of_what_is_seen(said, models, drafting)
     if not drafting:
         return Answer("Nothing is being drafted.", "mute", "No draft tokens in the window.")
+    if all(model["basis"] == "speedup" for model in drafting):
+        return _overall_by_time(drafting, _why_no_split(target["requests"]))
     return _overall(drafting, _why_no_split(target["requests"]))
 
 
@@ -81,10 +86,47 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> An
         return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
     if not losing:
         return Answer(f"Speculation about breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged))
-    if len(losing) == len(judged):
+    if share > 0.995:  # temperatures that can't be judged are not among them
         return Answer("Speculation does not pay.", "bad", _listed(judged))
     text = f"Speculation loses at {_named(losing)}: {share:.0%} of attributed drafts."
     return Answer(text, "bad", _listed(judged))
+
+
+def _by_time(judged: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> Answer:
+    """What is saved and lost for each token, where plain decoding was measured."""
+    saved, lost, even = (
+        [label for label, work in judged.items() if work["verdict"] == verdict]
+        for verdict in ("net_positive", "net_negative", "break_even")
+    )
+    parts = [f"saves {gained_ms(judged[label]['speed'])} a token at T {label}" for label in saved]
+    parts += [f"costs {gained_ms(judged[label]['speed'])} a token at T {label}" for label in lost]
+    if even:
+        parts.append(f"about breaks even at {_named(even)}")
+    text = f"Speculation {', '.join(parts)}{_at_load(models)}."
+    speedups = ", ".join(f"{label}: {work['speed']['speedup']:.2f} times" for label, work in judged.items())
+    tone = "bad" if lost else "even" if even else "good"
+    return Answer(text, tone, f"Plain time per token divided by the actual one: {speedups}. {_listed(judged)}")
+
+
+def _overall_by_time(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:
+    worst = min(drafting, key=lambda model: float(model["speed"]["speedup"]))
+    speed = worst["speed"]
+    which = f" for {worst['model_name']}" if len(drafting) > 1 else ""
+    what = {"net_positive": f"saves {gained_ms(speed)} a token", "net_negative": f"costs {gained_ms(speed)} a token"}
+    text = f"Speculation {what.get(worst['verdict'], 'about breaks even')}{which} on average{_at_load([worst])}."
+    faster = f"{speed['speedup']:.2f} ± {2 * speed['error']:.2f} times as fast as plain decoding"
+    return Answer(text, TONES[worst["verdict"]], f"{faster}, acceptance {_acceptance(drafting)}; {split}.")
+
+
+def gained_ms(speed: Mapping[str, Any]) -> str:
+    """Milliseconds per token between plain and actual, whichever is longer."""
+    return f"{abs(speed['plain_seconds'] - speed['actual_seconds']) * 1000:.2g} ms"
+
+
+def _at_load(models: Sequence[Mapping[str, Any]]) -> str:
+    """The load that this holds for; several models have several."""
+    running = [model["speed"]["requests_running"] for model in models if model["speed"]]
+    return f", with {running[0]:.0f} running" if len(running) == 1 and running[0] else ""
 
 
 def _why_no_split(requests: Mapping[str, Any] | None) -> str:

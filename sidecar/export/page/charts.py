@@ -51,3 +51,29 @@ def over_time(points: Sequence[tuple[float, float | None]], limit: float) -> str
         f'<line class="limit" x2="{_WIDTH}" y1="{level:.1f}" y2="{level:.1f}"/>'
         f'<path class="line" d="{"".join(pieces)}"/></svg>'
     )
+
+
+def two_curves(points: Sequence[tuple[str, float | None, float | None]], now: str | None) -> str:
+    """Actual (solid) and plain (dashed) seconds by load, from 0 up, with a mark at the load ``now``."""
+    highest = max((value for _, *values in points for value in values if value is not None), default=0.0)
+    if not highest:
+        return ""
+    step = _WIDTH / len(points)
+    places = [step * (index + 0.5) for index in range(len(points))]
+
+    def line(column: int, kind: str) -> str:
+        known = [(x, values[column]) for x, (_, *values) in zip(places, points, strict=True)]
+        drawn = [f"{x:.1f},{(1 - 0.9 * value / highest) * _HEIGHT:.1f}" for x, value in known if value is not None]
+        return f'<polyline class="{kind}" points="{" ".join(drawn)}"/>' if drawn else ""
+
+    marks = [
+        f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y2="{_HEIGHT}"/>'
+        for x, (load, *_) in zip(places, points, strict=True)
+        if load == now
+    ]
+    labels = "".join(f"<span>{load}</span>" for load, *_ in points)
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" height="{_HEIGHT}" role="img" '
+        f'aria-label="time per token by requests running, up to {highest * 1000:.3g} ms">{"".join(marks)}'
+        f'{line(0, "line")}{line(1, "line plain")}</svg><div class="loads number">{labels}</div>'
+    )

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from sidecar.analysis.steps import load_label
 from sidecar.export.page.answer import TONES, answer
-from sidecar.export.page.charts import bar, distribution, over_time
+from sidecar.export.page.charts import bar, distribution, over_time, two_curves
 from sidecar.export.request_notes import unattributed
 
 Status = Mapping[str, Any]
@@ -19,6 +20,7 @@ def target_section(target: Status, thresholds: Mapping[str, float]) -> str:
     if target["up"]:
         models = (target["requests"] or {"models": []})["models"]
         parts += [_model(model, thresholds) for model in models]
+        parts += [_speed(model) for model in target["models"] if model["speed"]]
         parts += [_engine(engine, thresholds) for engine in target["engines"]]
         parts.append(_notes(target))
     return "".join(parts)
@@ -43,10 +45,23 @@ def _no_rows(ended: int) -> str:
 def _legend(thresholds: Mapping[str, float]) -> str:
     low, high = thresholds["acceptance_net_negative"], thresholds["acceptance_break_even"]
     return (
-        f'<p class="facts">Acceptance below {ratio(low)} costs more than it gives, from {ratio(high)} on it is a gain: '
-        "the two marks. Upright bars: the requests by acceptance, 0% to 100%. "
-        "T default: requests that give no temperature.</p>"
+        f'<p class="facts">Marks: below {ratio(low)} speculation costs more than it gives, from {ratio(high)} it is a '
+        "gain. Columns: requests by acceptance, 0% to 100%. T default: requests without a temperature.</p>"
     )
+
+
+def _gain(speed: Status) -> str:
+    """A temperature's speedup and what was saved and lost, as far as known."""
+    if speed["speedup"] is None:
+        return ""
+    times = f"{speed['speedup']:.2f} ± {2 * speed['error']:.2f} times as fast as plain"
+    contradiction = ", though engine and clients disagree" if speed["contradicts"] else ""
+    balance = f"{_duration(speed['saved_seconds'])} saved, {_duration(speed['lost_seconds'])} lost since the start"
+    return f'<div class="advice">{times}{contradiction}; {balance}</div>'
+
+
+def _duration(total: float) -> str:
+    return f"{total:.0f} s" if total < 600 else f"{total / 3600:.1f} h"
 
 
 def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
@@ -59,9 +74,38 @@ def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
         f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
         f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
         f'<div class="spread">{distribution(work["distribution"], low)}</div>'
-        f'<div class="facts number">P10 {ratio(work["p10"])}<br>{work["requests"]} requests</div>'
-        f"{advice}</div>"
+        f'<div class="facts number">P10 {ratio(work["p10"])}<br>{_requests(work["requests"])}</div>'
+        f"{_gain(work['speed'])}{advice}</div>"
     )
+
+
+def _speed(model: Status) -> str:
+    """The two curves, and what was won and lost; nothing without a reference."""
+    speed = model["speed"]
+    if speed["reference"] is None:
+        return ""
+    running = speed["requests_running"]
+    points = [(one["running"], one["actual_seconds"], one["plain_seconds"]) for one in speed["by_load"]]
+    times = "" if speed["speedup"] is None else f"{speed['speedup']:.2f}"
+    now = f"{_value(times)} ± {2 * speed['error']:.2f}, " if times else ""
+    break_even = speed["break_even_acceptance"]
+    least = "" if break_even is None else f"Breaks even at an acceptance of {ratio(break_even)}. "
+    return (
+        f"<h2>{escape(model['model_name'])} against plain decoding <small>{escape(speed['reference'])}</small></h2>"
+        f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running or 0:.1f} requests running'
+        f'<div class="facts">{least}{escape(speed["withheld"] or "")}</div></div>'
+        f'<div class="panel"><h3>Time per token by requests running</h3>{two_curves(points, load_of(running))}'
+        '<div class="facts">Solid: speculating, since the start. Dashed: plain. The mark: now.</div></div></div>'
+    )
+
+
+def load_of(running: float | None) -> str | None:
+    """The load's label for so many requests."""
+    return load_label(running) if running else None
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
@@ -138,6 +182,9 @@ _NO_SOURCE = (
 
 def _hints(target: Status) -> Iterator[str]:
     requests = target["requests"]
+    for model in target["models"]:
+        if model["speed"] and model["speed"]["withheld"]:
+            yield f"No speedup of {model['model_name']} is known: {model['speed']['withheld']}."
     if requests is None:
         yield _NO_SOURCE
     else:

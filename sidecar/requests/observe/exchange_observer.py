@@ -143,6 +143,7 @@ class ExchangeObserver:
             completion_tokens=reply.completion_tokens,
             stream_events=stream_events,
             acceptance=reply.acceptance,
+            parameters=asked.parameters,
             asked_usage=asked_usage,
             event_offsets=() if stream is None else tuple(map(self._since, stream.offsets)),
         )

@@ -26,6 +26,7 @@ class RequestFields(msgspec.Struct, frozen=True):
     choices: int = 1
     stream: bool = False
     max_tokens: int | None = None
+    parameters: tuple[str, ...] = ()
 
 
 class ReplyFields(msgspec.Struct, frozen=True):
@@ -58,6 +59,12 @@ class _Request(_Model):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     max_output_tokens: Count | None = None
+    min_p: float | None = None
+    logit_bias: msgspec.Raw = _ABSENT
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -117,8 +124,24 @@ def read_request(endpoint: Endpoint, body: bytes | bytearray) -> RequestFields |
     if temperature is not None and not 0 <= temperature < float("inf"):
         temperature = UNKNOWN_TEMPERATURE
     return RequestFields(
-        fields.model, temperature, _choices(endpoint, fields), fields.stream is True, _max_tokens(endpoint, fields)
+        fields.model,
+        temperature,
+        _choices(endpoint, fields),
+        fields.stream is True,
+        _max_tokens(endpoint, fields),
+        _parameters(fields),
     )
+
+
+def _parameters(fields: _Request) -> tuple[str, ...]:
+    """Those that are set, and that some version of vLLM refuses, ignores or serves without speculation."""
+    penalties = ("presence_penalty", "frequency_penalty")
+    given = [name for name in ("min_p", *penalties, "min_tokens") if getattr(fields, name)]
+    if fields.repetition_penalty not in {None, 1.0}:
+        given.append("repetition_penalty")
+    if fields.logit_bias not in _NULLS and bytes(fields.logit_bias) != b"{}":
+        given.append("logit_bias")
+    return tuple(given)
 
 
 def _choices(endpoint: Endpoint, fields: _Request) -> int:

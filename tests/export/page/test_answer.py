@@ -8,6 +8,9 @@ from sidecar.export.page.sections import target_section
 THRESHOLDS = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65, "kv_cache_usage": 0.9, "coverage": 0.8}
 
 
+NOT_TIMED = dict.fromkeys(("speedup", "error", "plain_seconds", "actual_seconds"))
+
+
 def engine(**changes):
     values = {
         "model_name": "m",
@@ -26,7 +29,13 @@ def engine(**changes):
 
 def whole(accepted, drafted, verdict="net_positive", name="m", *, is_covered=True):
     found = {"model_name": name, "verdict": verdict, "acceptance": accepted / drafted if drafted else None}
-    return found | {"drafts": drafted / 3, "draft_tokens": drafted, "is_covered": is_covered}
+    return found | {
+        "drafts": drafted / 3,
+        "draft_tokens": drafted,
+        "is_covered": is_covered,
+        "basis": "acceptance",
+        "speed": None,
+    }
 
 
 def target(*engines, models=None, wholes=(), **changes):
@@ -39,7 +48,82 @@ def target(*engines, models=None, wholes=(), **changes):
 
 def bucket(verdict, rate, drafted=100):
     values = {"verdict": verdict, "acceptance": rate, "draft_tokens": drafted, "requests": 9, "share": 0.25}
-    return values | {"advice": None, "p10": None, "distribution": []}
+    return values | {"advice": None, "p10": None, "distribution": [], "basis": "acceptance", "speed": NOT_TIMED}
+
+
+def timed(plain_ms, actual_ms, *, error=0.01, saved=0.0, lost=0.0, contradicts=False):
+    """A temperature's time per token with and without speculation."""
+    return {
+        "speedup": plain_ms / actual_ms,
+        "error": error,
+        "plain_seconds": plain_ms / 1000,
+        "actual_seconds": actual_ms / 1000,
+        "saved_seconds": saved,
+        "lost_seconds": lost,
+        "contradicts": contradicts,
+    }
+
+
+def timed_target(*, withheld=None, reference="baseline", **temperatures):
+    """One model with its temperatures' (verdict, acceptance, times), all together 30 ms plain and 20 ms actual."""
+    speed = timed(30, 20) | {
+        "withheld": withheld,
+        "reference": reference,
+        "requests_running": 9.2,
+        "break_even_acceptance": 0.31,
+        "by_load": [
+            {"running": "1", "actual_seconds": None, "plain_seconds": 0.02},
+            {"running": "5-8", "actual_seconds": 0.02, "plain_seconds": 0.03},
+            {"running": "9-16", "actual_seconds": 0.03, "plain_seconds": None},
+        ],
+    }
+    found = whole(50, 100) | {"basis": "speedup" if withheld is None else "acceptance", "speed": speed}
+    if not temperatures:
+        return target(wholes=[found])
+    rows = {
+        label.replace("_", "-").replace("plus", "+"): bucket(verdict, rate) | {"basis": "speedup", "speed": times}
+        for label, (verdict, rate, times) in temperatures.items()
+    }
+    return target(wholes=[found], models=[model("m", "net_positive", 0.8) | {"temperatures": rows}])
+
+
+def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
+    said = answer(
+        timed_target(
+            **{"0_0.3": ("net_positive", 0.44, timed(45, 27)), "1plus": ("net_negative", 0.24, timed(45, 49.1))}
+        )
+    )
+    assert said.text == ("Speculation saves 18 ms a token at T 0-0.3, costs 4.1 ms a token at T 1+, with 9 running.")
+    assert said.tone == "bad"
+    assert said.why.startswith("Plain time per token divided by the actual one: 0-0.3: 1.67 times, 1+: 0.92 times.")
+    assert "Acceptance by temperature: 0-0.3: 44%, 1+: 24%." in said.why
+
+
+def test_what_is_within_its_error_breaks_even():
+    said = answer(timed_target(**{"1plus": ("break_even", 0.24, timed(45, 44))}))
+    assert (said.text, said.tone) == ("Speculation about breaks even at temperature 1+, with 9 running.", "even")
+
+
+def test_without_a_split_it_answers_for_all_requests():
+    said = answer(timed_target())
+    assert (said.text, said.tone) == ("Speculation saves 10 ms a token on average, with 9 running.", "good")
+    assert said.why.startswith("1.50 ± 0.02 times as fast as plain decoding, acceptance 50%; ")
+
+
+def test_the_two_curves_and_what_was_won_are_shown():
+    shown = target_section(
+        timed_target(**{"0": ("net_positive", 0.44, timed(45, 27, saved=4000, lost=20, contradicts=True))}), THRESHOLDS
+    )
+    assert "1.67 ± 0.02 times as fast as plain, though engine and clients disagree; 1.1 h saved, 20 s lost" in shown
+    assert "m against plain decoding <small>baseline</small>" in shown
+    assert shown.count("<polyline") == 2
+    assert "Breaks even at an acceptance of 31%." in shown
+
+
+def test_without_a_reference_it_says_how_to_get_one():
+    shown = target_section(timed_target(withheld="measure it: do that", reference=None), THRESHOLDS)
+    assert "No speedup of m is known: measure it: do that." in shown
+    assert "against plain decoding" not in shown
 
 
 def model(name, verdict, rate, drafted=100, coverage=None):
@@ -112,6 +196,14 @@ def test_what_loses_in_the_part_that_is_seen_is_red_all_the_same():
     part = whole(9, 10, is_covered=False)
     said = answer(target(wholes=[part], models=[model("m", "net_negative", 0.2, coverage=0.5)]))
     assert (said.tone, said.text) == ("bad", "In the 50% of the traffic that is seen, speculation does not pay.")
+
+
+def test_one_losing_temperature_among_some_that_cannot_be_judged_is_not_all_of_it():
+    one = model("m", "net_negative", 0.3, 900)
+    one["temperatures"]["1"] = bucket("insufficient_data", 0.9, 100)
+    assert answer(target(models=[one])).text == "Speculation loses at temperature 0: 90% of attributed drafts."
+    one["temperatures"]["1"] = bucket("insufficient_data", None, 0)
+    assert answer(target(models=[one])).text == "Speculation does not pay."
 
 
 def test_several_models_each_have_a_share_that_is_seen():

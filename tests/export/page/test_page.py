@@ -77,7 +77,7 @@ async def test_a_failing_bucket(browser, pictures, unused_tcp_port):
         losing = await tab.value("document.querySelector('.bucket.bad').innerText")
         assert "net negative" in losing
         assert "speculate fewer tokens" in losing
-        assert "T default: requests that give no temperature" in await tab.value(TEXT)
+        assert "T default: requests without a temperature" in await tab.value(TEXT)
         await tab.screenshot(pictures / "failing.png")
         assert tab.complaints() == []
 

@@ -1,0 +1,54 @@
+"""``preflight``: would speculation suit this vLLM's traffic? Answered before it is switched on."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+import uvloop
+
+from sidecar import wiring
+from sidecar.commands.arguments import duration
+from sidecar.commands.preflight.answers import answers, conclusion, lines_of
+from sidecar.commands.preflight.watch import watch
+from sidecar.commands.tables import aligned
+from sidecar.errors import ListenError
+from sidecar.settings import Settings
+
+HELP = "watch a vLLM that does not speculate yet, and say whether speculation would suit its traffic"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``preflight`` takes."""
+    parser.add_argument(
+        "--duration", type=duration, default=300.0, metavar="TIME", help="or until Ctrl-C (default: 5m)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON rather than text")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Returns 0 with the list answered, 1 if no request and no page came, 2 without a request source."""
+    if settings.requests.source == "none":
+        print("there is no request source to watch; set SPECDEC_REQUESTS__SOURCE=proxy, say", file=sys.stderr)
+        return 2
+    print(f"watching for {arguments.duration:g} s; Ctrl-C ends it earlier", file=sys.stderr)
+    try:
+        found = uvloop.run(watch(settings, arguments.duration))
+    except ListenError as error:
+        print(error, file=sys.stderr)
+        return 1
+    lines = answers(found, wiring.buckets(settings), settings.default_temperature)
+    verdict = conclusion(found, lines)
+    seen = list(lines_of(found))
+    if arguments.json:
+        content = {"conclusion": verdict, "seen": seen, "lines": [asdict(line) for line in lines]}
+        print(json.dumps(content, indent=2, allow_nan=False))
+    else:
+        table = aligned(("use it with", "answer"), [(line.question, line.answer) for line in lines])
+        print("\n".join([*seen, "", *_beside(table, ["seen", *(line.seen for line in lines)]), "", verdict]))
+    return 0 if found.requests or found.polls else 1
+
+
+def _beside(table: list[str], column: list[str]) -> list[str]:
+    width = max(map(len, table))
+    return [f"{row.ljust(width)}  {cell}" for row, cell in zip(table, column, strict=True)]

@@ -1,0 +1,128 @@
+"""Watches a vLLM and its requests for a while; keeps numbers only, and a bounded number of them."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from sidecar import wiring
+from sidecar.commands.stopping import stop_on_signals, stopped
+from sidecar.engine.fetch import Fetcher
+from sidecar.engine.names import SPECULATION, Counter, Gauge
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.errors import ScrapeError
+from sidecar.requests.record import RequestRecord, RequestStart
+from sidecar.settings import Settings
+
+_MOST_REQUESTS: Final = 100_000  # beyond, requests are counted and not kept
+_EVERY: Final = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """vLLM's gauges, all engines together; None for what the page lacks. ``kv_usage`` is the fullest engine's."""
+
+    running: float | None
+    waiting: float | None
+    kv_usage: float | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """What was seen. ``version`` is what vLLM's ``/version`` says; ``speculates``: it drafts already."""
+
+    seconds: float = 0.0
+    requests: list[RequestRecord] = field(default_factory=list)
+    not_kept: int = 0
+    lost: int = 0
+    polls: list[Poll] = field(default_factory=list)
+    version: str | None = None
+    speculates: bool = False
+    kv_tokens: float | None = None
+    last_fault: str = ""
+
+    def started(self, request: RequestStart) -> None:
+        """See ``RequestSink``; only ends count."""
+
+    def finished(self, record: RequestRecord) -> None:
+        """See ``RequestSink``."""
+        if len(self.requests) < _MOST_REQUESTS:
+            self.requests.append(record)
+        else:
+            self.not_kept += 1
+
+    def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002
+        """See ``RequestSink``; why does not matter here."""
+        self.lost += count
+
+
+async def watch(settings: Settings, seconds: float) -> Watched:
+    """Watches for ``seconds``, or until SIGTERM or SIGINT.
+
+    Raises:
+        ListenError: the request source cannot bind its address.
+    """
+    stop = stop_on_signals()
+    found = Watched()
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    fetcher = Fetcher(settings.vllms[0].vllm_url, wiring.fetch(settings))
+    try:
+        async with wiring.request_source(settings).open(found, structlog.get_logger("sidecar"), offsets=False):
+            polling = asyncio.create_task(_poll(fetcher, settings, found))
+            await stopped(stop, seconds)
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+    finally:
+        await fetcher.close()
+    found.seconds = clock() - begun
+    return found
+
+
+async def _poll(fetcher: Fetcher, settings: Settings, found: Watched) -> None:
+    source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
+    while True:
+        try:
+            if found.version is None:
+                found.version = _version(await fetcher.get("/version"))
+            page = await source.next()
+        except ScrapeError as error:
+            found.last_fault = f"{error.reason}: {error}"
+        else:
+            _note(page.engines, found)
+        await asyncio.sleep(_EVERY)
+
+
+def _note(engines: tuple[EngineSnapshot, ...], found: Watched) -> None:
+    found.polls.append(
+        Poll(
+            running=_total(engines, Gauge.REQUESTS_RUNNING),
+            waiting=_total(engines, Gauge.REQUESTS_WAITING),
+            kv_usage=max((one.gauges[Gauge.KV_CACHE_USAGE] for one in engines if _has_usage(one)), default=None),
+        )
+    )
+    found.speculates |= any(counter in one.counters for one in engines for counter in (*SPECULATION, Counter.DRAFTS))
+    capacities = [one.kv_cache_capacity_tokens for one in engines if one.kv_cache_capacity_tokens is not None]
+    found.kv_tokens = sum(capacities) if capacities else None
+
+
+def _has_usage(engine: EngineSnapshot) -> bool:
+    return Gauge.KV_CACHE_USAGE in engine.gauges
+
+
+def _total(engines: tuple[EngineSnapshot, ...], gauge: Gauge) -> float | None:
+    known = [one.gauges[gauge] for one in engines if gauge in one.gauges]
+    return sum(known) if known else None
+
+
+def _version(body: bytes) -> str:
+    """The version, or empty if vLLM does not say it."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    version = found.get("version") if isinstance(found, dict) else None
+    return version if isinstance(version, str) and len(version) < 64 else ""

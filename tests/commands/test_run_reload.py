@@ -1,0 +1,95 @@
+"""``run`` takes new thresholds while it runs, refuses invalid ones, and no SIGHUP ends it."""
+
+import asyncio
+import signal
+
+import pytest
+
+from tests.commands.test_run import NOWHERE, log_line
+
+THRESHOLD = 'specdec_threshold{name="acceptance_net_negative"}'
+REFUSED = 'specdec_settings_reloads_total{outcome="refused"}'
+APPLIED = 'specdec_settings_reloads_total{outcome="applied"}'
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A ConfigMap's volume as the kubelet writes it: a new directory, then one symbolic link is swapped."""
+    versions = iter(range(100))
+
+    def write(text):
+        version = tmp_path / f"..{next(versions)}"
+        version.mkdir()
+        (version / "config.yaml").write_text(text)
+        (tmp_path / "..new").symlink_to(version.name)
+        (tmp_path / "..new").rename(tmp_path / "..data")
+
+    write("thresholds: {acceptance_net_negative: 0.5}\nlog: {level: warning}\nlimits: {labels: 64}")
+    (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
+    write.path = tmp_path / "config.yaml"
+    return write
+
+
+@pytest.fixture
+def page(http, eventually):
+    """Waits until a line of the page has a value."""
+
+    async def until(address, series, value):
+        while True:
+            async with http.get(f"http://{address}/metrics") as response:
+                if f"{series} {value}" in (await response.text()).splitlines():
+                    return
+            await asyncio.sleep(0.05)
+
+    return until
+
+
+async def address_of(http, port):
+    while True:
+        try:
+            async with http.get(f"http://127.0.0.1:{port}/-/healthy"):
+                return f"127.0.0.1:{port}"
+        except OSError:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refused(
+    program, mounted, page, http, unused_tcp_port
+):
+    variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": f"127.0.0.1:{unused_tcp_port}"}
+    async with program("run", "--config", str(mounted.path), **variables) as process:
+        address = await address_of(http, unused_tcp_port)
+        await page(address, THRESHOLD, "0.5")
+        await page(address, REFUSED, "0.0")
+
+        mounted("thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {labels: 32}")
+        await page(address, THRESHOLD, "0.4")
+        reloaded = await log_line(process, "settings reloaded")
+        assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
+        assert (await log_line(process, "settings changed that need a restart"))["settings"] == ["limits.labels"]
+
+        mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
+        await page(address, REFUSED, "1.0")
+        problems = [(await log_line(process, "settings refused; the old ones stay in force"))["problem"] for _ in "12"]
+        assert problems == [
+            f"thresholds.coverage (in {mounted.path})=lots: expected number, 0 to 1",
+            f"thresholds.zebra (in {mounted.path}): unknown setting; remove it",
+        ]
+        await page(address, THRESHOLD, "0.4")
+
+        mounted.path.parent.joinpath("..data").unlink()
+        await page(address, REFUSED, "2.0")
+        mounted("thresholds: {acceptance_net_negative: 0.45}")
+        process.send_signal(signal.SIGHUP)
+        await page(address, THRESHOLD, "0.45")
+        await page(address, APPLIED, "2.0")
+
+
+async def test_sighup_without_a_file_changes_nothing_and_ends_nothing(program):
+    async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
+        await log_line(process, "specdec-sidecar runs")
+        for _ in range(3):
+            process.send_signal(signal.SIGHUP)
+            assert (await log_line(process, "settings reloaded"))["changed"] == {}
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

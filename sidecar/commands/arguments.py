@@ -1,6 +1,7 @@
 """Types of command-line arguments; argparse names the argument, prints the fault and exits with 2."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -53,6 +54,16 @@ def file_to_write(text: str) -> Path:
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
     return path
+
+
+def written(argument: str, path: Path, write: Callable[[], object]) -> bool:
+    """Whether ``write`` wrote the file; if not, prints why, and the result is printed all the same."""
+    try:
+        write()
+    except OSError as error:
+        print(f"{argument}={path}: {error.strerror}; printed only", file=sys.stderr)
+        return False
+    return True
 
 
 def add_duration(parser: argparse.ArgumentParser) -> None:

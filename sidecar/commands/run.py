@@ -36,13 +36,13 @@ async def _run(config: Path | None, settings: Settings) -> int:
     try:
         async with running(settings, reloader=reloader) as address:
             log.info(
-                "specdec-sidecar runs",
+                "sidecar started",
                 version=__version__,
-                listen=str(address),
+                address=str(address),
                 vllm_url=[target.vllm_url for target in settings.vllms],
             )
             await stop.wait()
-            log.info("stopping")
+            log.info("sidecar stopping")
     except ListenError as error:
         remedy = f"set {error.variable}"
         log.error("cannot bind", address=error.address, problem=error.problem, remedy=remedy)  # noqa: TRY400 - a traceback would add nothing

@@ -21,7 +21,7 @@ async def log_line(process, event):
 async def test_run_serves_until_terminated(program, finished, http):
     async with SimulatedVllm() as vllm:
         async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN="127.0.0.1:0") as process:
-            address = (await log_line(process, "specdec-sidecar runs"))["listen"]
+            address = (await log_line(process, "sidecar started"))["address"]
             await log_line(process, "found an engine")
             async with http.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as response:
                 assert "specdec_up 1.0" in (await response.text()).splitlines()
@@ -35,7 +35,7 @@ async def test_run_serves_until_terminated(program, finished, http):
 
 async def test_run_says_when_its_address_is_taken(program, finished):
     async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
-        address = (await log_line(process, "specdec-sidecar runs"))["listen"]
+        address = (await log_line(process, "sidecar started"))["address"]
         code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN=address)
         assert code == 1
         said = json.loads(err.splitlines()[-1])
@@ -46,7 +46,7 @@ async def test_run_says_when_its_address_is_taken(program, finished):
 @pytest.mark.parametrize("source", ["proxy", "traces"])
 async def test_run_names_the_setting_of_a_source_whose_address_is_taken(program, finished, source):
     async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
-        taken = (await log_line(process, "specdec-sidecar runs"))["listen"]
+        taken = (await log_line(process, "sidecar started"))["address"]
         variable = f"SPECDEC_{source.upper()}__LISTEN"
         asked = {"SPECDEC_REQUESTS__SOURCE": source, variable: taken, "SPECDEC_LISTEN": "127.0.0.1:0"}
         code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, **asked)
@@ -70,7 +70,7 @@ async def test_a_lasting_fault_is_logged_once(program):
         SPECDEC_SCRAPE_INTERVAL="0.1s",
         SPECDEC_SCRAPE_BACKOFF_MAX="0.1s",
     ) as process:
-        await log_line(process, "specdec-sidecar runs")
+        await log_line(process, "sidecar started")
         await log_line(process, "cannot read vLLM's page")
         with pytest.raises(TimeoutError):  # dozens of polls fail meanwhile; none of them says anything
             async with asyncio.timeout(2):

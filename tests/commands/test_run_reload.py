@@ -87,7 +87,7 @@ async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refu
 
 async def test_sighup_without_a_file_changes_nothing_and_ends_nothing(program):
     async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
-        await log_line(process, "specdec-sidecar runs")
+        await log_line(process, "sidecar started")
         for _ in range(3):
             process.send_signal(signal.SIGHUP)
             assert (await log_line(process, "settings reloaded"))["changed"] == {}

@@ -19,8 +19,8 @@ def config(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def faults():
-    """The faults of a file and an environment that can't be used."""
+def messages():
+    """The messages for a file and an environment that are invalid."""
 
     def load(path, environ):
         with pytest.raises(SettingsError) as caught:

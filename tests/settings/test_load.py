@@ -92,8 +92,8 @@ def test_a_list_from_the_environment_takes_the_place_of_the_files(config):
     assert load_settings(path, {"SPECDEC_BASELINE": '{"b": {}}'}).baseline.keys() == {"b"}
 
 
-def test_a_group_that_is_none_in_the_file_is_not_covered_up_by_the_environment(config, faults):
-    assert faults(config("limits: 5"), {"SPECDEC_LIMITS__LABELS": "10"}) == [
+def test_a_group_that_is_none_in_the_file_is_not_covered_up_by_the_environment(config, messages):
+    assert messages(config("limits: 5"), {"SPECDEC_LIMITS__LABELS": "10"}) == [
         "limits (in config.yaml)=5: expected mapping"
     ]
 
@@ -125,19 +125,19 @@ def test_a_group_that_is_none_in_the_file_is_not_covered_up_by_the_environment(c
         ("#" * (1024 * 1024 + 1), "larger than 1 MiB; not a settings file"),
     ],
 )
-def test_a_file_that_is_no_settings_file(config, faults, content, fault):
+def test_a_file_that_is_no_settings_file(config, messages, content, fault):
     path = config(content)
-    assert faults(path, {}) == [f"config.yaml: {fault}"]
+    assert messages(path, {}) == [f"config.yaml: {fault}"]
 
 
 def test_a_file_of_a_mebibyte_is_read(config):
     assert load_settings(config("#" * (1024 * 1024)), {}) == Settings()
 
 
-def test_a_file_that_cannot_be_read(tmp_path, faults):
+def test_a_file_that_cannot_be_read(tmp_path, messages):
     missing = tmp_path / "gone.yaml"
-    assert faults(missing, {}) == [f"{missing}: cannot be read: No such file or directory"]
-    assert faults(tmp_path, {}) == [f"{tmp_path}: cannot be read: Is a directory"]
+    assert messages(missing, {}) == [f"{missing}: cannot be read: No such file or directory"]
+    assert messages(tmp_path, {}) == [f"{tmp_path}: cannot be read: Is a directory"]
 
 
 def test_a_merge_key_may_be_overridden(config):
@@ -181,20 +181,20 @@ def test_a_baseline_file_is_merged_in(config):
         ),
     ],
 )
-def test_a_baseline_file_that_cannot_be_used(config, faults, content, fault):
+def test_a_baseline_file_that_cannot_be_used(config, messages, content, fault):
     config(content, "base.yaml")
-    assert faults(None, {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [fault]
+    assert messages(None, {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [fault]
 
 
-def test_a_baseline_file_that_is_not_there(config, faults):
-    assert faults(config("baseline_file: gone.yaml"), {}) == [
+def test_a_baseline_file_that_is_not_there(config, messages):
+    assert messages(config("baseline_file: gone.yaml"), {}) == [
         "baseline_file (in config.yaml)=gone.yaml: cannot be read: No such file or directory"
     ]
 
 
-def test_a_baseline_in_two_places(config, faults):
+def test_a_baseline_in_two_places(config, messages):
     config("baseline: {}", "base.yaml")
-    assert faults(config("baseline: {m: {}}"), {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [
+    assert messages(config("baseline: {m: {}}"), {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [
         "SPECDEC_BASELINE_FILE=base.yaml, baseline (in config.yaml): mutually exclusive; keep one of them"
     ]
 

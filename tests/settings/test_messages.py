@@ -60,10 +60,10 @@ VARIABLES = [
 
 
 @pytest.mark.parametrize(("setting", "value", "fault"), VARIABLES)
-def test_a_variable_that_cannot_be_used(config, faults, setting, value, fault):
+def test_a_variable_that_cannot_be_used(config, messages, setting, value, fault):
     config("")  # for an empty working directory
     name = f"SPECDEC_{setting}"
-    assert faults(None, {name: value}) == [f"{name}={value}: {fault}"]
+    assert messages(None, {name: value}) == [f"{name}={value}: {fault}"]
 
 
 FILES = [
@@ -223,14 +223,14 @@ FILES = [
 
 
 @pytest.mark.parametrize(("text", "fault"), FILES)
-def test_a_file_that_cannot_be_used(config, faults, text, fault):
-    assert faults(config(text), {}) == [fault]
+def test_a_file_that_cannot_be_used(config, messages, text, fault):
+    assert messages(config(text), {}) == [fault]
 
 
-def test_too_many_targets_and_too_many_models(config, faults):
+def test_too_many_targets_and_too_many_models(config, messages):
     targets = [{"name": f"t{n}", "vllm_url": "http://host"} for n in range(17)]
     baseline = {f"m{n}": {} for n in range(65)}
-    assert faults(config(json.dumps({"targets": targets, "baseline": baseline})), {}) == [
+    assert messages(config(json.dumps({"targets": targets, "baseline": baseline})), {}) == [
         "targets (in config.yaml)=[…]: expected list of at most 16 {name, vllm_url} (JSON in the environment)",
         (
             "baseline (in config.yaml)={…}: expected mapping of at most 64 models to phase to quantile to seconds "
@@ -239,9 +239,9 @@ def test_too_many_targets_and_too_many_models(config, faults):
     ]
 
 
-def test_a_certificate_that_is_not_to_be_checked(config, faults):
+def test_a_certificate_that_is_not_to_be_checked(config, messages):
     path = config(Path(__file__).with_name("ca.pem").read_bytes(), "ca.pem")
-    assert faults(config(f"{{vllm_ca_file: {path}, vllm_tls_verify: false}}"), {}) == [
+    assert messages(config(f"{{vllm_ca_file: {path}, vllm_tls_verify: false}}"), {}) == [
         (
             "vllm_ca_file (in config.yaml)=ca.pem, vllm_tls_verify (in config.yaml)=false: "
             "no certificate is verified; keep one of them"
@@ -261,13 +261,13 @@ def test_a_certificate_that_is_not_to_be_checked(config, faults):
         ("SPECDEC_", "unknown setting; remove it"),
     ],
 )
-def test_an_unknown_variable_is_named_and_its_value_is_not(faults, name, fault):
-    assert faults(None, {name: "9911"}) == [f"{name}: {fault}"]
+def test_an_unknown_variable_is_named_and_its_value_is_not(messages, name, fault):
+    assert messages(None, {name: "9911"}) == [f"{name}: {fault}"]
 
 
-def test_all_faults_come_at_once_and_a_rule_is_not_judged_on_a_value_that_is_wrong_itself(config, faults):
+def test_all_faults_come_at_once_and_a_rule_is_not_judged_on_a_value_that_is_wrong_itself(config, messages):
     path = config("thresholds: {acceptance_net_negative: 0.9, acceptance_break_even: high}\nhistory: 10\nlimit: 1")
-    assert faults(path, {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"}) == [
+    assert messages(path, {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"}) == [
         "SPECDEC_LISTENS: unknown setting; did you mean SPECDEC_LISTEN?",
         f"SPECDEC_LISTEN=x: {ADDRESS}",
         "thresholds.acceptance_break_even (in config.yaml)=high: expected number, 0 to 1",
@@ -279,10 +279,10 @@ def test_all_faults_come_at_once_and_a_rule_is_not_judged_on_a_value_that_is_wro
     ]
 
 
-def test_a_file_that_is_no_yaml_does_not_hide_what_is_wrong_in_the_environment(config, faults):
+def test_a_file_that_is_no_yaml_does_not_hide_what_is_wrong_in_the_environment(config, messages):
     path = config("a: b: c")
     environ = {"SPECDEC_LISTEN": "x", "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.9"}  # the file may say 0.95
-    assert faults(path, environ) == [
+    assert messages(path, environ) == [
         "config.yaml: line 1 is not valid YAML: mapping values are not allowed here",
         f"SPECDEC_LISTEN=x: {ADDRESS}",
     ]
@@ -301,15 +301,15 @@ def test_a_file_that_is_no_yaml_does_not_hide_what_is_wrong_in_the_environment(c
         ("http://host/?to=a@b&key=hunter2", "http://***"),
     ],
 )
-def test_no_credential_is_in_a_fault(faults, url, shown):
-    (line,) = faults(None, {"SPECDEC_VLLM_URL": url})
+def test_no_credential_is_in_a_fault(messages, url, shown):
+    (line,) = messages(None, {"SPECDEC_VLLM_URL": url})
     assert line.startswith(f"SPECDEC_VLLM_URL={shown}: ")
-    (line,) = faults(None, {"SPECDEC_TARGETS": json.dumps([{"name": "a", "vllm_url": url}])})
+    (line,) = messages(None, {"SPECDEC_TARGETS": json.dumps([{"name": "a", "vllm_url": url}])})
     assert line.startswith(f"SPECDEC_TARGETS.0.vllm_url={shown}: ")
 
 
-def test_a_fault_stays_one_short_line_whatever_is_written(config, faults):
+def test_a_fault_stays_one_short_line_whatever_is_written(config, messages):
     key = "x\n" * 500
-    for line in faults(config(json.dumps({key: 1, "listen": key, "baseline": {key: {"a": 1}}})), {}):
+    for line in messages(config(json.dumps({key: 1, "listen": key, "baseline": {key: {"a": 1}}})), {}):
         assert line.isprintable()
         assert len(line) < 250

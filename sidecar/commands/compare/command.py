@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.arguments import share
+from sidecar.commands.arguments import file_to_write, share, written
 from sidecar.commands.compare.comparison import Comparison, compare
+from sidecar.commands.compare.html import html
 from sidecar.commands.compare.render import as_json, text
 from sidecar.commands.compare.words import Gate, gate
 from sidecar.commands.sweep.saved import SavedError, load
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", type=Path, metavar="A.json", help="what `sweep --save` wrote")
     parser.add_argument("after", type=Path, nargs="+", metavar="B.json", help="each is compared with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
+    parser.add_argument("--html", type=file_to_write, metavar="FILE", help="also write a page with charts")
     parser.add_argument(
         "--fail-if-slower",
         type=share,
@@ -45,6 +47,10 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         print(json.dumps([as_json(one) for one in found], indent=2, allow_nan=False))
     else:
         print("\n\n".join("\n".join(text(one)) for one in found))
+    if arguments.html is not None:
+        content = html(before, [(one, other) for one, (_, other) in zip(found, after, strict=True)])
+        if not written("--html", arguments.html, lambda: arguments.html.write_text(content)):
+            return 2
     if not all(one.differences for one in found):
         return 2
     return 0 if arguments.fail_if_slower is None else _gated(found, arguments.fail_if_slower)

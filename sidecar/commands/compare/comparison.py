@@ -1,7 +1,8 @@
 """Two saved sweeps level by level: differences, their error, and which of them are shown.
 
-The error comes from how much the rounds of a sweep differ, so that whatever slows the machine for a while is in it. A
-sweep of fewer than four rounds does not know how much two runs of one server differ, and nothing is claimed from it.
+The error of a speed comes from how much the rounds of a sweep differ, so that whatever slows the machine for a while is
+in it. A sweep of fewer than four rounds does not know how much two runs of one server differ, and no speed is claimed
+from it. Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from sidecar.commands.sweep.summary import tpots
 CONFIDENCE: Final = 0.95  # that no difference of a comparison is claimed wrongly, all of them together
 SMALLEST: Final = 0.03  # relative; less is not claimed, since a machine may drift from one sweep to the next
 _PER_LEVEL: Final = 7  # metrics
+_LEAST_EXACT: Final = 8  # requests whose acceptance is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +149,15 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
     cut = by_rounds(len(samples), rounds)
     if metric in (ACCEPTANCE, LENGTH):
         exact = [one for one in samples if one.drafts is not None]
+        alone = Batches(1, len(exact)) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
         accepted = [float(one.accepted_tokens) for one in exact]
         if not exact:  # vLLM's counters: one number, no error
             found = level.acceptance if metric is ACCEPTANCE else level.acceptance_length
             return None if found is None else Interval(found)
         if metric is ACCEPTANCE:
-            return ratio_interval(accepted, [float(one.draft_tokens) for one in exact], cut, confidence)
+            return ratio_interval(accepted, [float(one.draft_tokens) for one in exact], alone, confidence)
         drafts = [float(one.drafts or 0) for one in exact]
-        return ratio_interval([a + d for a, d in zip(accepted, drafts, strict=True)], drafts, cut, confidence)
+        return ratio_interval([a + d for a, d in zip(accepted, drafts, strict=True)], drafts, alone, confidence)
     if metric is TOKENS:
         return _tokens_per_second(level, cut, confidence)
     values = tpots(samples) if metric.name.startswith("TPOT") else [one.ttft for one in samples if one.ttft is not None]
@@ -185,6 +188,6 @@ def _notes(before: SweepResult, after: SweepResult, pairs: _Pairs) -> Iterator[s
     if any(one.other_requests or other.other_requests for one, other in pairs):
         yield "a vLLM served other clients during a sweep: its times are not the sweep's alone"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
-        yield f"nothing is claimed from fewer than {LEAST_BATCHES} rounds: use `sweep --rounds 8` on both sides"
+        yield f"no speed is claimed from fewer than {LEAST_BATCHES} rounds: use `sweep --rounds 8` on both sides"
     if not (before.complete and after.complete):
         yield "a sweep was stopped before its end"

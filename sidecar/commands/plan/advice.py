@@ -49,6 +49,23 @@ class Plan:
         """What speaks against it; empty for a good plan."""
         return [check.remedy for check in self.checks if check.remedy is not None]
 
+    @property
+    def break_even_acceptance(self) -> float | None:
+        """The acceptance rate at light load below which drafting can't pay; None without a draft."""
+        return draft_cost(self.deployment)
+
+
+def draft_cost(deployment: Deployment) -> float | None:
+    """c: the time of a draft token / that of a target step, at light load; None without a draft.
+
+    Decoding is bound there by reading the weights, so c is a ratio of bytes per GPU. With K tokens a step takes 1 + c K
+    plain ones, and so the acceptance rate (1 + c K - 1) / K = c breaks even. Load only raises it: a lower bound.
+    """
+    if not deployment.draft.billions:
+        return None
+    draft = deployment.draft.weights_gb / deployment.draft_gpus
+    return draft / (deployment.target.weights_gb / deployment.gpus)
+
 
 def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
     """Judges a deployment, with the models' own files if given; shares are of all memory, vLLM's or not."""
@@ -124,6 +141,11 @@ def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
     yield (
         "1:8 to 1:12 is a rule of thumb for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 "
         "and won at low load. A smaller draft costs less and accepts less: only a measurement decides"
+    )
+    cost = draft_cost(deployment) or 0.0
+    yield (
+        f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break even at a length of "
+        f"1 + {cost:.2g} K, an acceptance of {cost:.0%}. Load raises that: it is a lower bound, not a forecast"
     )
     wide, narrow = BYTES[draft.precision], BYTES[target.precision]
     if narrow < wide:

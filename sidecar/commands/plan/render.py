@@ -35,6 +35,7 @@ def as_json(found: Plan, methods: tuple[Method, ...], context: int | None) -> di
         "verdict": found.fit,
         "reasons": found.reasons,
         "remarks": list(found.remarks),
+        "break_even_acceptance": _rounded(found.break_even_acceptance),
         "methods": [asdict(method) for method in methods],
     }
 

@@ -32,7 +32,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     url: str = arguments.url or f"http://{settings.listen.local}"
     try:
         if arguments.recording is not None:
-            report = recording_report(arguments.recording, wiring.buckets(settings), wiring.verdicts(settings))
+            report = recording_report(
+                arguments.recording,
+                wiring.buckets(settings),
+                wiring.verdicts(settings),
+                wiring.plain_curves(settings),
+            )
         else:
             report = asyncio.run(sidecar_report(url, FetchOptions()))
     except RecordingError as error:

@@ -2,27 +2,33 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
-from sidecar.analysis.verdict import VerdictThresholds, judge
+from sidecar.analysis.verdict import Estimate, Evidence, VerdictThresholds, judge
 from sidecar.commands.report.report import ModelTable, Report, Row, Times
 from sidecar.recording.replay import ReplayResult, replay
 from sidecar.requests.record import Outcome
 
 
-def recording_report(directory: Path, buckets: TemperatureBuckets, thresholds: VerdictThresholds) -> Report:
-    """Replays ``directory``.
+def recording_report(
+    directory: Path,
+    buckets: TemperatureBuckets,
+    thresholds: VerdictThresholds,
+    baselines: Mapping[str, PlainCurve],
+) -> Report:
+    """Replays ``directory``; ``baselines`` are plain step times by model.
 
     Raises:
         RecordingError: it can't be read.
     """
-    result = replay(directory, infer=False, buckets=buckets)
+    result = replay(directory, infer=False, buckets=buckets, baselines=baselines)
     requests = result.requests
     span = 0.0
     if requests:
@@ -51,8 +57,18 @@ def _table(result: ReplayResult, buckets: TemperatureBuckets, thresholds: Verdic
         ", ".join(sorted(names)) or "not named",
         result.coverage,
         result.residual,
-        tuple(_row(label, work, by_label[label], total, thresholds) for label, work in works.items()),
+        tuple(
+            _row(label, work, by_label[label], _evidence(label, work, total, result), thresholds)
+            for label, work in works.items()
+        ),
     )
+
+
+def _evidence(label: str, work: SpeculationSummary, total: float, result: ReplayResult) -> Evidence:
+    speed = result.speed
+    found = speed.temperatures.get(label) if speed else None
+    estimate = Estimate(found.speedup.ratio, found.speedup.error) if found and found.speedup else None
+    return replace(work.evidence(total), speedup=estimate, costs=speed.whole.costs if speed else None)
 
 
 def _work(requests: Sequence[AttributedRequest]) -> SpeculationSummary:
@@ -66,19 +82,19 @@ def _row(
     label: str,
     work: SpeculationSummary,
     requests: Sequence[AttributedRequest],
-    total: float,
+    evidence: Evidence,
     thresholds: VerdictThresholds,
 ) -> Row:
     kinds = sorted({one.attribution for one in requests} - {Attribution.NONE})
     completed = [one for one in requests if one.outcome is Outcome.COMPLETED]
-    judged = judge(work.evidence(total), thresholds)
+    judged = judge(evidence, thresholds)
     return Row(
         temperature=label,
         verdict=judged.verdict,
         advice=judged.advice,
         requests=work.requests,
         draft_tokens=work.draft_tokens,
-        share=work.draft_tokens / total if total else None,
+        share=evidence.share,
         acceptance=work.acceptance,
         p10=work.p10,
         p50=work.p50,
@@ -86,6 +102,7 @@ def _row(
         attribution=", ".join(kinds) or None,
         ttft=_times([one.ttft for one in completed]),
         tpot=_times([one.tpot for one in completed]),
+        speedup=evidence.speedup.value if evidence.speedup else None,
     )
 
 

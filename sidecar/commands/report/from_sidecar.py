@@ -13,6 +13,7 @@ from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.errors import NotAnExposition
+from sidecar.export.page.answer import answer
 from sidecar.export.request_notes import unattributed
 from sidecar.log import redacted
 
@@ -63,12 +64,13 @@ def _report(url: str, status: dict[str, Any], samples: _Samples) -> Report:
 
 def _tables(target: Mapping[str, Any], samples: _Samples) -> Iterator[ModelTable]:
     requests = target["requests"]
+    said = answer(target).text if target["up"] else None
     for model in requests["models"] if requests else ():
         buckets = {label: bucket for label, bucket in model["temperatures"].items() if bucket["requests"]}
         total = sum(bucket["draft_tokens"] for bucket in buckets.values())
         name = model["model_name"]
         rows = tuple(_row(name, label, bucket, total, samples) for label, bucket in buckets.items())
-        yield ModelTable(name, model["coverage"], model["residual"], rows)
+        yield ModelTable(name, model["coverage"], model["residual"], rows, said)
 
 
 def _row(model: str, label: str, bucket: Mapping[str, Any], total: float, samples: _Samples) -> Row:
@@ -86,6 +88,7 @@ def _row(model: str, label: str, bucket: Mapping[str, Any], total: float, sample
         attribution=_attribution(model, label, samples),
         ttft=_times(_TTFT, model, label, samples),
         tpot=_times(_TPOT, model, label, samples),
+        speedup=bucket["speed"]["speedup"],
     )
 
 

@@ -8,7 +8,18 @@ from sidecar.commands.report.report import Engine, ModelTable, Report, Row, Time
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
 
 _HEADER: Final = (
-    *("temperature", "verdict", "acceptance", "P10", "P50", "P90", "of attributed drafts", "requests", "attribution"),
+    *(
+        "temperature",
+        "verdict",
+        "speedup",
+        "acceptance",
+        "P10",
+        "P50",
+        "P90",
+        "of attributed drafts",
+        "requests",
+        "attribution",
+    ),
     *("TTFT P50", "P99", "TPOT P50", "P99"),
 )
 _ENGINES: Final = ("engine", "acceptance", "TTFT P50", "P99", "TPOT P50", "P99")
@@ -37,6 +48,7 @@ def _lines(report: Report, table: _Table, heading: str, item: str) -> Iterator[s
     yield f"{report.origin}; over {report.period}; times in milliseconds"
     for model in report.models:
         yield ""
+        yield from () if model.answer is None else (model.answer,)
         yield _about(model)
         if model.rows:
             yield ""
@@ -60,6 +72,7 @@ def _row(row: Row) -> tuple[str, ...]:
     return (
         row.temperature,
         row.verdict,
+        ratio(row.speedup),
         ratio(row.acceptance),
         ratio(row.p10),
         ratio(row.p50),

@@ -18,8 +18,8 @@ class Times:
 class Row:
     """One temperature bucket; ratios 0 to 1.
 
-    ``share`` is the part of all attributed draft tokens. ``attribution`` is exact or inferred, "exact, inferred" where
-    there are requests of both kinds.
+    ``share`` is the part of all attributed draft tokens, ``speedup`` plain time per token / actual. ``attribution`` is
+    exact or inferred, "exact, inferred" if there are requests of both kinds.
     """
 
     temperature: str
@@ -35,6 +35,7 @@ class Row:
     attribution: str | None
     ttft: Times
     tpot: Times
+    speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,16 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """One model's buckets, those with requests; ``coverage`` and ``residual`` as exported."""
+    """One model's buckets, those with requests; ``coverage`` and ``residual`` as exported.
+
+    ``answer`` says in words whether speculation pays, in milliseconds if plain decoding was measured.
+    """
 
     name: str
     coverage: float | None
     residual: float | None
     rows: tuple[Row, ...]
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

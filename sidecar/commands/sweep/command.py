@@ -12,8 +12,9 @@ from typing import Final
 import uvloop
 
 from sidecar import wiring
-from sidecar.commands.arguments import base_url, duration, file_to_write, integers, numbers
+from sidecar.commands.arguments import base_url, duration, file_to_write, integers, numbers, written
 from sidecar.commands.stopping import stop_on_signals
+from sidecar.commands.sweep.html import html
 from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
 from sidecar.commands.sweep.progress import Progress
 from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
+    parser.add_argument("--html", type=file_to_write, metavar="FILE", help="also write a page with charts")
     parser.add_argument("--save", type=file_to_write, metavar="FILE", help="also write the result, for `compare`")
 
 
@@ -89,19 +91,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(as_json(result), indent=2, allow_nan=False) if arguments.json else "\n".join(text(result)))
-    saved = arguments.save is None or _saved(result, arguments.save)
+    saved = arguments.save is None or written("--save", arguments.save, lambda: save(result, arguments.save))
+    if arguments.html is not None:
+        saved = written("--html", arguments.html, lambda: arguments.html.write_text(html(result))) and saved
     if interrupted:
         return _INTERRUPTED
     return 0 if saved and result.complete and not any(level.baseline_drafts for level in result.levels) else 1
-
-
-def _saved(result: SweepResult, path: Path) -> bool:
-    try:
-        save(result, path)
-    except OSError as error:
-        print(f"--save={path}: {error.strerror}; printed only", file=sys.stderr)
-        return False
-    return True
 
 
 async def _run(options: SweepOptions, prompts: tuple[str, ...]) -> tuple[SweepResult, bool]:

@@ -16,11 +16,22 @@ def test_a_recording_as_text(capsys):
     assert command("report", "--recording", str(RECORDINGS / "draft_model-k3")) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.startswith(("0 ", "0.3-0.5 ", "0.7-1 "))}
-    assert rows["0"][:3] == ["0", "net_positive", "0.695"]
-    assert rows["0.7-1"][:3] == ["0.7-1", "net_negative", "0.494"]
-    assert rows["0.3-0.5"][6:9] == ["19%", "95", "exact"]
+    assert rows["0"][:4] == ["0", "net_positive", "-", "0.695"]
+    assert rows["0.7-1"][:4] == ["0.7-1", "net_negative", "-", "0.494"]
+    assert rows["0.3-0.5"][7:10] == ["19%", "95", "exact"]
     advised = [line.partition(":")[0].strip() for line in lines if "pods that don't speculate" in line]
     assert advised == ["temperature 0.7-1"]  # the one that loses
+
+
+def test_a_recording_against_a_baseline_is_judged_by_speedup(capsys, tmp_path):
+    file, levels = tmp_path / "baseline.yaml", RECORDINGS.parent / "levels"
+    assert command("baseline", "--recording", str(levels / "plain"), "--out", str(file)) == 0
+    capsys.readouterr()
+    asked = ("report", "--recording", str(levels / "k3"), "--format", "json")
+    assert command(*asked, BASELINE_FILE=str(file)) == 0
+    rows = {row["temperature"]: row for row in json.loads(capsys.readouterr().out)["models"][0]["rows"]}
+    assert rows["1+"]["speedup"] == pytest.approx(0.928, abs=0.05)
+    assert rows["1+"]["verdict"] == "break_even"  # it accepts 39 %, and loses no more than the error of the baseline
 
 
 def test_a_recording_with_too_few_requests_gets_no_advice(capsys):
@@ -165,7 +176,7 @@ def histogram(name, counts):
 )
 async def test_a_quantile_that_the_buckets_do_not_tell_is_absent(capsys, served, counts, p50, p99):
     bucket = {"verdict": "net_positive", "advice": None, "requests": 9, "draft_tokens": 5.0, "acceptance": 0.8}
-    bucket |= dict.fromkeys(("p10", "p50", "p90"))
+    bucket |= dict.fromkeys(("p10", "p50", "p90")) | {"basis": "acceptance", "speed": {"speedup": 1.234}}
     model = {"model_name": "m", "coverage": None, "residual": None, "temperatures": {"0": bucket}}
     status = status_of([model], attributed=9)
     page = histogram("specdec_request_time_to_first_token_seconds", counts)
@@ -206,7 +217,8 @@ async def test_without_rows_it_says_what_became_of_the_requests(capsys, served, 
 def status_of(models, engines=(), **changes):
     """A sidecar's status with what a report needs."""
     requests = {"models": models, "ended": 0, "attributed": 0, "notes": []} | changes
-    target = {"name": "vllm", "up": True, "engines": list(engines), "last_error": None, "requests": requests}
+    target = {"name": "vllm", "up": True, "engines": list(engines), "models": [], "last_error": None}
+    target["requests"] = requests
     marks = {"acceptance_net_negative": 0.5, "acceptance_break_even": 0.65}
     return {"version": "1", "thresholds": marks, "targets": [target]}
 

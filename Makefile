@@ -60,7 +60,7 @@ bench: ## the benchmarks that made the README's table (5 minutes; a quiet machin
 	$(BIN)/python -m benchmarks.attribution
 	$(BIN)/python -m benchmarks.proxy
 
-accuracy: ## how far the inference is off on the recordings
+accuracy: ## how far the inference is off on the recordings, and what each part of it is worth
 	@scripts/setup dev
 	$(BIN)/python -m benchmarks.accuracy
 

@@ -3,6 +3,7 @@
 What a sidecar may run without is imported only if the settings ask for it, to save its memory.
 """
 
+import contextlib
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
 from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
 
 if TYPE_CHECKING:
     from sidecar.alerting.conditions import Limits
@@ -72,6 +74,8 @@ def export(settings: Settings) -> ExportOptions:
         },
         max_positions=settings.limits.positions,
         per_target=bool(settings.targets),
+        runbooks=settings.alerting.runbooks or "",
+        dashboards=settings.alerting.dashboards or "",
     )
 
 
@@ -158,6 +162,7 @@ def push_limits(settings: Settings) -> "Limits":
     return Limits(
         latency_gap_growth=settings.thresholds.latency_gap_growth,
         kv_cache_usage=settings.thresholds.kv_cache_usage,
+        min_requests=settings.thresholds.min_requests,
         baselines=settings.baselines,
     )
 
@@ -171,7 +176,8 @@ def push(settings: Settings) -> "PushOptions":
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         instance=alerting.instance or socket.gethostname(),
-        runbooks=alerting.runbooks,
+        runbooks=alerting.runbooks or f"http://{_reachable(settings.listen)}/runbooks",
+        dashboards=alerting.dashboards,
         rules=load_rules(),
         limits=push_limits(settings),
         interval=alerting.interval,
@@ -180,6 +186,15 @@ def push(settings: Settings) -> "PushOptions":
         pace=alerting.pace,
         per_target=bool(settings.targets),
     )
+
+
+def _reachable(listen: Address) -> Address:
+    """Where others reach an address that is listened at: the host's own if it stands for all addresses."""
+    if listen.local == listen:
+        return listen
+    with contextlib.suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
+        return Address(socket.gethostbyname(socket.gethostname()), listen.port)
+    return Address(socket.gethostname(), listen.port)
 
 
 def request_source(settings: Settings) -> RequestSource:

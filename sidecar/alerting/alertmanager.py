@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -14,6 +14,7 @@ from sidecar.alerting.tracker import Key, Notice
 from sidecar.log import StateLog
 
 _ALERTS: Final = "/api/v2/alerts"
+_DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
 _MOST_ALERTS: Final = 64  # in one request
 _LIVES: Final = 4  # an alert that is not sent again ends by itself after as many resend intervals
 _LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it does not take alerts
@@ -26,6 +27,7 @@ class Message:
 
     labels: Mapping[str, str]
     runbooks: str
+    dashboards: str | None
     resend: float
 
     def body(self, notices: Sequence[Notice], wall: float) -> bytes:
@@ -35,14 +37,18 @@ class Message:
     def _alert(self, notice: Notice, wall: float) -> dict[str, Any]:
         rule, match = notice.alert.rule, notice.alert.match
         labels = {"alertname": rule.name, "severity": rule.severity, **self.labels, **match.labels}
+        annotations = {
+            "summary": rule.text(rule.summary, labels, match.value),
+            "description": rule.text(rule.description, labels, match.value),
+            "context": notice.alert.context,
+            "runbook_url": f"{self.runbooks}/{rule.name}.md",
+        }
+        if self.dashboards:
+            variables = {f"var-{name}": value for name, value in {**self.labels, **match.labels}.items()}
+            annotations["dashboard_url"] = f"{self.dashboards}{_DASHBOARD}&{urlencode(variables)}"
         return {
             "labels": labels,
-            "annotations": {
-                "summary": rule.text(rule.summary, labels, match.value),
-                "description": rule.text(rule.description, labels, match.value),
-                "context": notice.alert.context,
-                "runbook_url": f"{self.runbooks}/{rule.name}.md",
-            },
+            "annotations": annotations,
             "startsAt": _rfc3339(notice.started),
             "endsAt": _rfc3339(wall + _LIVES * self.resend if notice.ended is None else notice.ended),
         }
@@ -88,6 +94,11 @@ class Alertmanager:
             self._answered = True
             self._failures = 0
             self._log.clear(self.name, "Alertmanager takes alerts again", alertmanager=self.name)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it did not take the last alerts."""
+        return self._failures > 0
 
     def _is_due(self, key: Key, notice: Notice, now: float) -> bool:
         if key not in self._sent:

@@ -22,6 +22,7 @@ class Limits:
 
     latency_gap_growth: float
     kv_cache_usage: float
+    min_requests: int
     baselines: Baselines
 
 
@@ -33,17 +34,17 @@ class Match:
     value: float
 
 
-def _acceptance_low(report: TargetReport, _: Limits) -> Iterator[Match]:
-    return _judged(report, Verdict.NET_NEGATIVE)
+def _acceptance_low(report: TargetReport, limits: Limits) -> Iterator[Match]:
+    return _judged(report, Verdict.NET_NEGATIVE, limits)
 
 
-def _break_even(report: TargetReport, _: Limits) -> Iterator[Match]:
-    return _judged(report, Verdict.BREAK_EVEN)
+def _break_even(report: TargetReport, limits: Limits) -> Iterator[Match]:
+    return _judged(report, Verdict.BREAK_EVEN, limits)
 
 
-def _judged(report: TargetReport, verdict: Verdict) -> Iterator[Match]:
-    for model in report.judgements:
-        if model.whole.by_acceptance is verdict:
+def _judged(report: TargetReport, verdict: Verdict, limits: Limits) -> Iterator[Match]:
+    for model, engines in _judgeable(report):
+        if model.whole.by_acceptance is verdict and _requests(engines) >= limits.min_requests:
             yield _match(model.whole, model_name=model.model_name)
 
 
@@ -62,7 +63,7 @@ def _latency_gap_wide(report: TargetReport, limits: Limits) -> Iterator[Match]:
     """By the configured baseline; without one there is nothing to compare with."""
     for model, engines in _judgeable(report):
         latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
-        if not latencies:
+        if not latencies or _requests(engines) < limits.min_requests:
             continue
         widest = max(latencies, key=_gap)
         growth = gap_growth(widest, limits.baselines.get(model.model_name, {}).get(Phase.TPOT, {}))
@@ -73,8 +74,7 @@ def _latency_gap_wide(report: TargetReport, limits: Limits) -> Iterator[Match]:
 def _kv_cache_pressure(report: TargetReport, limits: Limits) -> Iterator[Match]:
     for model, engines in _by_model(report.engines).items():
         peaks = [engine.kv_cache_peak for engine in engines if engine.kv_cache_peak is not None]
-        waiting = sum(engine.gauges.get(Gauge.REQUESTS_WAITING, 0) for engine in engines)
-        if peaks and max(peaks) > limits.kv_cache_usage and waiting > 0:
+        if peaks and max(peaks) > limits.kv_cache_usage and sum(map(_waiting, engines)) > 0:
             yield Match({"model_name": model}, max(peaks))
 
 
@@ -159,6 +159,20 @@ def _judgeable(report: TargetReport) -> Iterator[tuple[ModelJudgement, list[Engi
     for model in report.judgements:
         if model.whole.has_enough_data:
             yield model, engines.get(model.model_name, [])
+
+
+def _requests(engines: Iterable[EngineReport]) -> float:
+    """Requests that got their first token within the window, and those that run."""
+    return sum(
+        engine.latencies[Phase.TTFT].count + engine.gauges.get(Gauge.REQUESTS_RUNNING, 0)
+        for engine in engines
+        if Phase.TTFT in engine.latencies
+    )
+
+
+def _waiting(engine: EngineReport) -> float:
+    """Requests that wait for capacity; vLLM before 0.20 does not say what a request waits for."""
+    return engine.gauges.get(Gauge.WAITING_FOR_CAPACITY, engine.gauges.get(Gauge.REQUESTS_WAITING, 0))
 
 
 def _by_model(engines: Iterable[EngineReport]) -> dict[str, list[EngineReport]]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import aiohttp
 
@@ -14,6 +15,7 @@ from sidecar.alerting.tracker import Alert, Tracker
 from sidecar.analysis.target_state import TargetReport
 from sidecar.log import StateLog
 
+_REFUSED: Final = "SpecDecodePushRefused"
 SOURCE = "sidecar"  # an identity of its own, so that these alerts and Prometheus' do not resolve each other
 
 
@@ -31,6 +33,7 @@ class PushOptions:
     timeout: float = 5.0
     pace: float = 1.0
     per_target: bool = False
+    dashboards: str | None = None
 
 
 class Push:
@@ -53,7 +56,10 @@ class Push:
         self._conditions = [(options.rules[name], condition) for name, condition in CONDITIONS.items()]
         self._tracker = Tracker(options.pace)
         message = Message(
-            labels={"source": SOURCE, "instance": options.instance}, runbooks=options.runbooks, resend=options.resend
+            labels={"source": SOURCE, "instance": options.instance},
+            runbooks=options.runbooks,
+            dashboards=options.dashboards,
+            resend=options.resend,
         )
         self._replicas = [Alertmanager(url, message, options.interval, log) for url in options.alertmanagers]
 
@@ -71,12 +77,21 @@ class Push:
         await asyncio.gather(*(replica.send(session, notices, now, wall) for replica in self._replicas))
 
     @property
+    def replica_names(self) -> tuple[str, ...]:
+        """Host and port of each."""
+        return tuple(one.name for one in self._replicas)
+
+    @property
     def sent(self) -> dict[tuple[str, str], int]:
         """Alerts so far, by replica (its host and port) and outcome; ``dropped`` are those past the tracker's bound."""
         sent = {(one.name, outcome): count for one in self._replicas for outcome, count in one.sent.items()}
         return sent | {(one.name, "dropped"): self._tracker.overflowed for one in self._replicas}
 
     def _alerts(self) -> Iterator[Alert]:
+        # For the other replicas to deliver.
+        for replica in self._replicas:
+            if replica.is_failing:
+                yield Alert(rule=self._options.rules[_REFUSED], match=Match({"alertmanager": replica.name}, 1))
         for report in self._reports():
             scope = {"target": report.name} if self._options.per_target else {}
             for rule, condition in self._conditions:

@@ -48,7 +48,7 @@ def shipped(name: str) -> Path:
 def load_rules() -> dict[str, Rule]:
     """All alerts by name."""
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
-    rules = [_rule(found) for group in groups for found in group["rules"]]
+    rules = [_rule(found) for group in groups for found in group["rules"] if "alert" in found]
     return {rule.name: rule for rule in rules}
 
 

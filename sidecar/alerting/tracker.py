@@ -9,7 +9,7 @@ from sidecar.alerting.rules import Rule
 
 Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's name and its match's labels
 
-_RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is still sent, as in Prometheus
+RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is still known, as in Prometheus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,14 @@ class _Course:
     ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
 
 
+def _whole(key: Key) -> Key:
+    """The alert on the whole model that would explain one on a temperature of it; any other explains itself alone."""
+    name, labels = key
+    if name != "SpecDecodeAcceptanceLowAtTemperature":
+        return "", labels
+    return "SpecDecodeAcceptanceLow", frozenset(pair for pair in labels if pair[0] != "temperature")
+
+
 class Tracker:
     """Follows alerts from evaluation to evaluation; at most ``most`` at a time, ``overflowed`` counts the others."""
 
@@ -66,7 +74,11 @@ class Tracker:
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
         for key, alert in current.items():
-            self._holds(key, alert, now, wall)
+            whole = self._courses.get(_whole(key))
+            if whole is None or whole.ended is None:
+                self._holds(key, alert, now, wall)
+            elif key in self._courses:  # it ends with what explains it, as in the rules
+                self._fails(key, self._courses[key], now, wall)
         return {
             key: Notice(alert=course.alert, started=course.started, ended=course.ended)
             for key, course in self._courses.items()
@@ -89,5 +101,5 @@ class Tracker:
             del self._courses[key]
         elif course.ended is None and now - course.held >= self._pace * course.alert.rule.keep:
             course.ended, course.ended_at = wall, now
-        elif course.ended is not None and now - course.ended_at > _RESOLVED_SECONDS:
+        elif course.ended is not None and now - course.ended_at > RESOLVED_SECONDS:
             del self._courses[key]

@@ -44,10 +44,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line; ``style`` chooses its dashes, so that lines of one kind look alike."""
+    """One line; ``colour`` and ``style`` (its dashes) choose its look, so that lines of one kind look alike."""
 
     name: str
     points: tuple[Point, ...]
+    colour: int = 0
     style: int = 0
 
 
@@ -79,12 +80,12 @@ def _figure(chart: Chart) -> str:
     values = [point.y + (point.error or 0) for series in chart.series for point in series.points]
     step = _step(max([*values, chart.mark or 0]))
     top = step * max(1, math.ceil(max([*values, chart.mark or 0]) / step))
-    lines = "".join(_series(number, series, labels, top) for number, series in enumerate(chart.series) if series.points)
+    drawn = [series for series in chart.series if series.points]
+    lines = "".join(_series(series, labels, top) for series in drawn)
     legend = "".join(
         '<li><svg viewBox="0 0 28 10" aria-hidden="true"><line x1="0" y1="5" x2="28" y2="5" '
-        f"{_stroke(number, series)}/></svg>{escape(series.name)}</li>"
-        for number, series in enumerate(chart.series)
-        if series.points
+        f"{_stroke(series)}/></svg>{escape(series.name)}</li>"
+        for series in drawn
     )
     mark = ""
     if chart.mark is not None:
@@ -112,8 +113,8 @@ def _axes(chart: Chart, labels: Sequence[str], step: float, top: float) -> Itera
     yield f'<text x="12" y="{height}" text-anchor="middle" {turned}>{escape(chart.y_title)}</text>'
 
 
-def _series(number: int, series: Series, labels: Sequence[str], top: float) -> str:
-    stroke = _stroke(number, series)
+def _series(series: Series, labels: Sequence[str], top: float) -> str:
+    stroke = _stroke(series)
     places = [(_x(point.x, labels), _y(point.y, top), point) for point in series.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
     bars = "".join(
@@ -123,20 +124,20 @@ def _series(number: int, series: Series, labels: Sequence[str], top: float) -> s
         if point.error is not None
     )
     dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_colour(number)}">'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_colour(series)}">'
         f"<title>{escape(series.name)}, {escape(point.x)}: {point.y:.4g}</title></circle>"
         for x, y, point in places
     )
     return f'<polyline points="{path}" fill="none" {stroke}/>{bars}{dots}'
 
 
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
+def _colour(series: Series) -> str:
+    return _COLOURS[series.colour % len(_COLOURS)]
 
 
-def _stroke(number: int, series: Series) -> str:
+def _stroke(series: Series) -> str:
     dashes = _DASHES[series.style % len(_DASHES)]
-    return f'stroke="{_colour(number)}" stroke-width="2"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
+    return f'stroke="{_colour(series)}" stroke-width="2"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
 
 
 def _x(label: str, labels: Sequence[str]) -> float:

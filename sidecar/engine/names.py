@@ -35,6 +35,7 @@ class Gauge(StrEnum):
 
     REQUESTS_RUNNING = "requests_running"
     REQUESTS_WAITING = "requests_waiting"
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # those of them that a larger engine would run
     KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
     LIFETIME_ACCEPTANCE = "lifetime_acceptance"  # V0 only: accepted / drafted since the start
 
@@ -91,6 +92,8 @@ HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
     Phase.QUEUE: ("request_queue_time_seconds",),
 }
 
+WAITING_BY_REASON = "num_requests_waiting_by_reason"  # by ``reason``; "deferred" ones wait for something else
+CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
 DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
@@ -103,9 +106,8 @@ def used() -> frozenset[str]:
     """Every sample that is used, without prefix; of most histograms only the buckets."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
-    return frozenset(
-        names | {name + "_bucket" for name in histograms} | {ACCEPTED_PER_POSITION, CACHE_CONFIG, DIFFUSION}
-    )
+    special = {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}
+    return frozenset(names | {name + "_bucket" for name in histograms} | special)
 
 
 def wanted() -> Wanted:

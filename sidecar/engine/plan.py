@@ -94,6 +94,8 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], capacity:
     if names.DIFFUSION in samples:
         traits.add(Trait.DIFFUSION)
     gauges = {gauge: _gauge_indices(samples, wanted) for gauge, wanted in names.GAUGES.items()}
+    waiting = [one for one in samples.get(names.WAITING_BY_REASON, []) if one.labels.get("reason") == names.CAPACITY]
+    gauges[Gauge.WAITING_FOR_CAPACITY] = tuple(sample.index for sample in waiting)
     histograms = {phase: _histogram(samples, wanted) for phase, wanted in names.HISTOGRAMS.items()}
     return EnginePlan(
         key,

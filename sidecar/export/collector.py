@@ -29,6 +29,7 @@ COUNTERS: Final = {
     Counter.DRAFTS: metrics.ENGINE_DRAFTS,
     Counter.DRAFT_TOKENS: metrics.ENGINE_DRAFT_TOKENS,
     Counter.ACCEPTED_TOKENS: metrics.ENGINE_ACCEPTED_TOKENS,
+    Counter.FIRST_TOKENS: metrics.ENGINE_REQUESTS,
     Counter.GENERATION_TOKENS: metrics.GENERATION_TOKENS,
     Counter.PROMPT_TOKENS: metrics.PROMPT_TOKENS,
     Counter.PREEMPTIONS: metrics.PREEMPTIONS,
@@ -38,6 +39,7 @@ COUNTERS: Final = {
 GAUGES: Final = {
     Gauge.REQUESTS_RUNNING: metrics.REQUESTS_RUNNING,
     Gauge.REQUESTS_WAITING: metrics.REQUESTS_WAITING,
+    Gauge.WAITING_FOR_CAPACITY: metrics.WAITING_FOR_CAPACITY,
     Gauge.KV_CACHE_USAGE: metrics.KV_CACHE_USAGE,
     Gauge.LIFETIME_ACCEPTANCE: metrics.ENGINE_LIFETIME_ACCEPTANCE,
 }
@@ -47,6 +49,7 @@ GAUGES: Final = {
 class ExportOptions:
     """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``.
 
+    ``runbooks`` and ``dashboards`` are the addresses that alerts link to, empty if not configured.
     ``plain_steps_at`` is when plain step times were measured, Unix seconds by model.
     """
 
@@ -55,6 +58,8 @@ class ExportOptions:
     plain_steps_at: Mapping[str, float] = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False
+    runbooks: str = ""
+    dashboards: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
     """Every sample of the page but those of the process (``process_*``)."""
     general = Families()
     _add_own(general, counts)
+    general.add(metrics.LINKS, 1, options.runbooks, options.dashboards)
     for name, value in options.thresholds.items():
         general.add(metrics.THRESHOLD, value, name)
     for model, phases in options.baselines.items():

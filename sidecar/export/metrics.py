@@ -70,6 +70,12 @@ LABEL_OVERFLOW = _counter(
 HTTP_REFUSED = _counter(
     "http_refused", "Connections and requests to the sidecar's own pages that were refused or timed out.", "reason"
 )
+LINKS = _gauge(
+    "links_info",
+    "1; the labels are the addresses that alerts link to, empty if not configured.",
+    "runbooks",
+    "dashboards",
+)
 SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
@@ -85,6 +91,7 @@ ENGINE_ACCEPTED_PER_POSITION = _counter(
     *_ENGINE,
     "position",
 )
+ENGINE_REQUESTS = _counter("engine_requests", "Requests that got their first token, as vLLM counts them.", *_ENGINE)
 GENERATION_TOKENS = _counter("generation_tokens", "Generated tokens.", *_ENGINE)
 PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens processed.", *_ENGINE)
 PREEMPTIONS = _counter("preemptions", "Preemptions of requests because the KV cache was full.", *_ENGINE)
@@ -130,6 +137,9 @@ KV_CACHE_SAMPLED = _histogram("kv_cache_sampled_usage_ratio", "KV-cache usage; o
 KV_CACHE_CAPACITY = _gauge("kv_cache_capacity_tokens", "Capacity of the KV cache in tokens.", *_ENGINE)
 REQUESTS_RUNNING = _gauge("requests_running", "Running requests at the last poll.", *_ENGINE)
 REQUESTS_WAITING = _gauge("requests_waiting", "Waiting requests at the last poll.", *_ENGINE)
+WAITING_FOR_CAPACITY = _gauge(
+    "requests_waiting_for_capacity", "Requests waiting for capacity at the last poll (newer vLLM).", *_ENGINE
+)
 
 # Requests, by temperature. ``attribution`` is exact (vLLM's own numbers), inferred (from its counters) or none.
 _BUCKET = ("model_name", "temperature")

@@ -1,5 +1,6 @@
 """The sidecar's own pages: metrics, probes, status and the landing page."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from sidecar.export import runbook
 from sidecar.export.exporter import Exporter
 from sidecar.export.page import page
 
@@ -63,7 +65,24 @@ def make_web(pages: Pages) -> web.Application:
     app.router.add_get("/content", content)
     for name, content_type in page.STATIC.items():
         app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
+    _add_runbooks(app, pages)
     return app
+
+
+def _add_runbooks(app: web.Application, pages: Pages) -> None:
+    async def index(_: web.Request) -> web.Response:
+        text = await asyncio.to_thread(runbook.index)
+        return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
+
+    async def one(request: web.Request) -> web.Response:
+        name = request.match_info["name"].removesuffix(".md")
+        text = await asyncio.to_thread(runbook.runbook, name, pages.status())
+        if text is None:
+            raise web.HTTPNotFound
+        return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
+
+    app.router.add_get("/runbooks/", index)
+    app.router.add_get("/runbooks/{name}", one)
 
 
 def _file(body: bytes, content_type: str) -> Handler:

@@ -201,7 +201,10 @@ class Traces(Group):
 
 
 class Alerting(Group):
-    """Alerts sent straight to Alertmanager, for sites without Prometheus; with Prometheus, use the alert rules."""
+    """Where alerts link to, and alerts sent straight to Alertmanager for sites without Prometheus.
+
+    With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
+    """
 
     alertmanagers: _Urls = Field((), max_length=8, repr=False)  # may hold credentials
     """every replica of Alertmanager, never a load balancer in front of them; empty: nothing is sent"""
@@ -215,7 +218,9 @@ class Alerting(Group):
         None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$"
     )
     """label `instance` of the alerts; not set: the host's name, which is the Pod's"""
-    runbooks: BaseUrl = "https://specdec-sidecar.example/alerts/runbooks"
-    """where `alerts/runbooks` is served"""
+    runbooks: BaseUrl | None = None
+    """where `alerts/runbooks` is served; not set: by the sidecar itself, under `/runbooks`"""
+    dashboards: BaseUrl | None = None
+    """Grafana's address; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)
     """factor for how long conditions must hold; 0: alerts are sent at once"""

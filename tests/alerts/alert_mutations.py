@@ -97,7 +97,7 @@ def survives(rules, mutant):
     touched = dependents(rules, original["record"]) if "record" in original else set()
     for scene in SCENES:
         asked = [number for number in scene.numbers if recorded(number[1]) & touched]
-        alerts = [rule for rule in changed if rule.get("alert") == scene.alert and scene.alert]
+        alerts = [rule for rule in changed if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
         if not _concerned(scene, alerts, asked, original, needed(rules, _roots(alerts))):
             continue
         names = _roots(alerts) | {name for number in asked for name in recorded(number[1])}
@@ -109,12 +109,12 @@ def survives(rules, mutant):
 
 
 def _roots(alerts):
-    return set().union(*(recorded(alert["expr"] + str(alert["annotations"])) for alert in alerts))
+    return set().union(*(recorded(alert["expr"] + str(alert.get("annotations"))) for alert in alerts))
 
 
 def _concerned(scene, alerts, asked, original, rests_on):
     if "alert" in original:
-        return scene.alert == original["alert"]
+        return original["alert"] in {scene.alert, *scene.reads}
     return bool(asked) or any(rule["record"] == original["record"] for rule in rests_on)
 
 

@@ -11,7 +11,7 @@ SCENES = [
     *alert_scenes_health.SCENES,
 ]
 
-_RECORDED = re.compile(r"\b\w+:[\w:]+\b")
+_RECORDED = re.compile(r"\b[a-z_]+:specdec_[\w:]+\b")
 
 
 def recorded(text):
@@ -31,8 +31,8 @@ def needed(rules, names):
 
 def concerned(rules, scene):
     """The rules that a scene is about, with all that they rest on; the others would only take time."""
-    alerts = [rule for rule in rules if scene.alert and rule.get("alert") == scene.alert]
-    names = set().union(*(recorded(f"{rule['expr']} {rule['annotations']}") for rule in alerts))
+    alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
+    names = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts))
     return [*needed(rules, names | {name for _, query, _ in scene.numbers for name in recorded(query)}), *alerts]
 
 

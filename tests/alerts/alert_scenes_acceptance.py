@@ -1,6 +1,6 @@
 """What each acceptance alert is held to. Values lie within 5 % of each threshold, on both sides of it."""
 
-from tests.alerts.alert_series import Pod, counter
+from tests.alerts.alert_series import DAY, Pod, counter
 from tests.alerts.alert_tools import Firing, Scene
 
 
@@ -14,7 +14,7 @@ def low(instance, value, **labels):
 
 
 def acceptance_low():
-    name, summary = "SpecDecodeAcceptanceLow", "Speculative decoding costs more than it gives"
+    name, summary = "SpecDecodeAcceptanceLow", "MODEL: speculative decoding costs more than it gives"
     firing = [
         low("low", "49%"),
         low("slow", "30%"),
@@ -29,13 +29,41 @@ def acceptance_low():
             Pod("low").drafting(5, 0.49),
             Pod("above").drafting(5, 0.51),
             Pod("slow").drafting(1.05, 0.3),
-            Pod("idle").drafting(0.95, 0.3),
             Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
             Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55),
             Pod("engines").drafting(9, 0.6).drafting(1, 0.1, engine="1"),
             Pod("several", target="green").drafting(5, 0.3),
         ],
         [(10, []), (30, firing)],
+    )
+    worse = {"minutes": 60, "then": (0.3, 5)}
+    yield Scene(
+        "over five minutes only with enough drafts and requests, begun or running",
+        name,
+        summary,
+        [
+            Pod("drafts").drafting(1.05, 0.8, minutes=60, then=(0.3, 1.05)),
+            Pod("few-drafts").drafting(0.95, 0.8, minutes=60, then=(0.3, 0.95)),
+            Pod("requests").drafting(5, 0.8, **worse, requests=4.2),
+            Pod("few-requests").drafting(5, 0.8, **worse, requests=3.8),
+            Pod("running").drafting(5, 0.8, **worse, requests=0, running=21),
+            Pod("few-running").drafting(5, 0.8, **worse, requests=0, running=19),
+        ],
+        [(60, []), (77, [low("drafts", "30%"), low("requests", "30%"), low("running", "30%")])],
+    )
+    yield Scene(
+        "a small pod is judged over an hour, for as long as it drafts; one long request is no reason",
+        name,
+        summary,
+        [
+            Pod("drafts").drafting(0.0875, 0.3, requests=1),
+            Pod("few-drafts").drafting(0.079, 0.3, requests=1),
+            Pod("requests").drafting(0.5, 0.3, requests=0.36),
+            Pod("few-requests").drafting(0.5, 0.3, requests=0.31),
+            Pod("long").drafting(5, 0.3, requests=0, running=1),
+            Pod("ended").drafting(5, 0.3, minutes=40, then=(0, 0)),
+        ],
+        [(30, [low("ended", "30%")]), (55, []), (90, [low("drafts", "30%"), low("requests", "30%")])],
     )
     yield Scene(
         "it lasts 5 minutes longer than its condition, and is pending for 10",
@@ -61,50 +89,89 @@ def _restarted(instance, acceptance):
         ("specdec_engine_accepted_tokens_total", 900 * acceptance),
     ):
         pod.of_model(metric, counter((30, growth), "reset", (60, growth)), engine="0")
-    return pod
+    pod.of_model("specdec_engine_requests_total", counter((30, 10), "reset", (60, 10)), engine="0")
+    return pod.gauge("specdec_requests_running", (90, 1), engine="0")
 
 
 def told_with_the_alert():
     """The other numbers of the pod, as far as there are any."""
     full = (
-        Pod("full", model="mixed")
+        Pod("full", model="mixed", minutes=DAY + 120)
         .drafting(10, 0.45)
         .bucket("0", 6, 0.6)
         .bucket("1+", 4, 0.225)
-        .tpot(0.02, 0.0512)
         .bucket("0.3-0.5", 0, 0)
+        .tpot(0.02, 0.0512)
     )
+    bare = Pod("bare", acceptance_net_negative=0.4).drafting(5, 0.38)
+
+    def told(day_before=("", "", "")):
+        whole, temperatures, latency = day_before
+        return with_context(
+            low("full", "45%", model_name="mixed"),
+            f"Acceptance 45%, a loss below 50%. Last hour: 45%.{whole} By temperature: [0] 60% [1+] "
+            f"22.5%.{temperatures} "
+            "Share of the draft tokens: [0] 60% [1+] 40%. "
+            f"Time per output token: [0.5] 20ms [0.99] 51.2ms.{latency}",
+        )
+
     yield Scene(
         "it comes with the pod's other numbers",
         "SpecDecodeAcceptanceLow",
-        "Speculative decoding costs more than it gives",
-        [full, Pod("bare", acceptance_net_negative=0.4).drafting(5, 0.38)],
+        "MODEL: speculative decoding costs more than it gives",
+        [full, bare],
         [
             (10, []),
+            (30, [told(), with_context(low("bare", "38%"), "Acceptance 38%, a loss below 40%. Last hour: 38%.")]),
             (
-                30,
+                DAY + 60,
                 [
-                    with_context(
-                        low("full", "45%", model_name="mixed"),
-                        "Acceptance 45%, a loss below 50%. By temperature: [0] 60% [1+] 22.5%. Share of the draft "
-                        "tokens: [0] 60% [1+] 40%. Time per output token: [0.5] 20ms [0.99] 51.2ms.",
-                    ),
-                    with_context(low("bare", "38%"), "Acceptance 38%, a loss below 40%."),
-                ],
-            ),
-            (
-                130,
-                [
-                    with_context(
-                        low("full", "45%", model_name="mixed"),
-                        "Acceptance 45%, a loss below 50%. Its past: 45%. By temperature: [0] 60% [1+] 22.5%. Their "
-                        "past: [0] 60% [1+] 22.5%. Share of the draft tokens: [0] 60% [1+] 40%. Time per output token: "
-                        "[0.5] 20ms [0.99] 51.2ms.",
-                    ),
-                    with_context(low("bare", "38%"), "Acceptance 38%, a loss below 40%. Its past: 38%."),
+                    told(
+                        (
+                            " A day before: 45%.",
+                            " A day before: [0] 60% [1+] 22.5%.",
+                            " A day before: [0.5] 20ms [0.99] 51.2ms.",
+                        )
+                    )
                 ],
             ),
         ],
+    )
+
+
+def across_pods():
+    """Pods that lose and are replaced every eight minutes; in another namespace such a pod stays, and fires by "
+    "itself."""
+    name, summary = "SpecDecodeAcceptanceLowAcrossPods", "MODEL: pods that lose by speculation replace each other"
+
+    def short_lived(instance, acceptance, start, namespace="prod", requests=6):
+        pod = Pod(instance, start=start, minutes=8, namespace=namespace).drafting(5, acceptance, requests=requests)
+        pod.series = {series: f"{values} stale" for series, values in pod.series.items()}
+        return pod
+
+    starts = range(0, 88, 8)
+
+    def firing():
+        text = (
+            "For most of the last 30 minutes some pod of m accepted less than acceptance_net_negative of its draft "
+            "tokens, but none for long enough to fire by itself: pods are being replaced."
+        )
+        return Firing("critical", text, {"model_name": "m", "namespace": "prod"})
+
+    yield Scene(
+        "bad pods that are replaced before they can fire",
+        name,
+        summary,
+        [
+            *(short_lived(f"bad-{start}", 0.3, start) for start in starts),
+            *(short_lived(f"good-{start}", 0.7, start, "good") for start in starts),
+            *(short_lived(f"slow-{start}", 0.3, start, "slow", requests=3.5) for start in starts),
+            Pod("stays", namespace="staging", minutes=100).drafting(5, 0.3),
+            Pod("recovers", namespace="test", minutes=100).drafting(5, 0.3, minutes=25, then=(0.9, 5)),
+            Pod("once", namespace="dev", minutes=100).drafting(5, 0.3, minutes=8, then=(0.9, 5)),
+        ],
+        [(10, []), (40, [firing()]), (85, [firing()]), (120, [])],
+        reads=LOW,
     )
 
 
@@ -123,11 +190,19 @@ def at(instance, value, *, temperature="1+", **labels):
     )
 
 
+LOW = ("SpecDecodeAcceptanceLow",)
+
+
+def recovering(instance, **more):
+    """A pod whose acceptance is low for 40 minutes, and then high."""
+    return Pod(instance, **more).drafting(5, 0.3, minutes=40, then=(0.9, 5))
+
+
 def at_temperature():
-    name, summary = "SpecDecodeAcceptanceLowAtTemperature", "Speculative decoding loses at one temperature"
+    name, summary = "SpecDecodeAcceptanceLowAtTemperature", "MODEL: speculative decoding loses at one temperature"
     mixed = at("mixed", "38%")
     yield Scene(
-        "a temperature with little traffic, few requests or doubtful numbers is not judged",
+        "the temperature's share, and each pod's own threshold",
         name,
         summary,
         [
@@ -136,11 +211,6 @@ def at_temperature():
             Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
             Pod("tenth").bucket("0", 17.9, 0.8).bucket("1+", 2.1, 0.49).drafting(20, 0.77),
             Pod("less").bucket("0", 18.1, 0.8).bucket("1+", 1.9, 0.3),
-            Pod("quick").bucket("0", 2, 0.8).bucket("1+", 1.05, 0.3).drafting(3, 0.63),
-            Pod("slow").bucket("0", 2, 0.8).bucket("1+", 0.95, 0.3),
-            Pod("enough").bucket("0", 6, 0.8).bucket("1+", 4, 0.3, requests=4.2).drafting(10, 0.6),
-            _with_unattributed(Pod("few").bucket("0", 6, 0.8).bucket("1+", 4, 0.3, requests=3.8)),
-            Pod("doubtful").bucket("0", 6, 0.8).bucket("1+", 4, 0.3, verdict="insufficient_data"),
             Pod("several", target="green").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).drafting(10, 0.632),
         ],
         [
@@ -150,12 +220,49 @@ def at_temperature():
                 [
                     mixed,
                     at("tenth", "49%"),
-                    at("quick", "30%"),
-                    at("enough", "30%"),
                     at("several", "38%", target="green"),
                 ],
             ),
         ],
+    )
+    fell = {"then": (60, 0.3, 4)}
+    yield Scene(
+        "over five minutes not with few drafts, few requests or doubtful numbers",
+        name,
+        summary,
+        [
+            Pod("drafts").bucket("0", 2, 0.8).bucket("1+", 1.05, 0.8, then=(60, 0.3, 1.05)),
+            Pod("few-drafts").bucket("0", 2, 0.8).bucket("1+", 0.95, 0.8, then=(60, 0.3, 0.95)),
+            Pod("requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=4.2, **fell),
+            _with_unattributed(Pod("few-requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=3.8, **fell)),
+            Pod("doubtful").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, verdict="insufficient_data", **fell),
+        ],
+        [(60, []), (77, [at("drafts", "30%"), at("requests", "30%")])],
+    )
+
+    def small(instance, drafts, requests=1.0, other=0.05, residual=0.09, **more):
+        pod = (
+            Pod(instance)
+            .bucket("0", other, 0.8)
+            .bucket("1+", drafts, 0.3, requests, verdict="insufficient_data", **more)
+        )
+        return pod.gauge("specdec_attribution_residual_ratio", (300, residual))
+
+    yield Scene(
+        "a small pod is judged over an hour",
+        name,
+        summary,
+        [
+            small("drafts", 0.0875),
+            small("few-drafts", 0.079),
+            small("requests", 0.5, 0.36),
+            small("few-requests", 0.5, 0.31),
+            small("share", 0.0945, other=0.8),
+            small("less", 0.09, other=0.86),
+            small("far-off", 0.5, residual=0.11),
+            small("ended", 0.5, then=(40, 0.3, 0)),
+        ],
+        [(20, []), (60, []), (90, [at(pod, "30%") for pod in ("drafts", "requests", "share")])],
     )
     yield Scene(
         "a restart changes nothing",
@@ -168,11 +275,17 @@ def at_temperature():
         [(10, []), (15, [mixed])] + [(minute, [mixed]) for minute in range(29, 38)] + [(130, [mixed])],
     )
     yield Scene(
-        "it lasts 5 minutes longer than its condition",
+        "it ends with its condition, and with the alert on the whole pod",
         name,
         summary,
-        [Pod("mixed", minutes=30).bucket("0", 6, 0.8).bucket("1+", 4, 0.38).drafting(10, 0.632)],
-        [(29, [mixed]), (37, [mixed]), (45, [])],
+        [
+            Pod("mixed", minutes=30).bucket("0", 6, 0.8).bucket("1+", 4, 0.38).drafting(10, 0.632),
+            recovering("part").bucket("1+", 4, 0.3),
+        ],
+        [(29, [mixed, at("part", "30%")]), (32, [mixed, at("part", "30%")]), (37, [at("part", "30%")])]
+        + [(minute, []) for minute in (52, 60, 70)]
+        + [(85, [at("part", "30%")])],
+        reads=LOW,
     )
 
 
@@ -184,7 +297,7 @@ def _with_unattributed(pod):
 
 
 def p10():
-    name, summary = "SpecDecodeAcceptanceP10Low", "A tenth of the requests loses by speculation"
+    name, summary = "SpecDecodeAcceptanceP10Low", "MODEL: a tenth of the requests loses by speculation"
 
     def firing(instance, value="48.33%"):
         return Firing(
@@ -214,66 +327,101 @@ def p10():
         [
             (16, []),
             (25, [firing("low"), firing("edge")]),
-            (67, [firing("low"), firing("edge")]),
-            (75, [firing("edge")]),
+            (62, [firing("low"), firing("edge")]),
+            (70, [firing("edge")]),
         ],
+    )
+    yield Scene(
+        "it ends with the alert on the whole pod",
+        name,
+        summary,
+        [recovering("part").single_requests(below)],
+        [(30, [firing("part")]), (52, []), (65, []), (90, [firing("part")])],
+        reads=LOW,
     )
 
 
 def regressed():
-    name, summary = "SpecDecodeAcceptanceRegressed", "Acceptance fell below its own past"
+    name, summary = "SpecDecodeAcceptanceRegressed", "MODEL: acceptance fell below that of the day before"
 
     def firing(instance, drop, model="m"):
         return Firing(
             "warning",
-            f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than its past, more "
-            "than acceptance_regression. Find out what changed: the draft model, the quantization, the traffic.",
+            f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same "
+            "hour of the "
+            "day before, with as many draft tokens per draft; more than acceptance_regression. Find out what "
+            "changed: the "
+            "draft model, the quantization, the traffic.",
             {"instance": f"{instance}:9911", "model_name": model},
         )
 
-    fell, fresh = firing("fell", "5.2%"), firing("fresh", "10%", "rolled-out")
+    def pod(instance, past, now, model="m", *, namespace="prod", minutes=150, k=3, drafts=5, **limits):
+        made = Pod(instance, model=model, namespace=namespace, minutes=DAY + 150, **limits)
+        return made.days_apart(past, now, minutes=minutes, k=k, drafts=drafts)
+
+    expected = [firing("fell", "5.2%"), firing("small", "10%"), firing("k-alike", "10%"), firing("fresh", "10%", "new")]
     yield Scene(
-        "below the pod's own past, and where it has none below that of the model in its namespace",
+        "below the same hour of the day before: the pod's own or, where it has none, the model's in its namespace",
         name,
         summary,
         [
-            Pod("fell").drafting(5, 0.8, minutes=121, then=(0.748, 5)),
-            Pod("less").drafting(5, 0.8, minutes=121, then=(0.752, 5)),
-            Pod("rose").drafting(5, 0.7, minutes=121, then=(0.8, 5)),
-            Pod("idle").drafting(5, 0.8, minutes=121, then=(0.6, 0.95)),
-            Pod("still").drafting(5, 0.8, minutes=121, then=(0.7, 1.05)),
-            Pod("lenient", acceptance_regression=0.1).drafting(5, 0.8, minutes=121, then=(0.72, 5)),
-            Pod("old", model="rolled-out").drafting(5, 0.8),
-            Pod("fresh", model="rolled-out", start=121).drafting(5, 0.7),
-            Pod("elsewhere", model="rolled-out", namespace="staging", start=121).drafting(5, 0.7),
-            Pod("young", model="young", start=90).drafting(5, 0.8, minutes=40, then=(0.6, 5)),
+            pod("fell", 0.8, 0.748),
+            pod("less", 0.8, 0.752),
+            pod("rose", 0.7, 0.8),
+            pod("small", 0.8, 0.7, drafts=0.8),
+            pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
+            pod("k-alike", 0.8, 0.7, k=(3, 3.12)),
+            pod("k-less", 0.8, 0.7, k=(3, 2.82)),
+            pod("k-more", 0.8, 0.6, k=(3, 5)),
+            pod("brief", 0.8, 0.6, minutes=25, model="another"),
+            pod("old", 0.8, None, "new"),
+            pod("old-brief", 0.1, None, "new", minutes=25),
+            pod("fresh", None, 0.7, "new"),
+            pod("elsewhere", None, 0.7, "new", namespace="staging"),
+            pod("old-k", 0.8, None, "new-k", k=5),
+            pod("fresh-k", None, 0.7, "new-k"),
+            pod("young", None, 0.3, "young"),
         ],
-        [
-            (150, []),
-            (160, [fell, firing("still", "10%"), fresh]),
-        ],
+        [(150, []), (DAY + 25, []), (DAY + 45, expected)],
     )
+    night = [
+        phase
+        for _ in range(2)
+        for phase in ((600, 5, 0.78), (600, 5, 0.66), (240, 5, 0.78))  # minutes, drafts per second, acceptance
+    ]
     yield Scene(
-        "it lasts 5 minutes longer than its condition, and a restart is no drop",
+        "not on a steady cycle of day and night, on its first day or later",
         name,
         summary,
         [
-            Pod("back").drafting(5, 0.8, minutes=130, then=(0.7, 5)),
+            Pod("cycle", minutes=2 * DAY).drafting_in(night, 3, "0", 10, 0),
+            Pod("falls", minutes=2 * DAY).drafting_in([*night[:4], (600, 5, 0.6), (240, 5, 0.7)], 3, "0", 10, 0),
+        ],
+        [(minute, []) for minute in (610, 640, 700, 1150, 1210, 1260, DAY + 300, DAY + 610)]
+        + [(DAY + 640, [firing("falls", "6%")]), (DAY + 1100, [firing("falls", "6%")])],
+    )
+    gap = (DAY - 150, None, None)
+    yield Scene(
+        "it ends with its condition, and with the alert on the whole pod; a restart is no drop",
+        name,
+        summary,
+        [
+            Pod("back", minutes=DAY + 150).drafting_in([(150, 5, 0.8), gap, (60, 5, 0.7), (90, 5, 0.8)], 3, "0", 10, 0),
+            Pod("part", minutes=DAY + 150).drafting_in([(150, 5, 0.8), gap, (60, 5, 0.3), (90, 5, 0.6)], 3, "0", 10, 0),
             _restarted("restarted", 0.8),
         ],
-        [(159, []), (168, [firing("back", "10%")])],
-    )
-    yield Scene(
-        "the condition's end",
-        name,
-        summary,
-        [Pod("gone", minutes=170).drafting(5, 0.8, minutes=130, then=(0.7, 5))],
-        [(170, [firing("gone", "10%")]), (177, [firing("gone", "10%")]), (185, [])],
+        [
+            (DAY + 25, []),
+            (DAY + 50, [firing("back", "10%"), firing("part", "50%")]),
+            (DAY + 66, [firing("part", "20%")]),
+            *((DAY + minute, []) for minute in (75, 85, 100)),
+        ],
+        reads=LOW,
     )
 
 
 def break_even():
-    name, summary = "SpecDecodeBreakEven", "Speculative decoding about breaks even"
+    name, summary = "SpecDecodeBreakEven", "MODEL: speculative decoding about breaks even"
 
     def firing(instance, value):
         return Firing(
@@ -292,7 +440,7 @@ def break_even():
             Pod("low", minutes=100).drafting(5, 0.51),
             Pod("high").drafting(5, 0.64),
             Pod("better").drafting(5, 0.66),
-            Pod("idle").drafting(0.95, 0.6),
+            Pod("idle").drafting(0.07, 0.6),
             Pod("slow").drafting(1.05, 0.6),
             Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
         ],
@@ -306,7 +454,7 @@ def break_even():
 
 
 def stopped():
-    name, summary = "SpecDecodeStopped", "vLLM generates without speculating, and did speculate before"
+    name, summary = "SpecDecodeStopped", "MODEL: vLLM generates without speculating, and did speculate before"
 
     def firing(instance, tokens):
         return Firing(
@@ -341,4 +489,13 @@ def stopped():
     )
 
 
-SCENES = [*acceptance_low(), *told_with_the_alert(), *at_temperature(), *p10(), *regressed(), *break_even(), *stopped()]
+SCENES = [
+    *acceptance_low(),
+    *told_with_the_alert(),
+    *across_pods(),
+    *at_temperature(),
+    *p10(),
+    *regressed(),
+    *break_even(),
+    *stopped(),
+]

@@ -93,38 +93,196 @@ def restarting():
     )
 
 
+def scraped(instance, built, *phases, proxy=False):
+    """A target's ``up``; for ``built`` minutes it was a sidecar, and a ``proxy`` perhaps."""
+    made = Pod(instance, minutes=1)
+    if built:
+        made.plain("specdec_build_info", gauge((built, 1)), version="1")
+    if proxy:
+        made.plain("specdec_proxy_connections", gauge((built, 3)), side="client")
+    return made.plain("up", gauge(*phases))
+
+
 def sidecar_absent():
     name, summary = "SpecDecodeSidecarAbsent", "Prometheus cannot scrape a sidecar, so its alerts cannot fire"
 
     def firing(instance=""):
-        text = (
-            f"Prometheus gets no page from {instance or 'any sidecar at all'}. In proxy mode the traffic goes through "
-            "the sidecar: look at once."
-        )
-        if not instance:
-            return Firing("warning", text, {})
-        return Firing("warning", text, {"instance": instance})
-
-    def pod(instance, built, *scraped):
-        made = Pod(instance, minutes=1)
-        if built:
-            made.plain("specdec_build_info", gauge((built, 1)), version="1")
-        return made.plain("up", gauge(*scraped))
+        text = f"Prometheus gets no page from {instance or 'any sidecar at all'}."
+        return Firing("warning", text, {"instance": instance} if instance else {})
 
     yield Scene(
-        "no page where there was one; a pod that was scaled down is not missed, nor another job's",
+        "no page where there was one; a pod that was scaled down is not missed, nor another job's, nor a proxy",
         name,
         summary,
         [
-            pod("gone", 20, (20, 1), (60, 0)),
-            pod("fine", 80, (80, 1)),
-            pod("scaled-down", 20, (20, 1)),
-            pod("short", 20, (20, 1), (4, 0), (50, 1)),
-            pod("other", 0, (80, 0)),
+            scraped("gone", 20, (20, 1), (60, 0)),
+            scraped("proxy", 20, (20, 1), (60, 0), proxy=True),
+            scraped("fine", 80, (80, 1)),
+            scraped("scaled-down", 20, (20, 1)),
+            scraped("short", 20, (20, 1), (4, 0), (50, 1)),
+            scraped("other", 0, (80, 0)),
+            Pod("links"),
         ],
         [(24, []), (26, [firing("gone:9911")]), (70, [firing("gone:9911")])],
     )
-    yield Scene("no sidecar at all", name, summary, [pod("other", 0, (80, 1))], [(4, []), (6, [firing()])])
+    yield Scene(
+        "no sidecar at all", name, summary, [scraped("other", 0, (80, 1)), Pod("links")], [(4, []), (6, [firing()])]
+    )
+
+
+def proxy_down():
+    text = "Prometheus gets no page from proxy:9911, whose clients reach vLLM through the proxy in that sidecar."
+    down = of("proxy", "critical", text)
+    yield Scene(
+        "a dead proxy is an outage of its pod's traffic",
+        "SpecDecodeProxyDown",
+        "A proxy is down, and with it the traffic of its pod",
+        [
+            scraped("proxy", 20, (20, 1), (60, 0), proxy=True),
+            scraped("sidecar", 20, (20, 1), (60, 0)),
+            scraped("fine", 80, (80, 1), proxy=True),
+            scraped("short", 20, (20, 1), (2, 0), (58, 1), proxy=True),
+            scraped("scaled-down", 20, (20, 1), proxy=True),
+            Pod("links"),
+        ],
+        [(22, []), (24, [down]), (75, [down]), (90, [])],
+    )
+
+
+def proxy_failing():
+    def firing(instance, share):
+        text = f"{share} of the requests through the proxy of {instance}:9911 got no complete response from vLLM."
+        return of(instance, "critical", text)
+
+    def pod(instance, failed, completed, minutes=60):
+        made = Pod(instance)
+        for kind in ("connect", "read"):
+            made.plain("specdec_proxy_upstream_errors_total", counter((minutes, failed / 2), (60, 0)), kind=kind)
+        made.plain("specdec_proxy_exchanges_total", counter((minutes, failed), (60, 0)), outcome="upstream_failed")
+        return made.plain("specdec_proxy_exchanges_total", counter((minutes, completed), (60, 0)), outcome="completed")
+
+    all_failed, most = firing("all", "100%"), firing("most", "55%")
+    yield Scene(
+        "requests that fail upstream, though vLLM's page answers",
+        "SpecDecodeProxyFailing",
+        "Most requests fail between the proxy and vLLM",
+        [
+            pod("all", 10, 0),
+            pod("most", 55, 45),
+            pod("less", 45, 55),
+            pod("idle", 0, 0),
+            pod("once", 1, 0, minutes=2),
+        ],
+        [(5, []), (12, [all_failed, most]), (60, [all_failed, most]), (70, [])],
+    )
+    ill = down_for_a_while("ill")
+    ill.plain("specdec_proxy_upstream_errors_total", counter((20, 0), (100, 10)), kind="connect")
+    ill.plain("specdec_proxy_exchanges_total", counter((120, 10)), outcome="upstream_failed")
+    yield ends_with_vllm_down(
+        "SpecDecodeProxyFailing", "Most requests fail between the proxy and vLLM", ill, firing("ill", "100%")
+    )
+
+
+DOWN = ("SpecDecodeVLLMDown",)
+
+
+def down_for_a_while(instance):
+    """vLLM is down from minute 20 to 40."""
+    return up(instance, (20, 1), (20, 0), (80, 1))
+
+
+def ends_with_vllm_down(name, summary, pod, alert):
+    """What a vLLM that is down brings about, and what goes on after it is back: held back meanwhile, and over then."""
+    checks = [(38, [alert]), *((minute, []) for minute in (42, 46)), (65, [alert])]
+    return Scene("it ends with the alert on vLLM", name, summary, [pod], checks, reads=DOWN)
+
+
+def vllm_unstable():
+    def firing(instance, times):
+        text = (
+            f"The sidecar {instance}:9911 failed to read vLLM's /metrics {times} times within five minutes, and "
+            "could read "
+            "it in between: vLLM is overloaded, or restarts."
+        )
+        return of(instance, "warning", text)
+
+    def pod(instance, up_phases, errors):
+        made = up(instance, *up_phases)
+        for reason in ("timeout", "unreachable"):
+            made.plain("specdec_scrape_errors_total", counter(*[(m, e / 2) for m, e in errors]), reason=reason)
+        return made
+
+    yield Scene(
+        "a page that fails every other minute",
+        "SpecDecodeVLLMUnstable",
+        "vLLM's page fails again and again",
+        [
+            pod("alternating", [(1, 1), (1, 0)] * 30 + [(60, 1)], [(60, 4), (60, 0)]),
+            pod("slowly", [(120, 1)], [(60, 0.42), (60, 0)]),
+            pod("rarely", [(120, 1)], [(60, 0.36), (60, 0)]),
+            pod("down", [(10, 1), (110, 0)], [(120, 4)]),
+            pod("fine", [(120, 1)], [(120, 0)]),
+        ],
+        [
+            (14, []),
+            (30, [firing("alternating", 20), firing("slowly", 2)]),
+            (59, [firing("alternating", 20), firing("slowly", 2)]),
+            (80, []),
+        ],
+    )
+
+
+def push_refused():
+    text = "The sidecar refused:9911 cannot deliver its alerts to am:9093."
+
+    def pod(instance, rejected, failed=0):
+        made = Pod(instance)
+        for outcome, per_minute in (("accepted", 2), ("rejected", rejected), ("failed", failed)):
+            values = counter((40, per_minute), (60, 0 if outcome != "accepted" else 2))
+            made.plain("specdec_alerts_sent_total", values, alertmanager="am:9093", outcome=outcome)
+        return made
+
+    refused = of("refused", "warning", text, alertmanager="am:9093")
+    failed = of("failed", "warning", text.replace("refused", "failed"), alertmanager="am:9093")
+    yield Scene(
+        "alerts that Alertmanager does not take",
+        "SpecDecodePushRefused",
+        "Alertmanager does not take the sidecar's alerts",
+        [pod("refused", 1), pod("failed", 0, 1), pod("fine", 0)],
+        [(9, []), (20, [refused, failed]), (48, [refused, failed]), (60, [])],
+    )
+
+
+def rules_failing():
+    def firing(fault, where, **labels):
+        text = (
+            f"{fault}: {where}. No thresholds: its series have no specdec_threshold with the same labels. Not "
+            "recorded, errors: Prometheus fails to evaluate a rule."
+        )
+        return Firing("warning", text, {"fault": fault} | labels)
+
+    def strange(instance, drop=()):
+        pod = Pod(instance).drafting(5, 0.2)
+        pod.series = {one: values for one, values in pod.series.items() if not any(word in one for word in drop)}
+        return pod
+
+    group = "/rules/recording.yaml;specdec-pod"
+    errors = "prometheus_rule_evaluation_failures_total"
+    expected = [
+        firing("no thresholds", "blind:9911", instance="blind:9911", model_name="m"),
+        firing("errors", group, rule_group=group),
+    ]
+    monitor = Pod("prometheus", minutes=1)
+    monitor.add(errors, counter((60, 1), (60, 0)), rule_group=group)
+    monitor.add(errors, counter((60, 1), (60, 0)), rule_group="/rules/other.yaml;other")
+    monitor.add(errors, counter((120, 0)), rule_group="/rules/alerts.yaml;specdec-alerts")
+    yield Scene(
+        "no thresholds, or a rule of ours that errors",
+        "SpecDecodeRulesFailing",
+        "The rules on speculative decoding do not work, so its alerts cannot fire",
+        [strange("blind", ["specdec_threshold"]), Pod("fine").drafting(5, 0.8), Pod("links"), monitor],
+        [(9, []), (20, expected), (100, expected[:1])],
+    )
 
 
 def sidecar_failing():
@@ -150,8 +308,11 @@ def sidecar_failing():
 def proxy_refusing():
     name, summary = "SpecDecodeProxyRefusing", "The proxy refuses connections"
 
-    def full(rate):
-        text = f"The proxy of full:9911 refuses {rate} connections per second: it holds proxy.max_connections already."
+    def full(count):
+        text = (
+            f"The proxy of full:9911 refused {count} connections within five minutes: it holds proxy.max_connections "
+            "already."
+        )
         return of("full", "critical", text, reason="too_many_connections")
 
     many = counter((60, 6), (60, None))
@@ -164,8 +325,11 @@ def proxy_refusing():
             Pod("wrong").plain("specdec_proxy_refused_total", many, reason="bad_request"),
             Pod("fine").plain("specdec_proxy_refused_total", counter((90, 0)), reason="too_many_connections"),
         ],
-        [(5, []), (7, [full("0.1")]), (20, [full("0.1")]), (65, [full("0.05")]), (75, [])],
+        [(5, []), (9, [full(30)]), (20, [full(30)]), (63, [full(9)]), (67, [])],
     )
+    ill = down_for_a_while("full")
+    ill.plain("specdec_proxy_refused_total", counter((20, 0), (100, 6)), reason="too_many_connections")
+    yield ends_with_vllm_down(name, summary, ill, full(30))
     yield Scene(
         "not for one connection, nor for one now and then",
         name,
@@ -175,7 +339,7 @@ def proxy_refusing():
             Pod("once").plain("specdec_proxy_refused_total", "0x20 1x80", reason="too_many_connections"),
             Pod("stray").plain("specdec_proxy_refused_total", _staircase(100, 4), reason="too_many_connections"),
         ],
-        [(minute, [full("0.1")]) for minute in range(20, 40)],
+        [(minute, [full(30)]) for minute in range(20, 40)],
     )
 
 
@@ -213,12 +377,16 @@ def events_dropped():
             pod("lenient", 10.5, 989.5, events_dropped=0.05),
             pod("many", 600, 400, minutes=60, events_dropped=0.55),
         ],
-        [(10, []), (20, [lossy, many]), (66, [lossy, many]), (75, [])],
+        [(10, []), (20, [lossy, many]), (63, [lossy, many]), (70, [])],
     )
+    ill = down_for_a_while("ill")
+    ill.plain("specdec_request_events_dropped_total", counter((20, 0), (100, 50)), source="middleware", reason="gap")
+    ill.plain("specdec_request_events_total", counter((20, 0), (100, 50)), source="middleware")
+    yield ends_with_vllm_down(name, summary, ill, firing("ill", "50%"))
 
 
 def coverage_low():
-    name, summary = "SpecDecodeCoverageLow", "The split by temperature leaves out much of the traffic"
+    name, summary = "SpecDecodeCoverageLow", "MODEL: the split by temperature leaves out much of the traffic"
 
     def firing(instance):
         text = (
@@ -248,7 +416,7 @@ def coverage_low():
 
 
 def not_judged():
-    name, summary = "SpecDecodeNotJudged", "vLLM's counters are unusable, so no acceptance alert can fire"
+    name, summary = "SpecDecodeNotJudged", "MODEL: vLLM's counters are unusable, so no acceptance alert can fire"
     text = (
         "m on old:9911 runs vLLM's V0 engine, which adds its speculation totals to its counters again and again. Use "
         "the V1 engine."
@@ -271,6 +439,11 @@ SCENES = [
     *vllm_never_up(),
     *restarting(),
     *sidecar_absent(),
+    *proxy_down(),
+    *proxy_failing(),
+    *vllm_unstable(),
+    *push_refused(),
+    *rules_failing(),
     *sidecar_failing(),
     *proxy_refusing(),
     *events_dropped(),

@@ -3,6 +3,9 @@
 from sidecar.settings.groups import Thresholds
 
 JOB = "vllm"
+DAY = 1440  # minutes
+RUNBOOKS = "https://runbooks.example"
+DASHBOARDS = "https://grafana.example"
 DRAFT_TOKENS = 3  # a draft
 EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
 
@@ -51,6 +54,7 @@ class Pod:
         self.series = {}
         for name, value in values.items():
             self.add("specdec_threshold", gauge((minutes, value), start=start), name=name)
+        self.add("specdec_links_info", gauge((minutes, 1), start=start), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
 
     def add(self, metric, values, /, **labels):
         self.series[named(metric, **self.own, **labels)] = values
@@ -59,15 +63,35 @@ class Pod:
     def of_model(self, metric, values, /, **labels):
         return self.add(metric, values, **self.target, model_name=self.model, **labels)
 
-    def drafting(self, drafts, acceptance, *, engine="0", then=None, minutes=None):
-        """``drafts`` per second; ``then`` is (acceptance, drafts per second or None) after ``minutes``."""
+    def drafting(
+        self, drafts, acceptance, *, engine="0", then=None, minutes=None, requests=10, running=0, k=DRAFT_TOKENS
+    ):
+        """``drafts`` per second; ``then`` is (acceptance, drafts per second or None) after ``minutes``.
+
+        ``requests`` begin per minute, ``running`` run at any time; ``k`` draft tokens a draft, or two: then the second.
+        """
         phases = [(minutes or self.minutes, drafts, acceptance)]
         if then is not None:
             phases.append((self.minutes, then[1], then[0]))
+        return self.drafting_in(phases, k, engine, requests, running)
+
+    def days_apart(self, past, now, *, k=DRAFT_TOKENS, minutes=150, drafts=5, requests=10):
+        """Drafts for some ``minutes`` at each of two acceptances, a day apart; None: nothing at that time."""
+        gap = DAY - minutes
+        phases = [(minutes, drafts if past else None, past), (gap, None, None), (150, drafts if now else None, now)]
+        return self.drafting_in(phases, (k[0], 0, k[1]) if isinstance(k, tuple) else k, "0", requests, 0)
+
+    def drafting_in(self, phases, k, engine, requests, running):
+        """Phases of (minutes, drafts per second, acceptance)."""
+        ks = k if isinstance(k, tuple) else [k] * len(phases)
         self._count("specdec_engine_drafts_total", [(m, d) for m, d, _ in phases], engine)
-        self._count("specdec_engine_draft_tokens_total", [(m, _times(d, DRAFT_TOKENS)) for m, d, _ in phases], engine)
-        accepted = [(m, _times(d, DRAFT_TOKENS * (a or 0))) for m, d, a in phases]
+        drafted = [(m, _times(d, k)) for (m, d, _), k in zip(phases, ks, strict=False)]
+        self._count("specdec_engine_draft_tokens_total", drafted, engine)
+        accepted = [(m, _times(d, k * (a or 0))) for (m, d, a), k in zip(phases, ks, strict=False)]
         self._count("specdec_engine_accepted_tokens_total", accepted, engine)
+        minutes = sum(m for m, _, _ in phases)
+        self._count("specdec_engine_requests_total", [(minutes, requests / 60)], engine)
+        self.of_model("specdec_requests_running", gauge((minutes, running), start=self.start), engine=engine)
         return self
 
     def generating(self, tokens, *, then=None, minutes=None, engine="0"):
@@ -75,16 +99,23 @@ class Pod:
         self._count("specdec_generation_tokens_total", phases, engine)
         return self
 
-    def bucket(self, temperature, drafts, acceptance, requests=10, *, verdict="net_positive", reset_at=None):
-        """One temperature's work: ``drafts`` per second, ``requests`` per minute; half of it exact, half inferred."""
+    def bucket(self, temperature, drafts, acceptance, requests=10, *, verdict="net_positive", reset_at=None, then=None):
+        """One temperature's work: ``drafts`` per second, ``requests`` per minute; half of it exact, half inferred.
+
+        ``then`` is (minutes, acceptance, drafts per second): what follows after so many minutes.
+        """
         for attribution in ("exact", "inferred"):
             labels = {"temperature": temperature, "attribution": attribution}
-            for metric, per_second in (
-                ("specdec_drafts_total", drafts),
-                ("specdec_draft_tokens_total", drafts * DRAFT_TOKENS),
-                ("specdec_accepted_tokens_total", drafts * DRAFT_TOKENS * acceptance),
+            minutes, later, more = then or (self.minutes, 0, 0)
+            for metric, per_second, after in (
+                ("specdec_drafts_total", drafts, more),
+                ("specdec_draft_tokens_total", drafts * DRAFT_TOKENS, more * DRAFT_TOKENS),
+                ("specdec_accepted_tokens_total", drafts * DRAFT_TOKENS * acceptance, more * DRAFT_TOKENS * later),
             ):
-                self.of_model(metric, self._growing(per_second / 2, reset_at), **labels)
+                values = self._growing(per_second / 2, reset_at)
+                if then is not None:
+                    values = counter((minutes, per_second * 30), (self.minutes - minutes, after * 30))
+                self.of_model(metric, values, **labels)
             for outcome in ("completed", "cancelled"):
                 values = self._growing(requests / 240, reset_at)
                 self.of_model("specdec_requests_total", values, outcome=outcome, **labels)

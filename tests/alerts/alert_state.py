@@ -22,7 +22,9 @@ def filled(kind, **known):
     return kind(**(dict.fromkeys(kind.__dataclass_fields__) | known))
 
 
-def engine(*, acceptance=0.8, drafts=5.0, number="0", peak=0.5, waiting=0.0, tpot=(0.02, 0.04)):
+def engine(
+    *, acceptance=0.8, drafts=5.0, number="0", peak=0.5, waiting=0.0, tpot=(0.02, 0.04), requests=20, running=0, **more
+):
     """``drafts`` per second over the window."""
     count = drafts * WINDOW
     quantiles = {0.5: tpot[0], 0.9: tpot[1], 0.95: tpot[1], 0.99: tpot[1]}
@@ -30,9 +32,9 @@ def engine(*, acceptance=0.8, drafts=5.0, number="0", peak=0.5, waiting=0.0, tpo
         EngineReport,
         key=EngineKey("m", number),
         acceptance=Acceptance(count, 3 * count, 3 * count * acceptance, ()),
-        gauges={Gauge.REQUESTS_WAITING: waiting},
+        gauges={Gauge.REQUESTS_WAITING: waiting, Gauge.REQUESTS_RUNNING: running} | more.get("gauges", {}),
         kv_cache_peak=peak,
-        latencies={Phase.TPOT: Latency(quantiles, 100)},
+        latencies={Phase.TPOT: Latency(quantiles, 100), Phase.TTFT: Latency(quantiles, requests)},
     )
 
 
@@ -68,6 +70,7 @@ def make_limits(baselines=None):
     return Limits(
         latency_gap_growth=thresholds.latency_gap_growth,
         kv_cache_usage=thresholds.kv_cache_usage,
+        min_requests=thresholds.min_requests,
         baselines=baselines or {},
     )
 

@@ -6,11 +6,12 @@ import re
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import yaml
 
 RULES = Path(__file__).parents[2] / "alerts"
-RUNBOOKS = "https://specdec-sidecar.example/alerts/runbooks"
+RUNBOOKS = "https://runbooks.example"
 DASHBOARD = "https://grafana.example/d/specdec-operator?from=now-6h&to=now"
 
 
@@ -23,14 +24,15 @@ class Firing:
     labels: dict
     context: str | None = None
 
-    def expected(self, name, summary):
+    def expected(self, name, summary, relabelled=dict):
         labels = dict(self.labels)
         if "instance" in labels:
             labels |= {"job": "vllm", "namespace": labels.get("namespace", "prod")}
-        variables = "".join(f"&var-{key}={_quoted(labels[key])}" for key in sorted(labels))
+        instance, labels = labels.get("instance"), relabelled(labels)
+        variables = "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
         annotations = {
-            "summary": summary,
-            "description": self.description,
+            "summary": summary.replace("MODEL", labels.get("model_name", "")),
+            "description": self.description.replace(instance, labels["instance"]) if instance else self.description,
             "runbook_url": f"{RUNBOOKS}/{name}.md",
             "dashboard_url": DASHBOARD + variables,
         }
@@ -52,6 +54,7 @@ class Scene:
     pods: list
     checks: list = field(default_factory=list)
     numbers: list = field(default_factory=list)
+    reads: tuple = ()  # alerts that the alert's expression reads
 
     def test(self, text=None):
         """What promtool reads; ``text``: the rules' text, and series that it does not name are left out."""
@@ -126,7 +129,3 @@ def _used(series, text):
     if metric == "specdec_threshold":
         return any(name in text for name in re.findall(r'name="(\w+)"', labels))
     return metric in text
-
-
-def _quoted(text):
-    return text.replace(":", "%3A").replace("+", "%2B")

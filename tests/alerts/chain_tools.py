@@ -11,18 +11,19 @@ from aiohttp import web
 
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
-from tests.alerts.alert_tools import RULES
+from tests.alerts.alert_tools import RULES, RUNBOOKS
 from tests.debian_servers import ready_server, running_prometheus, scraping
 
 PACE = 1 / 200  # of how long conditions have to hold
 # The rules' windows and intervals, shortened: what stands in the shipped files, and what takes its place.
 FASTER = (
+    (r"\[1h:5m\]", "[96s:8s]"),
     (r"\[5m\]", "[8s]"),
-    (r"\[3m\]", "[4s]"),
+    (r"\[(15m|6m)\]", "[5s]"),
     (r"\[1h\]", "[30s]"),
     (r"\[24h\]", "[60s]"),
-    (r"offset 1h", "offset 5s"),
-    (r"\) >= 60$", ") >= 5"),
+    (r"offset 23h30m", "offset 5s"),
+    (r"\) >= 30$", ") >= 5"),
     (r"interval: 30s", "interval: 500ms"),
     (r"interval: 2m", "interval: 2s"),
 )
@@ -140,6 +141,8 @@ def settings_of(vllm_url, proxy_port, **more):
         "SPECDEC_LATENCY_WINDOW": "10s",
         "SPECDEC_HISTORY": "60s",
         "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10",
+        "SPECDEC_ALERTING__RUNBOOKS": RUNBOOKS,
+        "SPECDEC_ALERTING__DASHBOARDS": "https://grafana.example",
     }
     return load_settings(None, environment | more)
 

@@ -4,6 +4,7 @@ import pytest
 
 from sidecar.alerting.conditions import CONDITIONS, context
 from sidecar.alerting.rules import load_rules
+from sidecar.engine.names import Gauge
 from tests.alerts.alert_series import Pod
 from tests.alerts.alert_state import bucket, engine, make_limits, make_report
 from tests.alerts.alert_tools import DASHBOARD, RUNBOOKS, promtool, shipped
@@ -16,6 +17,7 @@ def found(name, report, baselines=None):
     return [(dict(match.labels), pytest.approx(match.value)) for match in matches]
 
 
+CAPACITY = Gauge.WAITING_FOR_CAPACITY
 M = {"model_name": "m"}
 HOT = {"model_name": "m", "temperature": "1+"}
 
@@ -32,6 +34,16 @@ CASES = [
         [],
     ),
     ("AcceptanceLow", {"engines": []}, []),
+    ("AcceptanceLow", {"engines": [engine(acceptance=0.3, requests=19)]}, []),
+    ("AcceptanceLow", {"engines": [engine(acceptance=0.3, requests=1, running=19)]}, [(M, 0.3)]),
+    ("BreakEven", {"engines": [engine(acceptance=0.6, requests=19)]}, []),
+    (
+        "LatencyGapWide",
+        {"engines": [engine(tpot=(0.02, 0.09), requests=19)], "baselines": BASELINE},
+        [],
+    ),
+    ("KVCachePressure", {"engines": [engine(peak=0.95, waiting=9, gauges={CAPACITY: 0})]}, []),
+    ("KVCachePressure", {"engines": [engine(peak=0.95, waiting=9, gauges={CAPACITY: 1})]}, [(M, 0.95)]),
     ("BreakEven", {"engines": [engine(acceptance=0.49)]}, []),
     ("BreakEven", {"engines": [engine(acceptance=0.5)]}, [(M, 0.5)]),
     ("BreakEven", {"engines": [engine(acceptance=0.64)]}, [(M, 0.64)]),

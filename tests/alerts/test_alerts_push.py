@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import socket
+from dataclasses import replace
 from datetime import datetime
 
 import aiohttp
@@ -17,7 +19,10 @@ from sidecar.log import StateLog
 from sidecar.settings import load_settings
 from tests.alerts.alert_state import engine, make_limits, make_report
 
-RULES = load_rules()
+SHIPPED = load_rules()
+REFUSED = "SpecDecodePushRefused"
+# Alerts fire and end at once, but for the one on the push itself.
+RULES = {name: rule if name == REFUSED else replace(rule, wait=0, keep=0) for name, rule in SHIPPED.items()}
 WALL = 1_700_000_000.0
 
 
@@ -61,7 +66,7 @@ async def scene(served):
     class Scene:
         def __init__(self, urls, **options):
             self.clock, self.log, self.reports = Clock(), Log(), []
-            known = {"alertmanagers": tuple(urls), "instance": "pod-7", "runbooks": "https://r.example", "pace": 0}
+            known = {"alertmanagers": tuple(urls), "instance": "pod-7", "runbooks": "https://r.example"}
             options = PushOptions(**known | {"limits": make_limits(), "rules": RULES} | options)
             self.name = urls[0].partition("://")[2]
             self.push = Push(
@@ -87,6 +92,7 @@ async def scene(served):
 
 
 LOW = make_report(engine(acceptance=0.4))
+EVEN = make_report(engine(acceptance=0.6))
 FINE = make_report(engine(acceptance=0.9))
 
 
@@ -113,13 +119,41 @@ async def test_a_firing_alert_says_all_of_itself(scene):
     assert at(alert["endsAt"]) == 1000 + 4 * 60
 
 
+async def test_a_replica_that_refuses_alerts_is_reported_to_the_others(scene):
+    well, ill = Replica(), Replica()
+    ill.status = 400
+    pushed = await scene(well, ill)
+    for _ in range(12):
+        await pushed.evaluate(EVEN, after=60)
+    refused = [alert for post in well.posts for alert in post if alert["labels"]["alertname"] == REFUSED]
+    name = pushed.push.replica_names[1]
+    assert refused[0]["labels"]["alertmanager"] == name
+    assert refused[0]["annotations"]["description"] == f"The sidecar pod-7 cannot deliver its alerts to {name}."
+    ill.status = 200
+    for _ in range(7):
+        await pushed.evaluate(EVEN, after=60)
+    refused = [alert for post in well.posts for alert in post if alert["labels"]["alertname"] == REFUSED]
+    assert at(refused[-1]["endsAt"]) <= pushed.clock.now  # resolved
+
+
+async def test_it_links_to_a_dashboard_only_if_there_is_one(scene):
+    without, with_one = Replica(), Replica()
+    await (await scene(without)).evaluate(EVEN)
+    await (await scene(with_one, dashboards="https://g.example")).evaluate(EVEN)
+    assert "dashboard_url" not in without.posts[0][0]["annotations"]
+    link = (
+        "https://g.example/d/specdec-operator?from=now-6h&to=now&var-source=sidecar&var-instance=pod-7&var-model_name=m"
+    )
+    assert with_one.posts[0][0]["annotations"]["dashboard_url"] == link
+
+
 async def test_it_is_sent_again_only_after_the_resend_interval_and_then_resolved_once(scene):
     replica = Replica()
     pushed = await scene(replica)
-    await pushed.evaluate(LOW)
-    await pushed.evaluate(LOW, after=59)
+    await pushed.evaluate(EVEN)
+    await pushed.evaluate(EVEN, after=59)
     assert len(replica.posts) == 1
-    await pushed.evaluate(LOW, after=1)
+    await pushed.evaluate(EVEN, after=1)
     assert [at(post[0]["endsAt"]) for post in replica.posts] == [1240, 1300]
     await pushed.evaluate(FINE, after=15)
     await pushed.evaluate(FINE, after=15)
@@ -133,15 +167,15 @@ async def test_every_replica_is_told_and_one_that_is_down_hears_it_later(scene):
     well, ill = Replica(), Replica()
     ill.status = 503
     pushed = await scene(well, ill)
-    await pushed.evaluate(LOW)
-    await pushed.evaluate(LOW, after=14)  # backed off
+    await pushed.evaluate(EVEN)
+    await pushed.evaluate(EVEN, after=14)  # backed off
     assert (len(well.posts), len(ill.posts)) == (1, 1)
-    await pushed.evaluate(LOW, after=1)
+    await pushed.evaluate(EVEN, after=1)
     assert (len(well.posts), len(ill.posts)) == (1, 2)
-    await pushed.evaluate(LOW, after=15)  # twice as long now
+    await pushed.evaluate(EVEN, after=15)  # twice as long now
     assert len(ill.posts) == 2
     ill.status = 200
-    await pushed.evaluate(LOW, after=15)
+    await pushed.evaluate(EVEN, after=15)
     assert len(ill.posts) == 3
     kinds = [(kind, event) for kind, event, _ in pushed.log.lines]
     assert kinds == [("warning", "Alertmanager did not take alerts"), ("info", "Alertmanager takes alerts again")]
@@ -152,7 +186,7 @@ async def test_a_replica_that_never_heard_of_an_alert_is_not_told_of_its_end(sce
     replica = Replica()
     replica.status = 500
     pushed = await scene(replica)
-    await pushed.evaluate(LOW)
+    await pushed.evaluate(EVEN)
     replica.status = 200
     replica.posts.clear()
     await pushed.evaluate(FINE, after=60)
@@ -178,7 +212,7 @@ async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
 async def test_an_end_that_could_not_be_told_is_told_later(scene):
     replica = Replica()
     pushed = await scene(replica)
-    await pushed.evaluate(LOW)
+    await pushed.evaluate(EVEN)
     replica.status = 500
     await pushed.evaluate(FINE, after=15)
     replica.status = 200
@@ -191,7 +225,7 @@ async def test_a_pause_never_grows_past_a_minute(scene):
     replica.status = 500
     pushed = await scene(replica, interval=15)
     for _ in range(30):
-        await pushed.evaluate(LOW, after=60)
+        await pushed.evaluate(EVEN, after=60)
     assert len(replica.posts) == 30
 
 
@@ -201,8 +235,8 @@ async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_creden
 
     pushed = await scene(hang)
     away = type(pushed)(["http://user:secret@127.0.0.1:9/x"])
-    await pushed.evaluate(LOW)
-    await away.evaluate(LOW)
+    await pushed.evaluate(EVEN)
+    await away.evaluate(EVEN)
     for one in (pushed, away):
         assert sum(one.push.sent.values()) == 1
         assert [outcome for (_, outcome), count in one.push.sent.items() if count] == ["failed"]
@@ -215,7 +249,7 @@ async def test_a_redirect_is_not_followed(scene):
     replica = Replica()
     replica.status = 302
     pushed = await scene(replica)
-    await pushed.evaluate(LOW)
+    await pushed.evaluate(EVEN)
     assert len(replica.posts) == 1
     assert ("GET", "/elsewhere", "application/octet-stream") not in replica.paths
 
@@ -223,7 +257,7 @@ async def test_a_redirect_is_not_followed(scene):
 async def test_many_alerts_come_in_several_requests(scene):
     replica = Replica()
     pushed = await scene(replica, per_target=True)
-    await pushed.evaluate(*(make_report(engine(acceptance=0.4), name=f"target-{number}") for number in range(100)))
+    await pushed.evaluate(*(make_report(engine(acceptance=0.6), name=f"target-{number}") for number in range(100)))
     assert [len(post) for post in replica.posts] == [64, 36]
     assert len({alert["labels"]["target"] for post in replica.posts for alert in post}) == 100
 
@@ -231,7 +265,7 @@ async def test_many_alerts_come_in_several_requests(scene):
 async def test_alerts_past_the_bound_are_counted(scene):
     replica = Replica()
     pushed = await scene(replica, per_target=True)
-    await pushed.evaluate(*(make_report(engine(acceptance=0.4), name=f"target-{number}") for number in range(1001)))
+    await pushed.evaluate(*(make_report(engine(acceptance=0.6), name=f"target-{number}") for number in range(1001)))
     assert sum(map(len, replica.posts)) == 1000
     assert [count for (_, outcome), count in pushed.push.sent.items() if outcome == "dropped"] == [1]
 
@@ -239,7 +273,7 @@ async def test_alerts_past_the_bound_are_counted(scene):
 async def test_run_evaluates_until_it_is_cancelled(scene, eventually):
     replica = Replica()
     pushed = await scene(replica, interval=0.01, resend=0.02)
-    pushed.reports = [LOW]
+    pushed.reports = [EVEN]
     task = asyncio.create_task(pushed.push.run())
     await eventually(lambda: len(replica.posts) >= 1)
     pushed.clock.now += 1
@@ -253,7 +287,7 @@ async def test_run_evaluates_until_it_is_cancelled(scene, eventually):
 async def test_nothing_that_blocks_is_called(scene, no_blocking):
     replica = Replica()
     pushed = await scene(replica)
-    await pushed.evaluate(LOW)
+    await pushed.evaluate(EVEN)
     assert len(replica.posts) == 1
 
 
@@ -268,13 +302,24 @@ def test_settings_become_options():
     environment = {
         "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps(["http://a:9093/", "http://u:p@b:9093"]),
         "SPECDEC_ALERTING__INSTANCE": "pod-7",
+        "SPECDEC_ALERTING__RUNBOOKS": "https://r.example/x",
+        "SPECDEC_ALERTING__DASHBOARDS": "https://g.example/",
         "SPECDEC_THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "SPECDEC_BASELINE": json.dumps({"m": {"tpot": {"p50": 0.02, "p99": 0.04}}}),
     }
     options = wiring.push(load_settings(None, environment))
     assert options.alertmanagers == ("http://a:9093", "http://u:p@b:9093")
     assert options.instance == "pod-7"
+    assert options.runbooks == "https://r.example/x"
+    assert options.dashboards == "https://g.example"
     assert options.limits.kv_cache_usage == 0.8
     assert options.limits.baselines == {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
     assert wiring.push(load_settings(None, {})).alertmanagers == ()
     assert wiring.push(load_settings(None, {})).instance
+
+
+@pytest.mark.parametrize(("listen", "links"), [("127.0.0.1:99", "http://127.0.0.1:99/runbooks"), ("0.0.0.0:99", None)])
+def test_without_an_address_it_links_to_the_sidecars_own_runbooks(listen, links):
+    runbooks = wiring.push(load_settings(None, {"SPECDEC_LISTEN": listen})).runbooks
+    own = f"http://{socket.gethostbyname(socket.gethostname())}:99/runbooks"
+    assert runbooks == (links or own)

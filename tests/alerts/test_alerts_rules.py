@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
+from sidecar.alerting.rules import load_rules
 from sidecar.export.reference import all_metrics
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
@@ -23,6 +24,41 @@ KINDS = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.alert or 'numbers'}: {scene.name}")
 def test_scene(scene, tmp_path):
     failed = promtool(tmp_path, [scene], concerned(shipped(), scene))
+    assert failed is None, failed
+
+
+@pytest.mark.servers
+def test_without_addresses_links_lead_to_the_sidecars_and_none_is_dead(tmp_path):
+    """A pod's alert links to the pod itself, one on a dead sidecar to a living one, and no dashboard is made up."""
+    low = Pod("low").drafting(5, 0.3).plain("specdec_build_info", gauge((90, 1)), version="1")
+    gone = Pod("gone", minutes=1).plain("specdec_build_info", gauge((20, 1)), version="1")
+    gone.plain("up", gauge((20, 1), (60, 0)))
+    for pod in (low, gone):
+        pod.series = {series: values for series, values in pod.series.items() if "links_info" not in series}
+    low.add("specdec_links_info", gauge((90, 1)), runbooks="", dashboards="")
+
+    class Links(Scene):
+        def test(self, text=None):
+            made = super().test(text)
+            tests = []
+            for alert, labels in (
+                ("SpecDecodeAcceptanceLow", {"instance": "low:9911", "model_name": "m", "severity": "critical"}),
+                ("SpecDecodeSidecarAbsent", {"instance": "gone:9911", "severity": "warning"}),
+            ):
+                rule = load_rules()[alert]
+                annotations = {
+                    "summary": rule.text(rule.summary, labels, 0.3),
+                    "description": re.sub(
+                        r"\{\{ with .+ end \}\}", "gone:9911", rule.text(rule.description, labels, 0.3)
+                    ),
+                    "runbook_url": f"http://low:9911/runbooks/{alert}.md",
+                    "dashboard_url": "",
+                }
+                own = {"exp_labels": {"job": "vllm", "namespace": "prod"} | labels, "exp_annotations": annotations}
+                tests.append({"eval_time": "40m", "alertname": alert, "exp_alerts": [own]})
+            return made | {"alert_rule_test": tests}
+
+    failed = promtool(tmp_path, [Links("links", None, "", [low, gone])])
     assert failed is None, failed
 
 
@@ -75,7 +111,7 @@ def test_what_happened_once_has_left_the_window_before_an_alert_fires():
             windows[rule["alert"]] = max(int(one.rstrip("m")) for pair in found for one in pair if one)
             held = re.fullmatch(r"(\d+)([mh])", rule["for"])
             assert int(held[1]) * {"m": 1, "h": 60}[held[2]] > windows[rule["alert"]], rule["alert"]
-    assert windows["SpecDecodeProxyRefusing"] == 3
+    assert windows["SpecDecodeProxyRefusing"] == windows["SpecDecodeProxyFailing"] == 5
     assert windows["SpecDecodeSidecarFailing"] == windows["SpecDecodeEventsDropped"] == 5
 
 

@@ -1,5 +1,7 @@
 """When alerts of the direct push fire and end."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.alerting.conditions import Match
@@ -71,3 +73,23 @@ def test_pace_stretches_both_times(pace):
     assert told(tracker, 10 * pace, "m") == [("m", 10 * pace, None)]
     assert told(tracker, 15 * pace - 1) == [("m", 10 * pace, None)]
     assert told(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
+
+
+def test_an_alert_on_one_temperature_ends_with_the_one_on_the_whole_and_stays_so():
+    whole = replace(RULE, name="SpecDecodeAcceptanceLow", keep=0)
+    part = replace(RULE, name="SpecDecodeAcceptanceLowAtTemperature", keep=0)
+    low = Alert(rule=whole, match=Match({"model_name": "m"}, 0.4))
+    hot = Alert(rule=part, match=Match({"model_name": "m", "temperature": "1+"}, 0.3))
+    other = Alert(rule=part, match=Match({"model_name": "n", "temperature": "1+"}, 0.3))
+    tracker = Tracker()
+
+    def firing(now, *alerts):
+        notices = tracker.update(alerts, now, WALL + now).values()
+        return [notice.alert for notice in notices if notice.ended is None]
+
+    assert firing(0, low, hot, other) == []
+    assert firing(10, low, hot, other) == [low, hot, other]
+    assert firing(20, hot, other) == [other]
+    assert firing(900, hot, other) == [other]
+    firing(930, hot, other)
+    assert firing(960, hot, other) == [hot, other] or firing(960, hot, other) == [other, hot]

@@ -51,7 +51,7 @@ def assert_true(body, known):
         assert engine.counters == expected_counters(known["version"], known["multiproc"], known["arch"], told)
         positions = (told["spec"] or {}).get("accepted_per_pos") or ()
         assert engine.accepted_per_position == tuple(positions)
-        assert engine.gauges == pytest.approx(expected_gauges(told), abs=1e-6)
+        assert engine.gauges == pytest.approx(expected_gauges(known["version"], told), abs=1e-6)
         assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], told)
     return page
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from sidecar.app import running
+from sidecar.commands.sweep.saved import save
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.commands.compare.made_sweeps import level, swept
 
 ROOT = Path(__file__).parents[2]
 # Run elsewhere: this test is part of the one, and the others need a real vLLM (tests/lab).
@@ -101,6 +103,9 @@ def test_the_readme_has_commands():
 async def test_command_works(line, tmp_path):
     if "replay" in line:
         (tmp_path / "recording").symlink_to(ROOT / "tests" / "data" / "recordings" / "draft_model-k3")
+    if "compare" in line:
+        for seed, name in enumerate(("before.json", "after.json")):
+            save(swept(level(seed, requests=4000)), tmp_path / name)
     if "BASELINE_FILE" in line:
         (tmp_path / "baseline.yaml").write_text("baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n")
     async with world(tmp_path) as known:

@@ -230,7 +230,7 @@ class Attributor:
         work = (found.drafts, found.drafts * request.draft_length, found.accepted)
         label = self._buckets.labels[request.bucket]
         self._ready.append(
-            attributed(request.record, label, Attribution.INFERRED, work, tells=found.reliable, error=found.error)
+            attributed(request.record, label, Attribution.INFERRED, work, reliable=found.reliable, error=found.error)
         )
 
     def _lose(self, record: RequestRecord, bucket: int) -> None:

@@ -1,4 +1,4 @@
-"""What attribution says of one request."""
+"""A request with its share of the engine's speculation."""
 
 import math
 from collections.abc import Iterable
@@ -12,23 +12,23 @@ from sidecar.requests.record import Outcome, RequestRecord
 class Attribution(StrEnum):
     """Where a request's draft and accepted tokens come from."""
 
-    EXACT = "exact"  # vLLM's own numbers, in the reply
-    INFERRED = "inferred"  # from vLLM's counters and the request's life
-    NONE = "none"  # they can't be told
+    EXACT = "exact"  # vLLM's own numbers, in the response
+    INFERRED = "inferred"  # estimated from vLLM's counters and the request's times
+    NONE = "none"  # unknown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttributedRequest:
     """One finished request with its share of the engine's speculation.
 
-    ``drafts``, ``draft_tokens`` and ``accepted_tokens`` are 0 where ``attribution`` is none; inferred ones are
-    estimates, so not whole. ``acceptance`` (accepted / drafted, 0 to 1) and ``acceptance_length`` (tokens a
-    verification step, its own included) are None without drafts, and where the request alone is too short to tell:
-    its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens; exact ones only.
-    Times are seconds, None where not known: ``ttft`` to the first token, ``tpot`` for each output token after it,
+    ``drafts``, ``draft_tokens`` and ``accepted_tokens`` are 0 if ``attribution`` is none; inferred ones are
+    estimates, so not whole. ``acceptance`` (accepted / drafted, 0 to 1) and ``acceptance_length`` (tokens per
+    verification step, its own included) are None without drafts, and if the request is too short for a rate of its
+    own: its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens, if exact.
+    Times are seconds, None if unknown: ``ttft`` to the first token, ``tpot`` for each output token after it,
     ``duration`` in all. ``error`` is the standard error of ``accepted_tokens / draft_tokens``, times
-    ``draft_tokens``, apart from what all requests of a bucket have in common. ``without_usage``: its tokens were
-    streamed, and nothing said how many they were. ``decode_tokens`` are those after the first of each choice; None if
+    ``draft_tokens``, apart from what all requests of a bucket have in common. ``without_usage``: a stream that
+    carries no token count. ``decode_tokens`` are those after the first of each choice; None if
     not known.
     """
 
@@ -61,12 +61,12 @@ def attributed(
     attribution: Attribution,
     work: tuple[float, float, float] = _NOTHING,
     *,
-    tells: bool = True,
+    reliable: bool = True,
     error: float = 0.0,
 ) -> AttributedRequest:
-    """Builds the result; ``work`` is drafts, draft tokens, accepted tokens; ``tells``: its own ratio is meaningful."""
+    """Builds the result; ``work`` is drafts, draft tokens, accepted tokens; ``reliable``: it has a rate of its own."""
     drafts, draft_tokens, accepted = work
-    tells = tells and drafts > 0 and draft_tokens > 0
+    has_rate = reliable and drafts > 0 and draft_tokens > 0
     exact = record.acceptance if attribution is Attribution.EXACT else None
     tokens = record.completion_tokens
     ttft = None if record.first_token is None else max(record.first_token - record.start, 0.0)
@@ -80,8 +80,8 @@ def attributed(
         drafts=drafts,
         draft_tokens=draft_tokens,
         accepted_tokens=accepted,
-        acceptance=min(accepted / draft_tokens, 1.0) if tells else None,
-        acceptance_length=1 + accepted / drafts if tells else None,
+        acceptance=min(accepted / draft_tokens, 1.0) if has_rate else None,
+        acceptance_length=1 + accepted / drafts if has_rate else None,
         histogram=exact.histogram if exact else (),
         ttft=ttft,
         tpot=_tpot(record),
@@ -101,7 +101,7 @@ def _tpot(record: RequestRecord) -> float | None:
 
 
 def acceptance_error(requests: Iterable[AttributedRequest]) -> float:
-    """The standard error of the acceptance rate of many requests together; infinite where nothing was drafted."""
+    """The standard error of the acceptance rate of many requests together; infinite if nothing was drafted."""
     square = drafted = 0.0
     for request in requests:
         square += request.error * request.error

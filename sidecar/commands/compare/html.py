@@ -28,7 +28,10 @@ def _charts(before: SweepResult, after: SweepResult, comparison: Comparison) -> 
             title=f"TPOT at the median: {names[0]} and {names[1]}",
             x_title=x_title,
             y_title="milliseconds",
-            series=(*times(sides[0], "p50", name=names[0]), *times(sides[1], "p50")),
+            series=(
+                *times(sides[0], "p50", name=f"{names[0]}, "),
+                *times(sides[1], "p50", name=f"{names[1]}, ", style=1),
+            ),
         )
     yield Chart(
         title=f"TPOT of {names[0]} over that of {names[1]} (above 1 the second is faster)",
@@ -37,16 +40,17 @@ def _charts(before: SweepResult, after: SweepResult, comparison: Comparison) -> 
         series=tuple(_ratios(comparison)),
         mark=1.0,
     )
-    yield positions([(names[0], before), (names[1], after)])
+    yield positions([(f"{names[0]}, ", before), (f"{names[1]}, ", after)])
 
 
 def _ratios(comparison: Comparison) -> Iterator[Series]:
+    """Those with an error; a point without would look like a claim."""
     known = [one for one in comparison.differences if one.metric is TPOT_P50 and one.change is not None]
-    for workload in dict.fromkeys(one.workload for one in known):
+    for colour, workload in enumerate(dict.fromkeys(one.workload for one in known)):
         points = []
         for one in known:
             change = one.change
-            if one.workload == workload and change is not None and change.value > -1:
+            if one.workload == workload and change is not None and change.error is not None and change.value > -1:
                 ratio = 1 / (1 + change.value)
-                points.append(Point(one.load, ratio, None if change.error is None else change.error * ratio * ratio))
-        yield Series(f"temperature {workload}", tuple(points))
+                points.append(Point(one.load, ratio, change.error * ratio * ratio))
+        yield Series(f"temperature {workload}", tuple(points), colour)

@@ -17,7 +17,6 @@ def html(result: SweepResult) -> str:
 
 
 def _charts(result: SweepResult) -> Iterator[Chart]:
-    compared = any(level.baseline is not None for level in result.levels)
     for is_open, x_title in ((False, "requests at once"), (True, "requests a second")):
         levels = [level for level in result.levels if (level.at_once is None) == is_open]
         suffix = ", by rate" if is_open else ", by load"
@@ -25,7 +24,7 @@ def _charts(result: SweepResult) -> Iterator[Chart]:
             title=f"TPOT at the median{suffix}",
             x_title=x_title,
             y_title="milliseconds",
-            series=(*times(levels, "p50"), *(times(levels, "p50", baseline=True) if compared else ())),
+            series=(*times(levels, "p50"), *times(levels, "p50", name="baseline, ", baseline=True, style=1)),
         )
         yield Chart(title=f"TPOT at P99{suffix}", x_title=x_title, y_title="milliseconds", series=times(levels, "p99"))
         yield Chart(
@@ -39,19 +38,18 @@ def _charts(result: SweepResult) -> Iterator[Chart]:
 
 
 def times(
-    levels: Sequence[LevelSummary], quantile: str, *, name: str = "", baseline: bool = False
+    levels: Sequence[LevelSummary], quantile: str, *, name: str = "", baseline: bool = False, style: int = 0
 ) -> tuple[Series, ...]:
     """TPOT in milliseconds over load: a line a workload, of this server or of the baseline."""
     found = []
-    for workload in dict.fromkeys(level.workload_name for level in levels):
+    for colour, workload in enumerate(dict.fromkeys(level.workload_name for level in levels)):
         points = []
         for level in levels:
             speed = level.baseline if baseline else level.speed
             value = None if speed is None else getattr(speed.tpot, quantile)
             if level.workload_name == workload and value is not None:
                 points.append(Point(load_label(level), value * 1000))
-        whose = "baseline, " if baseline else name and f"{name}, "
-        found.append(Series(f"{whose}{_named(workload)}", tuple(points), style=int(baseline or bool(name))))
+        found.append(Series(f"{name}{_named(workload)}", tuple(points), colour, style))
     return tuple(found)
 
 
@@ -64,8 +62,9 @@ def _speedups(levels: Sequence[LevelSummary]) -> tuple[Series, ...]:
                 for level in levels
                 if level.workload_name == workload and level.speedup is not None
             ),
+            colour,
         )
-        for workload in dict.fromkeys(level.workload_name for level in levels)
+        for colour, workload in enumerate(dict.fromkeys(level.workload_name for level in levels))
     )
 
 
@@ -77,12 +76,13 @@ def positions(results: Sequence[tuple[str, SweepResult]]) -> Chart:
         y_title="share of steps that accept",
         series=tuple(
             Series(
-                f"{name and f'{name}, '}{_named(f'{one.temperature:g}')}",
+                f"{name}{_named(f'{one.temperature:g}')}",
                 tuple(Point(str(place), rate) for place, rate in enumerate(one.position_rates, 1)),
-                style=style,
+                colour,
+                style,
             )
             for style, (name, result) in enumerate(results)
-            for one in result.temperatures
+            for colour, one in enumerate(result.temperatures)
         ),
     )
 

@@ -14,17 +14,23 @@ from sidecar.requests.proxy.sockets import has_left, reset_on_close
 _NEVER = float("inf")
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """Reads request heads, starts an exchange for each, and holds back what belongs to the next one."""
 
-    __slots__ = ("_clients", "_context", "_ends", "_exchange", "_gone", "_head", "_held", "_reading", "_transport",
-                 "_unsent", "_unsent_since", "_writable", "deadline", "write")  # fmt: skip
+    __slots__ = (
+        "_buffer", "_clients", "_context", "_ends", "_exchange", "_head", "_held", "_idle", "_reading",
+        "_transport", "_unsent", "_unsent_since", "_writable", "deadline", "write",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
-    def __init__(self, context: Context, clients: "set[ClientConnection]") -> None:
+    def __init__(
+        self, context: Context, clients: "set[ClientConnection]", idle: "dict[ClientConnection, None]"
+    ) -> None:
         self._context = context
-        self._clients = clients
+        self._clients = clients  # all that are open
+        self._idle = idle  # those between requests, the longest idle first
+        self._buffer = context.pool.buffer  # to read into; one for all connections
         self._head = HeadReader(context.options.max_header_bytes, skip_empty_line=True)
         self._held = bytearray()  # pipelined: waits for the current exchange to end
         self._exchange: Exchange | None = None
@@ -32,32 +38,37 @@ class ClientConnection(asyncio.Protocol):
         self._writable = True
         self._unsent = 0  # bytes, when the clock was last checked
         self._unsent_since = 0.0
-        self._gone = False
         self._ends: float | None = None  # once the last response is written: when the connection is aborted at last
         self.deadline = _NEVER
 
-    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BaseProtocol``."""
         self._transport = cast("asyncio.Transport", transport)
-        options = self._context.options
-        self._transport.set_write_buffer_limits(high=options.buffer_bytes)
-        self.write: Callable[[bytes], None] = self._transport.write  # see ``ClientSide``; called for every chunk
+        self._transport.set_write_buffer_limits(high=self._context.options.buffer_bytes)
+        self.write: Callable[[bytes], None] = self._transport.write  # see ``ClientSide``
+        most = self._context.options.max_connections
+        if len(self._clients) >= most and self._idle:
+            next(iter(self._idle)).evict()
         self._clients.add(self)
-        self.deadline = self._context.clock() + options.idle_seconds
-        if len(self._clients) > options.max_connections:
+        self._begin_idling()
+        if len(self._clients) > most:
             self.refuse(Refusal("too many connections", "too_many_connections"))
-            if len(self._clients) > 2 * options.max_connections:  # those being refused are bounded too
+            if len(self._clients) > 2 * most:  # those being refused are bounded too
                 self._transport.abort()
         elif self._context.draining:  # accepted a moment too late
             self._end()
 
-    def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """See ``UpstreamConnection.get_buffer``."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        data, exchange = bytes(self._buffer[:nbytes]), self._exchange
         if self._ends is not None:
             return
-        exchange = self._exchange
         if exchange is None:
             self._head_data(data)
         elif exchange.takes_input:
@@ -67,14 +78,15 @@ class ClientConnection(asyncio.Protocol):
             self._hold(data)
 
     def eof_received(self) -> None:
-        """See ``asyncio.Protocol``; a client that half-closes during an exchange counts as gone, as in nginx."""
+        """See ``asyncio.BufferedProtocol``; a client that half-closes during an exchange is gone, as in nginx."""
         if self._exchange is not None:
             self._leave()
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BaseProtocol``."""
         self._leave()
+        self._idle.pop(self, None)
         self._clients.discard(self)
         if not self._clients:
             self._context.no_clients.set()
@@ -113,17 +125,14 @@ class ClientConnection(asyncio.Protocol):
             wanted = not self._holds_much and not (exchange.blocked and exchange.takes_input)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
         self._set_body_deadline()
 
     def exchange_done(self, *, keep_alive: bool) -> None:
         """See ``ClientSide``."""
         exchange, self._exchange = self._exchange, None
         if keep_alive and not (self._context.draining and not self._held):
-            self.deadline = self._context.clock() + self._context.options.idle_seconds
+            self._begin_idling()
             if self._held:
                 asyncio.get_running_loop().call_soon(self._continue)
         elif self._held or (exchange is not None and exchange.takes_input):
@@ -180,6 +189,13 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is None and not self._head.begun and not self._held and self._ends is None:
             self._end()
 
+    def evict(self) -> None:
+        """End the idle connection: another client needs its place."""
+        self._context.counters.refused["evicted"] += 1
+        self._idle.pop(self, None)
+        self._clients.discard(self)
+        self._transport.abort()
+
     def kill(self) -> None:
         """End the connection now, whatever it is doing."""
         if self._exchange is not None:
@@ -203,12 +219,14 @@ class ClientConnection(asyncio.Protocol):
             found = reader.feed(data)
             if found is None:
                 if reader.begun and not begun:
+                    self._idle.pop(self, None)
                     self.deadline = self._context.clock() + self._context.options.header_seconds
                 return
             request = parse_request(found[0], self._context.upstream.authority)
         except Refusal as refusal:
             self.refuse(refusal)
             return
+        self._idle.pop(self, None)
         exchange = self._exchange = Exchange(self, request, self._context)
         self.deadline = _NEVER
         rest = exchange.begin(found[1])
@@ -216,9 +234,13 @@ class ClientConnection(asyncio.Protocol):
             self._hold(rest)
             self._set_body_deadline()
 
+    def _begin_idling(self) -> None:
+        self.deadline = self._context.clock() + self._context.options.idle_seconds
+        self._idle[self] = None
+
     def _continue(self) -> None:
         """Take up what was held back."""
-        if self._exchange is None and self._ends is None and not self._gone and self._held:
+        if self._exchange is None and self._ends is None and self._held and not self._transport.is_closing():
             held = bytes(self._held)
             self._held.clear()
             self._head_data(held)
@@ -247,7 +269,6 @@ class ClientConnection(asyncio.Protocol):
         return now - self._unsent_since >= self._context.options.send_idle_seconds
 
     def _leave(self) -> None:
-        self._gone = True
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
@@ -272,8 +293,9 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _begin_end(self) -> None:
-        now, options = self._context.clock(), self._context.options
-        self.deadline = now + options.linger_seconds
-        self._ends = now + options.idle_seconds
+        now = self._context.clock()
+        self.deadline = now + self._context.options.linger_seconds
+        self._ends = now + self._context.options.idle_seconds
+        self._idle.pop(self, None)
         self._held.clear()
         self._head.clear()

@@ -13,6 +13,8 @@ from sidecar.errors import Refusal
 _LAST_CHUNK = b"0\r\n\r\n"
 _MAX_SIZE_LINE = 256  # a chunk's size with its extensions
 _MAX_TRAILERS = 8192
+_FREE_CHUNKS = 1000  # of a request; from there on, their mean size counts
+_MIN_MEAN_CHUNK = 64  # bytes
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
@@ -112,13 +114,19 @@ class _At(Enum):
 
 
 class ChunkedDecoder:
-    """A chunked body. Sizes must be plain hexadecimal and lines must end in CRLF."""
+    """A chunked body. Sizes must be plain hexadecimal and lines must end in CRLF.
 
-    __slots__ = ("_at", "_held", "_left", "_trailers", "done", "rest")
+    ``bounded``: many small chunks are refused, for each costs as much as a large one.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_at", "_bounded", "_bytes", "_chunks", "_held", "_left", "_trailers", "done", "rest")
+
+    def __init__(self, *, bounded: bool = False) -> None:
         self.done = False
         self.rest = b""
+        self._bounded = bounded
+        self._chunks = 0
+        self._bytes = 0  # in all chunks so far
         self._at = _At.SIZE
         self._held = b""  # an incomplete line
         self._left = 0
@@ -126,20 +134,29 @@ class ChunkedDecoder:
 
     def decode(self, data: bytes) -> bytes:
         """See ``Decoder``; the payloads of several chunks come back as one."""
-        if self._at is _At.SIZE and not self._held:
-            # What a streaming server sends: one write, one chunk.
-            size = _SIZE.match(data)
-            if size is not None:
-                start = size.end()
-                end = start + int(size[1], 16)
-                if end > start and len(data) == end + 2 and data.endswith(b"\r\n"):
-                    return data[start:end]
-        return self._decode(self._held + data if self._held else data)
-
-    def _decode(self, data: bytes) -> bytes:
-        self._held = b""
+        if self._held:
+            data, self._held = self._held + data, b""
         payload: list[bytes] = []
+        at = self._whole_chunks(data, payload) if self._at is _At.SIZE else 0
+        if at < len(data):
+            self._decode(data, at, payload)
+        return payload[0] if len(payload) == 1 else b"".join(payload)
+
+    def _whole_chunks(self, data: bytes, payload: list[bytes]) -> int:
+        """Take the chunks that are complete, as those of a streaming server are; returns where the rest begins."""
         at = 0
+        while (size := _SIZE.match(data, at)) is not None:
+            start = size.end()
+            end = start + int(size[1], 16)
+            if end == start or data[end : end + 2] != b"\r\n":
+                break
+            self._count(end - start)
+            payload.append(data[start:end])
+            at = end + 2
+        return at
+
+    def _decode(self, data: bytes, at: int, payload: list[bytes]) -> None:
+        """Everything else: what is cut, has extensions, or ends the body."""
         while at < len(data) and not self.done:
             if self._at is _At.DATA:
                 piece = data[at : at + self._left]
@@ -157,7 +174,6 @@ class ChunkedDecoder:
             at = end
         if self.done:
             self.rest = data[at:]
-        return payload[0] if len(payload) == 1 else b"".join(payload)
 
     def _line(self, line: bytes) -> None:
         if self._at is _At.SIZE:
@@ -166,6 +182,8 @@ class ChunkedDecoder:
                 raise Refusal("bad chunk size")
             self._left = int(size[1], 16)
             self._at = _At.DATA if self._left else _At.TRAILERS
+            if self._left:
+                self._count(self._left)
         elif self._at is _At.DATA_END:
             if line != b"\r\n":
                 raise Refusal("chunk longer than its size")
@@ -176,6 +194,12 @@ class ChunkedDecoder:
             self._trailers += len(line)
             if self._trailers > _MAX_TRAILERS or _TRAILER.fullmatch(line) is None:
                 raise Refusal("bad trailer")
+
+    def _count(self, size: int) -> None:
+        self._chunks += 1
+        self._bytes += size
+        if self._bounded and self._chunks > _FREE_CHUNKS and self._bytes < self._chunks * _MIN_MEAN_CHUNK:
+            raise Refusal("chunks are too small")
 
     def _hold(self, line: bytes) -> None:
         limit = {_At.SIZE: _MAX_SIZE_LINE, _At.DATA_END: 1}.get(self._at, _MAX_TRAILERS)

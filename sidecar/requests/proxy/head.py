@@ -19,6 +19,8 @@ _HOP_BY_HOP: Final = frozenset(
 )
 # Options of Connection that remove no header. The other end needs Host and Content-Length, whatever a client names.
 _KEPT: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
+_MAX_HEADERS: Final = 200  # of a request
+_MAX_OPTIONS: Final = 64  # of a request's Connection
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:\[\]%-]+")  # RFC 3986's host and port
 _LENGTH: Final = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
 
@@ -133,6 +135,8 @@ def parse_head(data: bytes, *, is_request: bool) -> Head:
     lines = data.count(b"\r\n")
     if data.count(b"\n") != lines or data.count(b"\r") != lines:
         raise Refusal("line end other than CRLF")
+    if is_request and lines - 2 > _MAX_HEADERS:
+        raise Refusal("too many headers", "headers_too_large")
     if data.find(_END) != len(data) - len(_END):
         raise Refusal("more or less than one message head")
     parsed = _Parsed()
@@ -147,6 +151,8 @@ def parse_head(data: bytes, *, is_request: bool) -> Head:
         raise Refusal("malformed message head")
     head = Head(data[: data.find(b"\r\n")], parsed.headers, data)
     _read_framing(head)
+    if is_request and len(head.options) > _MAX_OPTIONS:
+        raise Refusal("too many options in Connection", "headers_too_large")
     return head
 
 

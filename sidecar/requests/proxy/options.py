@@ -41,5 +41,6 @@ class ProxyOptions:
         3.0  # an upstream connection is kept; below uvicorn's 5 s, so that the proxy closes first
     )
     pool_fresh_seconds: float = 20.0  # the same for a connection that has not carried a request yet
-    buffer_bytes: int = 65_536  # unsent bytes in one direction at which reading from the other side pauses
+    buffer_bytes: int = 16_384  # unsent bytes in one direction at which reading from the other side pauses
+    read_bytes: int = 32_768  # taken from a connection in one read: what may be unsent on top of that
     tick_seconds: float = 0.5  # between two checks of all deadlines

@@ -29,6 +29,7 @@ REFUSALS: Final[Mapping[str, int]] = {
     "body_timeout": 408,
     "send_timeout": 408,  # read none of its response for too long; the connection is reset, nothing is answered
     "too_many_connections": 503,
+    "evicted": 503,  # idle for longest when another client needed the place; closed without an answer
 }
 # How the upstream fails, and what the client gets if no response has begun.
 UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {

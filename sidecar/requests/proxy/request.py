@@ -31,7 +31,7 @@ class RequestHead(msgspec.Struct):
 
     def body(self) -> Body:
         """The body to come."""
-        decoder = ChunkedDecoder() if self.chunked else LengthDecoder(self.length or 0)
+        decoder = ChunkedDecoder(bounded=True) if self.chunked else LengthDecoder(self.length or 0)
         return Body(decoder, chunked=self.chunked)
 
 

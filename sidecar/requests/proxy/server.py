@@ -34,6 +34,7 @@ class ProxyServer:
     ) -> None:
         self._options = options
         self._clients: set[ClientConnection] = set()
+        self._idle: dict[ClientConnection, None] = {}
         self._log = log
         self._pool = Pool(upstream, options, clock, log)
         self._context = Context(upstream, options, observe, clock, Counters(), self._pool, asyncio.Event())
@@ -54,7 +55,7 @@ class ProxyServer:
         """
         allow_descriptors(self._options.max_connections, self._log)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self._context, self._clients), host, port, backlog=_BACKLOG
+            lambda: ClientConnection(self._context, self._clients, self._idle), host, port, backlog=_BACKLOG
         )
         for listener in self._server.sockets:
             notice_vanished_clients(listener, self._options.send_idle_seconds)

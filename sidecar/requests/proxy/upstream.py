@@ -28,15 +28,27 @@ class UpstreamUser(Protocol):
         """The upstream takes bytes again, or too many are unsent."""
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(asyncio.BufferedProtocol):
     """One connection; one without a user is in the pool."""
 
-    __slots__ = ("_buffer_bytes", "_poll", "_pool", "closed", "expires", "reused", "transport", "user", "writable")
+    __slots__ = (
+        "_buffer",
+        "_buffer_bytes",
+        "_poll",
+        "_pool",
+        "closed",
+        "expires",
+        "reused",
+        "transport",
+        "user",
+        "writable",
+    )
 
     transport: asyncio.Transport
 
-    def __init__(self, pool: "Pool", buffer_bytes: int) -> None:
+    def __init__(self, pool: "Pool", buffer: memoryview, buffer_bytes: int) -> None:
         self._pool = pool
+        self._buffer = buffer  # to read into
         self._buffer_bytes = buffer_bytes
         self._poll: select.poll | None = None
         self.closed = False  # it has ended, or was aborted before it was connected
@@ -46,7 +58,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BaseProtocol``."""
         self.transport = cast("asyncio.Transport", transport)
         if self.closed:
             self.transport.abort()
@@ -58,20 +70,24 @@ class UpstreamConnection(asyncio.Protocol):
         notice_silence(socket, _SILENCE_SECONDS)
         self._pool.add(self)
 
-    def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """See ``asyncio.BufferedProtocol``: one buffer for all connections, for it is emptied before the next read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See ``asyncio.BufferedProtocol``."""
         if self.user is not None:
-            self.user.response_data(data)
+            self.user.response_data(bytes(self._buffer[:nbytes]))
         else:
             self.abort()  # unsolicited bytes could be taken for the next request's response
 
     def eof_received(self) -> None:
-        """See ``asyncio.Protocol``; an upstream that half-closes sends nothing more."""
+        """See ``asyncio.BufferedProtocol``; an upstream that half-closes sends nothing more."""
         self._end(orderly=True)
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.BaseProtocol``."""
         self._end(orderly=exc is None)
 
     def pause_writing(self) -> None:
@@ -120,6 +136,7 @@ class Pool:
         self._clock = clock
         self._log = log
         self._warm_size = min(options.pool_warm, options.pool_size)
+        self.buffer = memoryview(bytearray(options.read_bytes))
         self._idle: list[UpstreamConnection] = []
         self._open: set[UpstreamConnection] = set()
         self._warming: asyncio.Task[None] | None = None
@@ -157,7 +174,7 @@ class Pool:
 
     async def connect(self) -> UpstreamConnection:
         """A new connection. Raises ``ConnectFailed``."""
-        connection = UpstreamConnection(self, self._options.buffer_bytes)
+        connection = UpstreamConnection(self, self.buffer, self._options.buffer_bytes)
         try:
             async with asyncio.timeout(self._options.connect_seconds):
                 await self._dial(connection)

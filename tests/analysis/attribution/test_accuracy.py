@@ -11,19 +11,11 @@ from random import Random
 
 import pytest
 
-from benchmarks.accuracy.score import BUCKETS, RECORDINGS, load, not_streamed, recordings, replayed, score
+from benchmarks.accuracy.score import BUCKETS, RECORDINGS, bar, load, not_streamed, recordings, replayed, score
 from sidecar.recording.recording import read_requests
 from sidecar.recording.replay import replay, replay_events
 
-BUCKET_BAR = {"draft_model": 0.02, "ngram": 0.05}
 MEDIAN_BAR, P90_BAR = 0.02, 0.10
-# Recordings whose buckets of 9 to 25 requests, most of them by the clock alone, have standard errors of 0.010 to 0.015
-# (n-gram: 0.03), so that one of six or seven is beyond the bar.
-SMALL_BUCKETS = {
-    "draft_model-k2-bursts-aborts": 0.025,
-    "draft_model-k4-long-prompts": 0.032,
-    "ngram-k3-bursts": 0.06,
-}
 # Recordings of which the inference may withhold more than a third of the temperatures, and why.
 FEW_TOLD = {
     "draft_model-k6-trickle-whole": "4 to 9 requests in a bucket",
@@ -35,10 +27,6 @@ FEW_TOLD = {
 SHORT_REQUESTS = {"draft_model-k2-short": "2 to 20 steps"}
 ALL = [folder.name for folder in recordings()]
 DRAFT_MODEL = [name for name in ALL if name.startswith("draft_model")]
-
-
-def bar(name):
-    return SMALL_BUCKETS.get(name, BUCKET_BAR[name.split("-")[0]])
 
 
 def changed(folder, *, keep=lambda number: True, seen=1.0, change=lambda record: record):

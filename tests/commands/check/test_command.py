@@ -34,7 +34,7 @@ async def test_check_says_what_can_not_be_known(finished):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert code == 0
-    assert "    can't know (no_speculation): No spec_decode counters" in out
+    assert "    can't know (no_speculation): There are no spec_decode counters" in out
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ async def test_check_of_nothing(finished):
     code, out, _ = await finished("check", SPECDEC_VLLM_URL=NOWHERE)
     assert code == 1
     assert "  no usable page (unreachable): " in out
-    assert "Is vLLM up" in out
+    assert "Is vLLM running" in out
 
 
 async def test_check_says_what_to_change_in_the_url(finished):

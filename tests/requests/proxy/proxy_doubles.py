@@ -49,8 +49,8 @@ class Recorder:
 
     def __init__(self, method, target, headers):
         self.calls = [("request_head", method, target, tuple(headers))]
-        self.request = b""
-        self.response = b""
+        self.request = bytearray()
+        self.response = bytearray()
         self.status = None
         self.outcomes = []
 

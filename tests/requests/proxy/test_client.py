@@ -135,21 +135,56 @@ async def test_chunked_body_over_its_limit_gets_413_and_never_completes_upstream
 
 async def test_connections_over_the_limit_get_503_and_room_is_found_again():
     async with proxied(answering, max_connections=2) as (proxy, _):
-        first, second, third = [await proxy.client() for _ in range(3)]
+        first, second = [await proxy.client() for _ in range(2)]
+        for client in (first, second):
+            await client.send(GET[:-2])  # not idle, so it keeps its place
+        await until(lambda: not proxy.server._idle)
+        third = await proxy.client()
         reply = await third.reply()
         assert (reply.status, reply.header("Connection")) == (503, "close")
         assert json.loads(reply.body)["error"]["type"] == "server_error"
         assert proxy.stats.refused["too_many_connections"] == 1
-        assert (await first.ask(GET)).status == (await second.ask(GET)).status == 200
-        first.kill()
+        assert (await first.ask(b"\r\n")).status == (await second.ask(b"\r\n")).status == 200
         third.kill()
-        await until(lambda: proxy.stats.client_connections == 1)
+        await until(lambda: proxy.stats.client_connections == 2)
         assert (await (await proxy.client()).ask(GET)).status == 200
+
+
+async def test_longest_idle_client_gives_way_and_busy_ones_stay():
+    async with proxied(answering, max_connections=3) as (proxy, _):
+        busy, used, fresh = [await proxy.client() for _ in range(3)]
+        await busy.send(GET[:-2])
+        await used.ask(GET)
+        await until(lambda: len(proxy.server._idle) == 2)
+        assert (await (await proxy.client()).ask(GET)).status == 200
+        assert await fresh.closed() == b""  # idle for longer than the one that has just had its answer
+        assert (await (await proxy.client()).ask(GET)).status == 200
+        assert await used.closed() == b""
+        assert (await busy.ask(b"\r\n")).status == 200
+        assert proxy.stats.refused["evicted"] == 2
+        assert proxy.stats.refused["too_many_connections"] == 0
+        assert proxy.stats.client_connections == 3
+
+
+async def test_empty_lines_do_not_postpone_a_deadline():
+    clock = Clock()
+    async with proxied(answering, clock=clock, idle_seconds=75) as (proxy, _):
+        client = await proxy.client()
+        await until(lambda: proxy.server._clients)
+        await clock.advance(70)
+        await client.send(b"\r\n")
+        (connection,) = proxy.server._clients
+        await until(lambda: connection._head._skipped)
+        await clock.advance(6)
+        assert await client.closed() == b""
 
 
 async def test_refused_clients_are_bounded_too():
     async with proxied(answering, max_connections=2) as (proxy, _):
-        for _ in range(12):
+        for _ in range(2):
+            await (await proxy.client()).send(GET[:-2])
+        await until(lambda: proxy.stats.client_connections == 2 and not proxy.server._idle)
+        for _ in range(10):
             await proxy.client()
         await until(lambda: proxy.stats.refused["too_many_connections"] == 10)
         await until(lambda: proxy.stats.client_connections <= 4)

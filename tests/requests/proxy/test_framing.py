@@ -48,3 +48,29 @@ def test_decoder_raises_nothing_but_its_own_error(data):
 def test_endless_lines_of_a_chunked_body_are_refused_before_they_end(line):
     with pytest.raises(Refusal):
         ChunkedDecoder().decode(line)
+
+
+def chunks(size, count):
+    return b"%x\r\n%b\r\n" % (size, b"x" * size) * count
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 100_000])
+def test_many_small_chunks_are_refused_and_a_few_are_not(pieces):
+    for size, count, refused in ((1, 1000, False), (1, 1001, True), (63, 1001, True), (64, 5000, False)):
+        data = chunks(size, count) + b"0\r\n\r\n"
+        decoder = ChunkedDecoder(bounded=True)
+        payload = 0
+        try:
+            for start in range(0, len(data), max(len(data) // pieces, 1)):
+                payload += len(decoder.decode(data[start : start + max(len(data) // pieces, 1)]))
+        except Refusal:
+            assert refused
+        else:
+            assert not refused
+            assert payload == size * count
+
+
+def test_small_chunks_from_the_upstream_are_not_refused():
+    decoder = ChunkedDecoder()
+    assert decoder.decode(chunks(1, 5000) + b"0\r\n\r\n") == b"x" * 5000
+    assert decoder.done

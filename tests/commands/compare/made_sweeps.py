@@ -1,0 +1,50 @@
+"""Sweeps made of random numbers, with the noise that servers have."""
+
+from random import Random
+
+from sidecar.analysis.verdict import VerdictThresholds
+from sidecar.commands.sweep.level import Measured
+from sidecar.commands.sweep.options import Level, Load, Workload
+from sidecar.commands.sweep.results import SweepResult
+from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.summary import level_summary
+
+
+def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3, drift=0.0):
+    """Requests whose times scatter by a tenth and come in runs that share a level of their own."""
+    random = Random(seed)
+    samples, shared = [], 1.0
+    for number in range(requests):
+        if number % at_once == 0:
+            shared = random.gauss(1 + drift, 0.03)
+        drafts = random.randint(20, 40)
+        accepted = sum(random.random() < acceptance for _ in range(drafts * k))
+        time = tpot * shared * random.uniform(0.9, 1.1)
+        samples.append(
+            Sample(
+                temperature=temperature,
+                ttft=0.05 * shared * random.uniform(0.8, 1.2),
+                tpot=time,
+                duration=100 * time,
+                tokens=100,
+                drafts=drafts if k else None,
+                draft_tokens=drafts * k,
+                accepted_tokens=accepted,
+                histogram=(0,) * k + (drafts,) if k else (),
+            )
+        )
+    measured = Measured(
+        level=Level(Workload(((temperature, 1.0),)), Load(at_once=at_once)),
+        samples=tuple(samples),
+        failed=0,
+        seconds=sum(one.duration for one in samples) / at_once,
+        counted=None,
+        others=False,
+        complete=True,
+    )
+    return level_summary(measured, None, VerdictThresholds())
+
+
+def swept(*levels, rounds=8):
+    known = {"model": "m", "max_tokens": 100, "complete": True, "capacity": None, "faults": {}}
+    return SweepResult(rounds=rounds, temperatures=(), mixes=(), levels=levels, **known)

@@ -97,7 +97,9 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
             }
         )
     )
-    assert said.text == ("Speculation saves 18 ms a token at T 0-0.3, costs 4.1 ms a token at T 1+, with 9 running.")
+    assert said.text == (
+        "Speculation saves 18 ms a token at T 0-0.3, 10 ms at T 0.5-0.7, costs 4.1 ms a token at T 1+, with 9 running."
+    )
     assert said.tone == "bad"
     assert said.why.startswith(
         "Plain time per token divided by the actual one: 0-0.3: 1.67 times, 0.5-0.7: 1.29 times, 1+: 0.92 times."

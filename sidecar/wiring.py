@@ -218,6 +218,7 @@ def request_source(settings: Settings) -> RequestSource:
 
 
 def _proxy_source(settings: Settings) -> RequestSource:
+    from sidecar.requests.observe.usage import AskUsage  # noqa: PLC0415 - see above
     from sidecar.requests.proxy.options import ProxyOptions, Upstream  # noqa: PLC0415 - see above
     from sidecar.requests.proxy.source import ProxySource  # noqa: PLC0415 - see above
 
@@ -237,6 +238,7 @@ def _proxy_source(settings: Settings) -> RequestSource:
             connect_seconds=proxy.connect_timeout,
         ),
         observe_bytes=proxy.observe_bytes,
+        ask_usage=AskUsage(settings.requests.ask_usage),
         drain_seconds=proxy.drain_timeout,
     )
 

@@ -208,6 +208,8 @@ def _add_requests(families: Families, report: RequestReport, max_positions: int)
     families.add(metrics.REQUEST_EVENTS, report.events, report.source)
     for reason, count in sorted(report.dropped.items()):
         families.add(metrics.REQUEST_EVENTS_DROPPED, count, report.source, reason)
+    for outcome, count in report.asked_usage.items():
+        families.add(metrics.ASKED_USAGE, count, outcome)
     for model in report.models:
         _add_model(families, model, max_positions)
 

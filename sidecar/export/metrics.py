@@ -223,6 +223,12 @@ REQUEST_EVENTS = _counter("request_events", "Finished requests that the request 
 REQUEST_EVENTS_DROPPED = _counter(
     "request_events_dropped", "Request events and records that were lost or refused, by reason.", "source", "reason"
 )
+ASKED_USAGE = _counter(
+    "asked_usage",
+    "Streams for which vLLM was asked for usage on the client's behalf, by outcome: removed from the reply, missing in "
+    "it, or refused by vLLM.",
+    "outcome",
+)
 
 # The proxy itself, if it is the request source.
 PROXY_EXCHANGES = _counter("proxy_exchanges", "Finished exchanges through the proxy, by outcome.", "outcome")

@@ -126,7 +126,7 @@ def _describe(page: PageSnapshot) -> Iterator[str]:
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
         for limitation in sorted(limitations(engine, several_processes=page.process_start is None)):
-            yield f"  can't know ({limitation}): {EXPLANATIONS[limitation]}"
+            yield f"  unknown ({limitation}): {EXPLANATIONS[limitation]}"
 
 
 def _speculation(engine: EngineSnapshot) -> str:

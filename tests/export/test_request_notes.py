@@ -22,7 +22,7 @@ def report(source="proxy", coverage=None, **ended):
         residual=None,
         attribution_outcomes=found,
     )
-    return RequestReport(source, 1, {}, (model,))
+    return RequestReport(source, 1, {}, {}, (model,))
 
 
 def judged(coverage=None, **_):

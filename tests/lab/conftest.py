@@ -133,6 +133,9 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
     def sum(self, name: str, **labels: str) -> float:
         return sum(self.matching(name, **labels))
 
+    def since(self, before: "Samples") -> "Samples":
+        return Samples((key, value - before.get(key, 0)) for key, value in self.items())
+
 
 class Pages:
     """Reads ``/metrics`` pages."""
@@ -156,7 +159,11 @@ class Pages:
                 while not condition(found := await self(url)):
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            shown = {key: value for key, value in found.items() if key[0].startswith("specdec_") and value}
+            shown = {
+                key: value
+                for key, value in found.items()
+                if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
+            }
             pytest.fail(f"not within {seconds} s; the page has {shown}")
         return found
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from sidecar.log import Log
 from sidecar.requests.proxy.client import ClientConnection
-from sidecar.requests.proxy.exchange import Context
+from sidecar.requests.proxy.context import Context
 from sidecar.requests.proxy.observer import ObserverFactory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.outcomes import Counters, ProxyStats
@@ -31,12 +31,15 @@ class ProxyServer:
         observe: ObserverFactory,
         clock: Callable[[], float],
         log: Log,
+        *,
+        upstream_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        """``upstream_lost`` is called when the upstream has become unreachable."""
         self._options = options
         self._clients: set[ClientConnection] = set()
         self._idle: dict[ClientConnection, None] = {}
         self._log = log
-        self._pool = Pool(upstream, options, clock, log)
+        self._pool = Pool(upstream, options, clock, log, upstream_lost)
         self._context = Context(upstream, options, observe, clock, Counters(), self._pool, asyncio.Event())
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None

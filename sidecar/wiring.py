@@ -22,6 +22,7 @@ from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
+from sidecar.http.guard import GuardOptions
 from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
@@ -62,6 +63,16 @@ def filtered(settings: Settings) -> bool:
 def passthrough_series(settings: Settings) -> int:
     """How many of vLLM's own series to re-export."""
     return settings.limits.passthrough_series if settings.reexport else 0
+
+
+def page_interval(settings: Settings) -> float:
+    """The seconds within which our own page is rendered once: no more often than vLLM is polled."""
+    return min(settings.scrape_interval, 1.0)
+
+
+def own_page(settings: Settings) -> GuardOptions:
+    """Whom our own page answers."""
+    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts))
 
 
 def export(settings: Settings) -> ExportOptions:

@@ -76,6 +76,7 @@ LINKS = _gauge(
     "runbooks",
     "dashboards",
 )
+LOOP_STALL = _gauge("event_loop_stall_seconds", "Longest stall of the event loop within the last minute.")
 SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 

@@ -142,6 +142,7 @@ Edges = Annotated[
         lambda edges: f"[{', '.join(map(render_number, edges))}]",
     ),
 ]
+HostName = Annotated[str, BeforeValidator(_lower), Field(max_length=253, pattern=r"^(\*|[a-z0-9._-]+)$")]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Quantiles = Annotated[
     dict[Literal["p50", "p90", "p95", "p99"], Annotated[Duration, Field(ge=0, le=3600)]], AfterValidator(_rising)

@@ -17,6 +17,7 @@ from sidecar.settings.field_types import (
     Duration,
     Edges,
     File,
+    HostName,
     JsonText,
     ModelName,
     Notation,
@@ -56,6 +57,11 @@ class Settings(BaseSettings, groups.Group):
     """several vLLMs to scrape, each with a unique name; excludes `vllm_url`"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
+    allowed_hosts: Annotated[
+        tuple[HostName, ...], JsonText, Notation("list of at most 32 host names (JSON in the environment)", render_json)
+    ] = Field((), max_length=32)
+    """names in the public DNS by which `listen` may be reached; IP addresses, names without a dot and names under
+    `.svc`, `.local`, `.internal` and `.localhost` always may, `*`: any"""
     requests: groups.Requests = groups.Requests()
 
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)

@@ -78,6 +78,7 @@ async def test_body_must_come_at_a_minimum_rate_while_it_is_the_clients_turn():
     async with proxied(lambda connection: connection.watch_close(), clock=clock, **options) as (proxy, server):
         client = await proxy.client()
         await client.send(POST + b"Content-Length: 100000\r\n\r\n")
+        await until(lambda: proxy.stats.exchanges == 1)
         for number in range(5):
             await client.send(b"%03d" % number + b"x" * 197)  # 20 seconds' worth of the rate, every 24 seconds
             await until(lambda number=number: b"%03d" % number in server.received)

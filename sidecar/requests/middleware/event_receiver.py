@@ -215,10 +215,7 @@ class EventReceiver:
     def _read_some(self) -> None:
         """Takes some packets, one a sender in turn."""
         for _ in range(_PACKETS_A_TURN):
-            if not self._readable:
-                return
-            connection = self._readable.popleft()
-            if self._read(connection):
+            if self._readable and self._read(connection := self._readable.popleft()):
                 self._readable.append(connection)
 
     def _read(self, connection: socket.socket) -> bool:

@@ -9,6 +9,7 @@ from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, quer
 
 # Metrics that no panel shows, each with its reason.
 NOT_SHOWN = {
+    "specdec_links_info": "addresses, which the variable for the runbooks reads through a rule",
     "specdec_engine_lifetime_acceptance_ratio": "a mean since vLLM's start hides drops, and only V0 engines have it",
 }
 

@@ -23,12 +23,12 @@ from sidecar.export.exporter import Exporter, Reading
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.http.guard import GuardedServer
-from sidecar.http.server import serving
 from sidecar.log import Log, StateLog, set_log_level
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 from sidecar.settings.groups import Target
 from sidecar.settings.reload import Reloader
+from sidecar.stall_watch import StallWatch
 from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # most sidecars need neither
@@ -57,8 +57,10 @@ async def running(
         for target in targets:
             supervisor.start(target.name, target.poller.run)
 
+        stalls = StallWatch(time.monotonic)
+        supervisor.start("stall_watch", stalls.run)
+
         sink = requests if recorder is None else recorder.tee_requests(requests)
-        proxy_stats = await stack.enter_async_context(source.open(sink, log, offsets=recorder is not None))
 
         def reports(*, history: bool = False) -> list[TargetReport]:
             return [target.state.report(time.time(), history=history) for target in targets]
@@ -91,20 +93,25 @@ async def running(
                 http_refusals=server.refusals,
                 proxy=proxy_stats(),
                 alerts_sent=push.sent if push else {},
+                loop_stall=stalls.longest,
             )
             up = {report.name for report in found if report.up}
             pages = {target.name: target.source.whole_page for target in targets if target.name in up}
             return Reading(export_families(found, counts, export), pages if passthrough_series else {})
 
+        every = wiring.page_interval(settings)
         pages = Pages(
-            Exporter(read, passthrough_series),
+            Exporter(read, passthrough_series, every),
             status=lambda: status(reports(history=True), export),
             ready=lambda: all(target.state.polled for target in targets),
+            every=every,
         )
-        server = GuardedServer(make_web(pages))
+        server = GuardedServer(make_web(pages), wiring.own_page(settings))
+        stack.push_async_callback(server.stop)  # when the source has drained: probes are answered until then
+        proxy_stats = await stack.enter_async_context(source.open(sink, log, offsets=recorder is not None))
         with listening("SPECDEC_LISTEN", settings.listen):
-            address = await stack.enter_async_context(serving(server, settings.listen))
-        yield address
+            address = await server.start(settings.listen.host, settings.listen.port)
+        yield Address(*address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
+from sidecar.http.guard import GuardOptions
 from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
@@ -62,6 +63,16 @@ def filtered(settings: Settings) -> bool:
 def passthrough_series(settings: Settings) -> int:
     """How many of vLLM's own series to re-export."""
     return settings.limits.passthrough_series if settings.reexport else 0
+
+
+def page_interval(settings: Settings) -> float:
+    """The seconds within which our own page is rendered once: no more often than vLLM is polled."""
+    return min(settings.scrape_interval, 1.0)
+
+
+def own_page(settings: Settings) -> GuardOptions:
+    """Whom our own page answers."""
+    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts))
 
 
 def export(settings: Settings) -> ExportOptions:
@@ -218,6 +229,7 @@ def request_source(settings: Settings) -> RequestSource:
 
 
 def _proxy_source(settings: Settings) -> RequestSource:
+    from sidecar.requests.observe.usage import AskUsage  # noqa: PLC0415 - see above
     from sidecar.requests.proxy.options import ProxyOptions, Upstream  # noqa: PLC0415 - see above
     from sidecar.requests.proxy.source import ProxySource  # noqa: PLC0415 - see above
 
@@ -237,6 +249,7 @@ def _proxy_source(settings: Settings) -> RequestSource:
             connect_seconds=proxy.connect_timeout,
         ),
         observe_bytes=proxy.observe_bytes,
+        ask_usage=AskUsage(settings.requests.ask_usage),
         drain_seconds=proxy.drain_timeout,
     )
 

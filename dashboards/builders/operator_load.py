@@ -68,8 +68,7 @@ def _kv() -> timeseries.Panel:
 def _queue() -> timeseries.Panel:
     return over_time(
         "Requests running and waiting, preemptions",
-        "Requests in execution and in the queue at the last poll; requests that begin to be answered, and preemptions, per "
-        "second.",
+        "Requests in execution and in the queue at the last poll; first tokens and preemptions per second.",
         "Preemptions throw work away and start a request over: any steady rate is too much. Waiting with free KV cache "
         "means that --max-num-seqs is the limit.",
         [

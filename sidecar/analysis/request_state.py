@@ -14,7 +14,7 @@ from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
-from sidecar.requests.record import RequestRecord, RequestStart
+from sidecar.requests.record import AskedUsage, RequestRecord, RequestStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,15 @@ class ModelRequests:
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """One server's requests at one moment. ``events`` counts records, ``dropped`` what was lost, by reason."""
+    """One server's requests at one moment.
+
+    ``events`` counts records, ``dropped`` what was lost, by reason, ``asked_usage`` streams that were asked for usage.
+    """
 
     source: str
     events: int
     dropped: Mapping[str, int]
+    asked_usage: Mapping[AskedUsage, int]
     models: tuple[ModelRequests, ...]
     overflowed_models: int = 0  # models that became "other", at each poll that settled a request of theirs
 
@@ -70,6 +74,7 @@ class RequestState:
         self._seen: dict[str, float] = {}  # when a model was last on vLLM's page, or had a request
         self._events = 0
         self._dropped: Tally[str] = Tally(dict.fromkeys(drop_reasons, 0))
+        self._asked_usage: Tally[AskedUsage] = Tally(dict.fromkeys(AskedUsage, 0))
 
     def started(self, request: RequestStart) -> None:
         """See ``RequestSink``."""
@@ -78,6 +83,8 @@ class RequestState:
     def finished(self, record: RequestRecord) -> None:
         """See ``RequestSink``."""
         self._events += 1
+        if record.asked_usage is not None:
+            self._asked_usage[record.asked_usage] += 1
         self._attributors.finished(record)
 
     def dropped(self, reason: str, count: int) -> None:
@@ -124,7 +131,9 @@ class RequestState:
         dropped.update(self._attributors.dropped)  # adds, and unlike + keeps what is 0
         for attributor in self._attributors.by_model.values():
             dropped.update(attributor.dropped)
-        return RequestReport(self._source, self._events, dropped, self._models, self._overflowed_models)
+        return RequestReport(
+            self._source, self._events, dropped, dict(self._asked_usage), self._models, self._overflowed_models
+        )
 
     def _take(self, at: float, settled: Iterable[Settled]) -> None:
         others = set()

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import socket
 import sys
+from dataclasses import replace
 
 import uvloop
 
@@ -16,12 +17,14 @@ from sidecar.demo.traffic import HOT, Phase, Traffic, TrafficOptions, cold_hot_c
 from sidecar.errors import ListenError
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.groups import Proxy, Requests
+from sidecar.settings.groups import PlainSteps, Proxy, Requests
 
 HELP = "run the sidecar on a simulated vLLM with traffic, to look around"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
-_LOSING = SimulatorOptions(cold_acceptance=0.45, hot_acceptance=0.15)
+# Drafting costs time here, so that cold traffic gains from it and hot traffic loses.
+_GAINING = SimulatorOptions(draft_seconds_per_token=0.006)
+_LOSING = replace(_GAINING, cold_acceptance=0.45, hot_acceptance=0.15)
 
 _CYCLING = f"Acceptance falls as the traffic turns hot, {_CYCLE / 60:.0f} minutes a round."
 _STAYS_LOW = "Acceptance stays below 0.5: verdicts turn net_negative and alerts fire."
@@ -57,7 +60,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> None:
     stop = stop_on_signals()
     phases = (Phase(_CYCLE, HOT),) if losing else cold_hot_cold(_CYCLE)
-    async with SimulatedVllm(_LOSING if losing else SimulatorOptions()) as vllm:
+    async with SimulatedVllm(_LOSING if losing else _GAINING) as vllm:
         proxy = Address("127.0.0.1", _free_port())
         traffic = Traffic(TrafficOptions(f"http://{proxy}", phases=phases, repeat=True, max_requests=_MANY))
         async with running(_watching(settings, vllm.url, proxy)) as address:
@@ -78,7 +81,21 @@ def _watching(settings: Settings, vllm_url: str, proxy: Address) -> Settings:
             "targets": (),
             "requests": Requests(source="proxy"),
             "proxy": Proxy(listen=proxy),
+            "plain_steps": {_GAINING.model_name: _plain_steps(_GAINING)},
         }
+    )
+
+
+def _plain_steps(options: SimulatorOptions) -> PlainSteps:
+    """What a baseline of the simulated vLLM without speculation would say: its options do."""
+    running = (1.0, float(options.max_num_seqs))
+    return PlainSteps(
+        running=running,
+        seconds=tuple(options.step_seconds + one * options.step_seconds_per_request for one in running),
+        errors=(0.0005, 0.0005),
+        prompt_share=0.0,
+        prompt_seconds=options.prefill_seconds_per_token,
+        vllm="simulated",
     )
 
 

@@ -34,7 +34,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """``size`` consecutive values a batch, of ``count`` batches."""
+    """``count`` batches of ``size`` consecutive requests; of fewer values than requests, each batch has less."""
 
     size: int
     count: int
@@ -61,12 +61,15 @@ def confidence_factor(confidence: float, degrees: int) -> float:
 
 
 def design_effect(values: Sequence[float], cut: Batches) -> float:
-    """How many times the variance of their mean exceeds that of independent values; at least 1."""
-    spread = variance(values)
+    """How many times the variance of their mean exceeds that of independent values; at least 1.
+
+    There is a value for each batch at least.
+    """
+    size, spread = len(values) // cut.count, variance(values)
     if spread <= 0:
         return 1.0
-    means = [fmean(values[start * cut.size : (start + 1) * cut.size]) for start in range(cut.count)]
-    return max(1.0, cut.size * variance(means) / spread)
+    means = [fmean(values[start * size : (start + 1) * size]) for start in range(cut.count)]
+    return max(1.0, size * variance(means) / spread)
 
 
 def quantile_interval(values: Sequence[float], share: float, cut: Batches | None, confidence: float) -> Interval | None:
@@ -78,7 +81,7 @@ def quantile_interval(values: Sequence[float], share: float, cut: Batches | None
         return None
     ordered = sorted(values)
     found = Interval(interpolated(ordered, share))
-    if cut is None:
+    if cut is None or len(values) < cut.count:
         return found
     independent = len(values) / design_effect(values, cut)
     if independent * min(share, 1 - share) < _LEAST_BEYOND:
@@ -97,7 +100,7 @@ def ratio_interval(
     if total <= 0:
         return None
     ratio = sum(above) / total
-    if cut is None:
+    if cut is None or len(above) < cut.count:
         return Interval(ratio)
     rests = [part - ratio * whole for part, whole in zip(above, below, strict=True)]
     error = math.sqrt(sum(rest * rest for rest in rests) * design_effect(rests, cut)) / total

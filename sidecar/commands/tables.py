@@ -28,7 +28,7 @@ def _escaped(cell: str) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with three digits; a dash where it is not known."""
+    """A ratio with three digits; a dash if unknown."""
     return _NOTHING if value is None else f"{value:.3f}"
 
 
@@ -38,7 +38,7 @@ def share(value: float | None) -> str:
 
 
 def milliseconds(seconds: float | None, below: float | None = None) -> str:
-    """A time in milliseconds, or where only that is known what it is ``below``."""
+    """A time in milliseconds, or the bound that it is ``below``; a dash if neither is known."""
     if seconds is None and below is not None:
         return f"<{below * 1000:,.10g}"
     return _NOTHING if seconds is None else f"{seconds * 1000:,.1f}"

@@ -168,7 +168,12 @@ class Engine:
             options.step_seconds
             + options.step_seconds_per_request * len(self._planned)
             + options.prefill_seconds_per_token * prefill
+            + (options.draft_seconds_per_token * options.num_speculative_tokens if self._drafts() else 0.0)
         )
+
+    def _drafts(self) -> bool:
+        """Whether some request verifies a draft in this step; one that prefills has none yet."""
+        return any(not generation.prefilling for generation, _ in self._planned)
 
     def _verify(self, generation: Generation, report: StepReport) -> int:
         """One verification step: the number of accepted draft tokens (0 to K)."""

@@ -36,6 +36,7 @@ class SimulatorOptions:
     step_seconds: float = 0.014  # an empty engine step
     step_seconds_per_request: float = 0.0002  # added for every running request
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
+    draft_seconds_per_token: float = 0.0  # added for every draft token of a request, which come one after the other
 
     max_body_bytes: int = 4 * 1024 * 1024  # a larger request is answered 413
     max_choices: int = 128  # n times the number of prompts; more is answered 400

@@ -11,7 +11,8 @@ from sidecar.errors import BadStatus, Interrupted, NotAnExposition, PageTooLarge
 
 # Text format, uncompressed: compressing would cost vLLM CPU time.
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
-_REDIRECTS = 2  # old versions send /metrics to /metrics/
+_REDIRECTS = 2  # old versions send /metrics to /metrics/; one to another server could lead anywhere
+_REDIRECTING = frozenset({301, 302, 303, 307, 308})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Fetcher:
         Raises:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
-            BadStatus: a status other than 200.
+            BadStatus: a status other than 200, or a redirect to another origin.
             Interrupted: the response was cut off or was not valid HTTP.
             PageTooLarge: more bytes than the limit; the rest is not read.
             NotAnExposition: the body is compressed, though that was not requested.
@@ -61,13 +62,23 @@ class Fetcher:
 
     async def _get(self, path: str) -> bytes:
         url = URL(self._base + path, encoded=True)
-        async with self._open_session().get(url, ssl=self._options.tls, max_redirects=_REDIRECTS) as response:
-            if response.status != 200:
-                raise BadStatus(f"status {response.status}")
-            encoding = response.headers.get("Content-Encoding", "identity")
-            if encoding != "identity":
-                raise NotAnExposition(f"the body is encoded as {encoding[:32]!r}")
-            return await self._body(response)
+        for redirects_left in range(_REDIRECTS, -1, -1):
+            async with self._open_session().get(url, ssl=self._options.tls, allow_redirects=False) as response:
+                if response.status not in _REDIRECTING:
+                    return await self._accepted(response)
+                target = url.join(URL(response.headers.get("Location", ""), encoded=True))
+                if target.origin() != url.origin() or not redirects_left:
+                    break
+                url = url.join(target.relative())  # keeps the credentials
+        raise BadStatus(f"status {response.status}, which is followed {_REDIRECTS} times and on the same server only")
+
+    async def _accepted(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.status != 200:
+            raise BadStatus(f"status {response.status}")
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise NotAnExposition(f"the body is encoded as {encoding[:32]!r}")
+        return await self._body(response)
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         limit = self._options.page_bytes

@@ -67,7 +67,8 @@ class OwnCounts:
     """What the sidecar counts of itself.
 
     ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
-    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy.
+    by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy. ``loop_stall`` is in
+    seconds.
     """
 
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class OwnCounts:
     http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    loop_stall: float | None = None
 
 
 def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options: ExportOptions) -> list[Family]:
@@ -101,6 +103,7 @@ def _add_own(families: Families, counts: OwnCounts) -> None:
     families.add(metrics.BUILD_INFO, 1, __version__, platform.python_version())
     families.add_each(metrics.INTERNAL_ERRORS, counts.failures)
     families.add_each(metrics.HTTP_REFUSED, counts.http_refusals)
+    families.add(metrics.LOOP_STALL, counts.loop_stall)
     families.add_each(metrics.SETTINGS_RELOADS, counts.reloads)
     if (proxy := counts.proxy) is not None:
         families.add_each(metrics.PROXY_EXCHANGES, proxy.outcomes)
@@ -208,6 +211,8 @@ def _add_requests(families: Families, report: RequestReport, max_positions: int)
     families.add(metrics.REQUEST_EVENTS, report.events, report.source)
     for reason, count in sorted(report.dropped.items()):
         families.add(metrics.REQUEST_EVENTS_DROPPED, count, report.source, reason)
+    for outcome, count in report.asked_usage.items():
+        families.add(metrics.ASKED_USAGE, count, outcome)
     for model in report.models:
         _add_model(families, model, max_positions)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,11 +11,13 @@ from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from sidecar.errors import SpecDecError
 from sidecar.export.client import FamilyCollector, process_families
 from sidecar.export.families import Family
 from sidecar.export.reexport import own_series
 from sidecar.export.text import TextRenderer
 
+_MOST_FILTERED = 16  # pages with only the metrics asked for, before the state is read again
 _GZIP_LEVEL = 1  # half the bytes of no compression at a fifth of the default's time
 
 
@@ -36,36 +40,76 @@ class Rendered:
     headers: dict[str, str]
 
 
-class Exporter:
-    """Renders the state of the moment. ``read`` is quick and has no side effects."""
+class TooManyRenders(SpecDecError):
+    """More different sets of metrics were asked for at once than are worth rendering."""
 
-    def __init__(self, read: Callable[[], Reading], passthrough_series: int = 0) -> None:
+    def __init__(self) -> None:
+        super().__init__("too many different name[]; ask again later, or for the whole page")
+
+
+class Exporter:
+    """Renders the state, at most once every ``every`` seconds in each form. ``read`` has no side effects."""
+
+    def __init__(
+        self,
+        read: Callable[[], Reading],
+        passthrough_series: int = 0,
+        every: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``passthrough_series`` bounds vLLM's own series."""
         self._read = read
         self._passthrough_series = passthrough_series
+        self._every = every
+        self._clock = clock
         self._text = TextRenderer()
         self._process = ProcessCollector(registry=None)
+        self._turn = asyncio.Lock()  # whoever comes while a page is being rendered gets that page
+        self._taken_at = -math.inf
+        self._families: list[Family] = []
+        self._own = b""  # vLLM's own series
+        self._rendered: dict[tuple[str, bool, frozenset[str]], Rendered] = {}
 
     async def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
         """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (empty: all metrics).
 
         If it ends with vLLM's own series it is in the text format whatever was asked for: prometheus_client 0.26 turns
         the colons of vLLM's names into underscores in its other formats.
+
+        Raises:
+            TooManyRenders: there have been ``_MOST_FILTERED`` other sets of ``names`` within ``every`` seconds.
         """
+        async with self._turn:
+            if self._clock() - self._taken_at >= self._every:
+                await self._take()
+            own = b"" if names else self._own
+            encode, content_type = _chosen("" if own else accept)
+            key = (content_type, _accepts_gzip(accept_encoding), names)
+            if key not in self._rendered:
+                if names and sum(bool(filtered) for _, _, filtered in self._rendered) >= _MOST_FILTERED:
+                    raise TooManyRenders
+                self._rendered[key] = self._render(*key, encode, own)
+            return self._rendered[key]
+
+    async def _take(self) -> None:
+        self._taken_at = self._clock()
+        self._rendered.clear()
         reading = self._read()
-        own = b""
-        if reading.vllm_pages and not names:
-            own = await asyncio.to_thread(own_series, reading.vllm_pages, self._passthrough_series)
-        encode, content_type = _chosen("" if own else accept)
-        families = [*reading.families, *process_families(self._process)]
-        if names:
-            families = [family for family in families if _is_asked_for(family, names)]
+        self._families = [*reading.families, *process_families(self._process)]
+        self._own = b""
+        if reading.vllm_pages:
+            self._own = await asyncio.to_thread(own_series, reading.vllm_pages, self._passthrough_series)
+
+    def _render(
+        self, content_type: str, packed: bool, names: frozenset[str], encode: Callable[[Collector], bytes], own: bytes
+    ) -> Rendered:
+        families = [family for family in self._families if _is_asked_for(family, names)] if names else self._families
         if content_type.startswith("text/plain"):
             body = self._text.render(families) + own
         else:
             body = encode(FamilyCollector(families))
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        if _accepts_gzip(accept_encoding):
+        if packed:
             return Rendered(gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"})
         return Rendered(body, headers)
 

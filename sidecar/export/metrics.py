@@ -76,6 +76,7 @@ LINKS = _gauge(
     "runbooks",
     "dashboards",
 )
+LOOP_STALL = _gauge("event_loop_stall_seconds", "Longest stall of the event loop within the last minute.")
 SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
@@ -222,6 +223,12 @@ TIME_LOST = _counter("time_lost_seconds", "Request-seconds lost against plain de
 REQUEST_EVENTS = _counter("request_events", "Finished requests that the request source reported.", "source")
 REQUEST_EVENTS_DROPPED = _counter(
     "request_events_dropped", "Request events and records that were lost or refused, by reason.", "source", "reason"
+)
+ASKED_USAGE = _counter(
+    "asked_usage",
+    "Streams for which vLLM was asked for usage on the client's behalf, by outcome: removed from the reply, missing in "
+    "it, or refused by vLLM.",
+    "outcome",
 )
 
 # The proxy itself, if it is the request source.

@@ -18,9 +18,13 @@ _TRACES: Final = (
     "Traces carry no acceptance, so it is inferred. To get exact numbers, set `SPECDEC_REQUESTS__SOURCE` to "
     "`middleware` or `proxy`."
 )
+_ASK: Final[Mapping[str, str]] = {
+    "proxy": "Set `SPECDEC_REQUESTS__ASK_USAGE=true`",
+    "middleware": "Set `SPECDEC_REQUESTS__ASK_USAGE=true` in vLLM's environment",
+}
 _UNTOLD: Final = (
     "vLLM reports nothing per request, so acceptance is inferred. From vLLM 0.29 on, "
-    "`--per-request-spec-decode-metrics summary --enable-force-include-usage` makes it exact."
+    "`--per-request-spec-decode-metrics summary` makes it exact; for streams, see `requests.ask_usage`."
 )
 
 
@@ -42,7 +46,7 @@ def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -
     found = attribution_outcomes(report)
     incomplete = {model.model_name for model in judgements if not model.is_covered}
     if found[AttributionOutcome.WITHOUT_USAGE]:
-        yield _without_usage(found[AttributionOutcome.WITHOUT_USAGE], found.total())
+        yield _without_usage(found[AttributionOutcome.WITHOUT_USAGE], found.total(), report.source)
     for model in report.models:
         if model.coverage is not None and model.model_name in incomplete:
             past = "" if found[AttributionOutcome.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
@@ -56,11 +60,10 @@ def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -
         yield _UNTOLD
 
 
-def _without_usage(count: int, ended: int) -> str:
+def _without_usage(count: int, ended: int, source: str) -> str:
     which = f"All {count:,}" if count == ended > 1 else f"{count:,} of the {ended:,}"
     return (
         f"{which} finished requests in the window were streams without usage, which cannot be attributed. "
-        "Start vLLM with `--enable-force-include-usage`: it then sends usage to every streaming client, in each chunk, "
-        "and a last chunk with usage and no choices. Or let clients ask for it: "
-        '`"stream_options": {"include_usage": true}`.'
+        f"{_ASK.get(source, _ASK['proxy'])}: vLLM is then asked for usage, which is removed from the reply again, so "
+        'clients see no difference. Or let clients ask for it: `"stream_options": {"include_usage": true}`.'
     )

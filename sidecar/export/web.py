@@ -10,8 +10,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from sidecar.export import runbook
-from sidecar.export.exporter import Exporter
+from sidecar.export.exporter import Exporter, TooManyRenders
 from sidecar.export.page import page
+from sidecar.export.recent import at_most_every
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
@@ -19,7 +20,7 @@ _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server shows; ``status`` and ``ready`` are called for every request and must be quick.
+    """What the server shows. The status is rendered at most once every ``every`` seconds, however many ask.
 
     ``ready`` tells whether every server has been polled once, successfully or not. It says nothing about vLLM: a Pod
     whose sidecar is not ready gets no traffic.
@@ -28,18 +29,25 @@ class Pages:
     exporter: Exporter
     status: Callable[[], dict[str, Any]]
     ready: Callable[[], bool]
+    every: float = 0.0
 
 
 def make_web(pages: Pages) -> web.Application:
     """The application; it accepts no bodies."""
     app = web.Application(client_max_size=0)
+    status_text = at_most_every(pages.every, lambda: json.dumps(pages.status(), allow_nan=False))
+    whole_text = at_most_every(pages.every, lambda: page.page(pages.status()))
+    content_text = at_most_every(pages.every, lambda: page.content(pages.status()))
 
     async def metrics(request: web.Request) -> web.Response:
-        rendered = await pages.exporter.render(
-            request.headers.get("Accept", ""),
-            request.headers.get("Accept-Encoding", ""),
-            frozenset(request.query.getall("name[]", [])[:_MOST_NAMES]),
-        )
+        try:
+            rendered = await pages.exporter.render(
+                request.headers.get("Accept", ""),
+                request.headers.get("Accept-Encoding", ""),
+                frozenset(request.query.getall("name[]", [])[:_MOST_NAMES]),
+            )
+        except TooManyRenders as error:
+            return web.Response(status=503, text=f"{error}\n", headers={"Retry-After": "1"})
         return web.Response(body=rendered.body, headers=rendered.headers)
 
     async def healthy(_: web.Request) -> web.Response:
@@ -49,13 +57,13 @@ def make_web(pages: Pages) -> web.Application:
         return web.Response(text="ready\n") if pages.ready() else web.Response(status=503, text="not ready\n")
 
     async def status(_: web.Request) -> web.Response:
-        return web.json_response(pages.status(), dumps=_dumps, headers={"Cache-Control": "no-store"})
+        return web.json_response(text=status_text(), headers={"Cache-Control": "no-store"})
 
     async def whole_page(_: web.Request) -> web.Response:
-        return web.Response(text=page.page(pages.status()), content_type="text/html", headers=_PAGE_HEADERS)
+        return web.Response(text=whole_text(), content_type="text/html", headers=_PAGE_HEADERS)
 
     async def content(_: web.Request) -> web.Response:
-        return web.Response(text=page.content(pages.status()), content_type="text/html", headers=_PAGE_HEADERS)
+        return web.Response(text=content_text(), content_type="text/html", headers=_PAGE_HEADERS)
 
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", healthy)
@@ -70,13 +78,15 @@ def make_web(pages: Pages) -> web.Application:
 
 
 def _add_runbooks(app: web.Application, pages: Pages) -> None:
+    status = at_most_every(pages.every, pages.status)
+
     async def index(_: web.Request) -> web.Response:
         text = await asyncio.to_thread(runbook.index)
         return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
 
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["name"].removesuffix(".md")
-        text = await asyncio.to_thread(runbook.runbook, name, pages.status())
+        text = await asyncio.to_thread(runbook.runbook, name, status())
         if text is None:
             raise web.HTTPNotFound
         return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
@@ -90,7 +100,3 @@ def _file(body: bytes, content_type: str) -> Handler:
         return web.Response(body=body, content_type=content_type, headers={"Cache-Control": "max-age=300"})
 
     return send
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, allow_nan=False)

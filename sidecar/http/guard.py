@@ -1,10 +1,7 @@
-"""A small web server that no client can block: deadlines for heads and idle connections, a limit on connections.
+"""A small web server that no client can block: deadlines for heads and idle connections, limits on connections.
 
-aiohttp alone never closes the connection of a client that sends half a head, or nothing, or does not read its response
-(measured on 3.14). Here each connection's protocol is wrapped in one with two states. While a handler runs there is no
-deadline: limiting the body is up to the handler. Otherwise there is one: ``header_seconds`` from the connection's or
-the next request's first byte until its handler starts, and ``idle_seconds`` after a handler has returned, within which
-the client must read the response and begin the next request.
+A connection past a limit takes the place of the one that has been idle longest: of its own address if that has
+``max_per_address``, else of any but loopback's, which have places of their own, for a probe or a browser on the spot.
 """
 
 import asyncio
@@ -12,13 +9,26 @@ import logging
 from collections import Counter as Tally
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from http import HTTPStatus
+from typing import Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
+from sidecar.http.connection import Connection
+from sidecar.http.hosts import ANY, is_ours
+
 _log = logging.getLogger(__name__)
+
+_HEADERS: Final = {
+    "Server": "specdec-sidecar",  # aiohttp's own has its version and Python's
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +39,20 @@ class GuardOptions:
     idle_seconds: float = 75.0  # to read a response and begin the next request
     linger_seconds: float = 2.0  # to go on reading a body after its response was sent
     shutdown_seconds: float = 2.0  # for running handlers when the server stops
-    max_connections: int = 64  # open at once; a further one is closed without a response
+    max_connections: int = 64  # open at once, without loopback's
+    max_per_address: int = 16  # open at once from one address, loopback included
+    allowed_hosts: frozenset[str] = frozenset({ANY})  # names besides those that ``hosts.is_ours`` knows
 
 
 class Refusal(StrEnum):
     """Why a connection or a request got nothing, or less than it asked for."""
 
-    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed at once
+    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed at once: none of those that hold the places is idle
+    GAVE_WAY = "gave_way"  # closed as the longest idle, for a new connection
     TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
     MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
     INTERNAL = "internal"  # the handler raised; aiohttp answers 500
+    HOST = "host"  # the request names a host that is not known as ours
 
 
 class GuardedServer:
@@ -51,18 +65,12 @@ class GuardedServer:
     def __init__(self, app: web.Application, options: GuardOptions | None = None) -> None:
         self.options = options or GuardOptions()
         self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
-        self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
+        self._connections: dict[asyncio.BaseProtocol, Connection] = {}
         self._listener: asyncio.Server | None = None
         app.middlewares.insert(0, self._middleware())
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=_Faults(self.refusals).logger,
-            auto_decompress=False,
-            keepalive_timeout=self.options.idle_seconds,
-            lingering_time=self.options.linger_seconds,
-            shutdown_timeout=self.options.shutdown_seconds,
-        )
+        app.on_response_prepare.append(_add_headers)
+        self._logger = _Faults(self.refusals).logger
+        self._runner = web.AppRunner(app, logger=self._logger, shutdown_timeout=self.options.shutdown_seconds)
 
     @property
     def connections(self) -> int:
@@ -78,7 +86,7 @@ class GuardedServer:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
-            listener = await loop.create_server(lambda: _Connection(self), host, port)
+            listener = await loop.create_server(self._connection, host, port)
         except OSError:
             await self._runner.cleanup()
             raise
@@ -96,15 +104,45 @@ class GuardedServer:
         for connection in list(self._connections.values()):
             connection.cut()
 
-    def admit(self, connection: "_Connection") -> asyncio.Protocol | None:
-        """Aiohttp's protocol for a new connection; None if there are too many."""
+    def admit(self, connection: Connection) -> asyncio.Protocol | None:
+        """Aiohttp's protocol for a new connection; None if there is no place for it."""
         server = self._runner.server
-        if server is None or len(self._connections) >= self.options.max_connections:
+        if server is None or not self._has_place(connection):
             self.refusals[Refusal.TOO_MANY_CONNECTIONS] += 1
             return None
-        protocol = server()
+        protocol = _RequestHandler(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # what turns it off, says its documentation
+            logger=self._logger,
+            auto_decompress=False,
+            keepalive_timeout=self.options.idle_seconds,
+            lingering_time=self.options.linger_seconds,
+        )
         self._connections[protocol] = connection
         return protocol
+
+    def timed_out(self) -> None:
+        """Counts a connection that was cut at its deadline."""
+        self.refusals[Refusal.TIMEOUT] += 1
+
+    def _connection(self) -> Connection:
+        return Connection(self, self.options.header_seconds, self.options.idle_seconds)
+
+    def _has_place(self, connection: Connection) -> bool:
+        """Whether there is one, or the connection that has been idle longest made room."""
+        others = list(self._connections.values())
+        holders = [other for other in others if other.address == connection.address]
+        if len(holders) < self.options.max_per_address:
+            holders = [other for other in others if not other.is_loopback]
+            if connection.is_loopback or len(holders) < self.options.max_connections:
+                return True
+        idle = [other for other in holders if not other.is_serving]
+        if not idle:
+            return False
+        self.refusals[Refusal.GAVE_WAY] += 1
+        min(idle, key=lambda other: other.idle_since).cut()
+        return True
 
     def forget(self, protocol: asyncio.BaseProtocol) -> None:
         """The connection of ``protocol`` is gone."""
@@ -113,6 +151,9 @@ class GuardedServer:
     def _middleware(self) -> Middleware:
         @web.middleware
         async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if not is_ours(request.headers.get("Host", ""), self.options.allowed_hosts):
+                self.refusals[Refusal.HOST] += 1
+                return web.Response(status=421, text="unknown host: see the setting allowed_hosts\n")
             connection = self._connections.get(request.protocol)
             if connection is None:  # the client left before its request was handled
                 return await handler(request)
@@ -125,85 +166,27 @@ class GuardedServer:
         return serving
 
 
-class _Connection(asyncio.Protocol):
-    """Forwards everything to aiohttp's protocol and cuts the connection at its deadline."""
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _HEADERS.items():
+        response.headers[name] = value
 
-    def __init__(self, server: GuardedServer) -> None:
-        self._server = server
-        self._inner: asyncio.Protocol | None = None
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_serving = False
-        self._is_head_begun = True  # a new connection owes its first head from the start
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, for uvloop's transports are no subclasses of asyncio's.
-        self._transport = cast("asyncio.Transport", transport)
-        self._inner = self._server.admit(self)
-        if self._inner is None:
-            self._transport.abort()
-            return
-        self._inner.connection_made(transport)
-        self._arm(self._server.options.header_seconds)
+class _RequestHandler(web.RequestHandler):
+    """Answers what is not HTTP, and a failed handler, with the status alone: aiohttp's message quotes the request."""
 
-    def data_received(self, data: bytes) -> None:
-        if not self._is_serving and not self._is_head_begun:
-            self._is_head_begun = True
-            self._arm(self._server.options.header_seconds)
-        if self._inner is not None:
-            self._inner.data_received(data)
+    __slots__ = ()
 
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._inner is not None else None
-
-    def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        if self._inner is not None:
-            self._server.forget(self._inner)
-            self._inner.connection_lost(exc)
-            self._inner = None
-
-    def serving(self) -> None:
-        """A handler starts: there is no deadline until it returns."""
-        self._is_serving = True
-        self._disarm()
-
-    def waiting(self) -> None:
-        """The handler has returned."""
-        self._is_serving = False
-        self._is_head_begun = False
-        if self._inner is not None:
-            self._arm(self._server.options.idle_seconds)
-
-    def cut(self) -> None:
-        """Aborts: a close that flushes would wait for a client that does not read."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _arm(self, seconds: float) -> None:
-        self._disarm()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _expire(self) -> None:
-        self._timer = None
-        if self._transport is None:
-            return
-        if self._is_head_begun or self._transport.get_write_buffer_size():
-            self._server.refusals[Refusal.TIMEOUT] += 1
-        self._transport.abort()
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)  # logs, which counts it
+        response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=_HEADERS)
+        response.force_close()
+        return response
 
 
 class _Faults(logging.Handler):

@@ -74,6 +74,11 @@ def parse_duration(text: str, low: float, high: float) -> float:
     return seconds
 
 
+def _word(value: object) -> object:
+    """YAML's ``true`` and ``false`` as the words that the environment has."""
+    return _lower(str(value) if isinstance(value, bool) else value)
+
+
 def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
@@ -125,6 +130,7 @@ Duration = Annotated[float, BeforeValidator(_to_seconds), Notation("duration", r
 Bytes = Annotated[int, Notation("whole number of bytes")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Source = Annotated[Literal["none", "proxy", "middleware", "traces"], BeforeValidator(_lower)]
+AskUsage = Annotated[Literal["false", "true", "any"], BeforeValidator(_word)]
 Level = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
 Format = Annotated[Literal["auto", "json", "console"], BeforeValidator(_lower)]
 JsonText = BeforeValidator(_decode_json)  # lists and mappings: YAML's own, or JSON in an environment variable
@@ -136,6 +142,7 @@ Edges = Annotated[
         lambda edges: f"[{', '.join(map(render_number, edges))}]",
     ),
 ]
+HostName = Annotated[str, BeforeValidator(_lower), Field(max_length=253, pattern=r"^(\*|[a-z0-9._-]+)$")]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Quantiles = Annotated[
     dict[Literal["p50", "p90", "p95", "p99"], Annotated[Duration, Field(ge=0, le=3600)]], AfterValidator(_rising)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sidecar.settings.addresses import Address, BaseUrl, ListenAddress
 from sidecar.settings.field_types import (
+    AskUsage,
     Bytes,
     Duration,
     Format,
@@ -87,6 +88,10 @@ class Requests(Group):
     source: Source = "none"
     """`none`: vLLM's counters only; `proxy`: the sidecar forwards the traffic; `middleware`: a class loaded into vLLM
     reports it; `traces`: vLLM's OTLP traces"""
+    ask_usage: AskUsage = "false"
+    """`true`: ask vLLM for the usage of streams whose clients did not ask, and take it out of their replies, so that
+    every stream counts (`proxy`; for `middleware` set the variable in vLLM's environment too); `any`: also of vLLM
+    versions for which it is not known that clients see no difference"""
 
 
 class Limits(Group):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from sidecar.settings.field_types import (
     Duration,
     Edges,
     File,
+    HostName,
     JsonText,
     ModelName,
     Notation,
@@ -25,6 +27,13 @@ from sidecar.settings.field_types import (
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared
+_ORDERED = (
+    ("scrape_interval", "scrape_max_interval"),
+    ("scrape_interval", "latency_window"),
+    ("latency_window", "history"),
+    ("thresholds.acceptance_net_negative", "thresholds.acceptance_break_even"),
+    ("thresholds.speedup_net_negative", "thresholds.speedup_net_positive"),
+)
 CONFLICT = "conflict"  # pydantic's error type for conflicting settings; its context has them as ``conflicts``
 
 
@@ -48,6 +57,11 @@ class Settings(BaseSettings, groups.Group):
     """several vLLMs to scrape, each with a unique name; excludes `vllm_url`"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
+    allowed_hosts: Annotated[
+        tuple[HostName, ...], JsonText, Notation("list of at most 32 host names (JSON in the environment)", render_json)
+    ] = Field((), max_length=32)
+    """names in the public DNS by which `listen` may be reached; IP addresses, names without a dot and names under
+    `.svc`, `.local`, `.internal` and `.localhost` always may, `*`: any"""
     requests: groups.Requests = groups.Requests()
 
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
@@ -160,45 +174,20 @@ def _conflicts(settings: Settings) -> Iterator[Conflict]:
     names = [target.name for target in settings.targets]
     several = len(names) > 1 and settings.requests.source != "none"
     unchecked = settings.vllm_ca_file is not None and not settings.vllm_tls_verify
-    marks = settings.thresholds
     for conflicting, keys, problem in (
         (len(set(names)) < len(names), "targets", "two targets have the same name; make names unique"),
         (names and "vllm_url" in settings.model_fields_set, "vllm_url targets", "mutually exclusive; keep one of them"),
         (several, "requests.source targets", "requests are observed for one vLLM only; run one sidecar per vLLM"),
         (unchecked, "vllm_ca_file vllm_tls_verify", "no certificate is verified; keep one of them"),
-        (
-            settings.scrape_interval > settings.scrape_max_interval,
-            "scrape_interval scrape_max_interval",
-            "the interval is longer than its maximum; raise the second",
-        ),
-        (
-            settings.scrape_interval > settings.latency_window,
-            "scrape_interval latency_window",
-            "no two polls fall into the window; widen the second",
-        ),
-        (
-            settings.history < settings.latency_window,
-            "history latency_window",
-            "the history is shorter than the window; raise the first",
-        ),
-        (
-            marks.acceptance_net_negative > marks.acceptance_break_even,
-            "thresholds.acceptance_net_negative thresholds.acceptance_break_even",
-            "the first must not be above the second; lower it",
-        ),
-        (
-            marks.speedup_net_negative > marks.speedup_net_positive,
-            "thresholds.speedup_net_negative thresholds.speedup_net_positive",
-            "the first must not be above the second; lower it",
-        ),
-        (
-            marks.acceptance_fewer_tokens >= marks.acceptance_more_tokens,
-            "thresholds.acceptance_fewer_tokens thresholds.acceptance_more_tokens",
-            "the first must be below the second; lower it",
-        ),
     ):
         if conflicting:
             yield Conflict(tuple(keys.split()), problem)
+    for lower, higher in _ORDERED:
+        if attrgetter(lower)(settings) > attrgetter(higher)(settings):
+            yield Conflict((lower, higher), "the first must not be above the second")
+    fewer, more = "thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"
+    if attrgetter(fewer)(settings) >= attrgetter(more)(settings):
+        yield Conflict((fewer, more), "the first must be below the second")
 
 
 def _address_conflicts(settings: Settings) -> Iterator[Conflict]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 
 from sidecar.errors import SettingsError
@@ -61,7 +61,7 @@ class Reloader:
             before, self._settings = self._settings, _with_live(self._settings, loaded)
             apply(self._settings)
             self.outcomes["applied"] += 1
-            changed = {key: reduce(getattr, key.split("."), self._settings) for key in _changed(before, self._settings)}
+            changed = {key: attrgetter(key)(self._settings) for key in _changed(before, self._settings)}
             self._log.info("settings reloaded", changed=changed)
             if waiting := _changed(self._settings, loaded):
                 self._log.warning("settings changed that need a restart", settings=waiting)
@@ -83,4 +83,4 @@ def _with_live(old: Settings, new: Settings) -> Settings:
 
 def _changed(old: Settings, new: Settings) -> list[str]:
     """The keys of the settings that differ."""
-    return [leaf.key for leaf in leaves() if reduce(getattr, leaf.path, old) != reduce(getattr, leaf.path, new)]
+    return [leaf.key for leaf in leaves() if attrgetter(leaf.key)(old) != attrgetter(leaf.key)(new)]

@@ -89,3 +89,12 @@ def test_a_weighted_quantile():
     values = [(1.0, 0.5), (2.0, 0.25), (3.0, 0.25)]
     assert [weighted_quantile(values, share) for share in (0.2, 0.6, 0.9)] == [1.0, 2.0, 3.0]
     assert weighted_quantile([], 0.5) is None
+
+
+@pytest.mark.parametrize("known", [0, 3, 7, 50])
+def test_requests_of_which_only_some_have_the_value(known):
+    """The batches are cut for all requests; TPOT is unknown for some."""
+    cut = batches(400, 1)
+    found = quantile_interval([float(number % 5) for number in range(known)], 0.5, cut, 0.95)
+    assert (found is None) == (known == 0)
+    assert found is None or (found.low is None) == (known < cut.count)

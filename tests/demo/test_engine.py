@@ -106,6 +106,15 @@ def test_latencies_are_those_of_the_steps():
     assert finished.time_per_output_token == finished.decode / 29
 
 
+def test_drafting_costs_time_in_steps_that_verify():
+    options = SimulatorOptions(step_seconds=1.0, step_seconds_per_request=0.0, draft_seconds_per_token=0.25)
+    engine = Engine(options)
+    submit(engine, prompt=4, max_tokens=30, now=0.0)
+    reports = run(engine)
+    assert {round(gap, 6) for report in reports for gap in report.inter_token_seconds} == {1.75}
+    assert round(reports[0].first_token_seconds[0], 2) == 1
+
+
 def test_one_token_request_has_no_decode_time():
     engine = Engine(SimulatorOptions())
     submit(engine, max_tokens=1)

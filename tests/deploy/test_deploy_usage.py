@@ -8,8 +8,8 @@ from tests.deploy.deploy_tools import DEPLOY, ROOT
 EXCHANGES = ROOT / "tests" / "data" / "exchanges"
 
 
-def test_whoever_reads_the_flags_is_told_of_the_choice_about_usage():
-    """It is the operator's: the flag that makes every stream count also changes what clients get."""
+def test_whoever_reads_the_flags_reads_of_the_setting_for_streams():
+    """Changing requests is the operator's choice; the flag that changes what clients get is not recommended."""
     texts = {path: path.read_text() for path in DEPLOY.rglob("*.yaml") if path.parent.name != "monitoring"}
     setting = {
         path: text for path, text in texts.items() if re.search(r"^\s*[^#\s].*per-request-spec", text, re.MULTILINE)
@@ -17,7 +17,7 @@ def test_whoever_reads_the_flags_is_told_of_the_choice_about_usage():
     assert len(setting) == 6
     for path, text in setting.items():
         comments = " ".join(line.strip(" #") for line in text.splitlines() if line.lstrip().startswith("#"))
-        assert "--enable-force-include-usage" in comments, path
+        assert "SPECDEC_REQUESTS__ASK_USAGE=true" in comments, path
         assert "see deploy/README.md" in comments, path
         assert "force-include-usage" not in re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE), path
     assert "## Streams and usage" in (DEPLOY / "README.md").read_text()
@@ -38,3 +38,4 @@ def test_what_the_pages_say_of_usage_is_what_vllm_does():
         assert "`--enable-force-include-usage`" in text, page
         assert "without choices" in text, page
         assert "include_usage" in text, page
+        assert "`SPECDEC_REQUESTS__ASK_USAGE=true`" in text, page

@@ -106,6 +106,39 @@ async def test_redirect_to_the_slash_is_followed(served, fetcher):
         assert await fetch(fetcher, url) == b"ok\n"
 
 
+async def test_a_redirect_to_the_same_server_keeps_the_credentials(served, fetcher):
+    seen = []
+
+    async def handler(request):
+        seen.append((request.path, request.headers.get("Authorization")))
+        if request.path == "/metrics":
+            raise web.HTTPTemporaryRedirect(f"http://{request.host}/metrics/")
+        return web.Response(text="ok\n")
+
+    async with served(handler) as url:
+        assert await fetch(fetcher, url.replace("http://", "http://me:word@")) == b"ok\n"
+    assert seen == [("/metrics", "Basic bWU6d29yZA=="), ("/metrics/", "Basic bWU6d29yZA==")]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_no_redirect_to_another_server_is_followed(status, served, fetcher):
+    asked = []
+
+    async def other(request):
+        asked.append(request)
+        return web.Response(text="ok\n")
+
+    async with served(other) as elsewhere:
+
+        async def handler(_):
+            return web.Response(status=status, headers={"Location": f"{elsewhere}/metrics"})
+
+        async with served(handler) as url:
+            with pytest.raises(BadStatus, match=f"status {status}"):
+                await fetch(fetcher, url)
+    assert not asked
+
+
 async def test_redirects_without_end_are_not(served, fetcher):
     async def handler(request):
         raise web.HTTPTemporaryRedirect(f"{request.path}/")

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.export.exporter import Exporter, Reading
+from sidecar.export.exporter import Exporter, Reading, TooManyRenders
+from sidecar.export.families import Family
 from sidecar.export.metrics import Kind, Metric
 
 GAUGE = Metric("specdec_a_ratio", Kind.GAUGE, "Help with a \\ and 100 % of it.", ("model_name", "engine"))
@@ -136,3 +137,42 @@ def test_two_renderings_of_an_unchanged_state_are_the_same(exporter):
         return [line for line in exporter("", "").body.splitlines() if not line.startswith(b"process_")]
 
     assert lines() == lines()
+
+
+@pytest.fixture
+def counted():
+    """An exporter whose readings are numbered, with a clock set by hand; ``read`` gives a page's value of ``up``."""
+
+    class Counted:
+        now, readings = 100.0, 0
+
+        def __init__(self):
+            self.exporter = Exporter(self.reading, every=1.0, clock=lambda: self.now)
+
+        def reading(self):
+            self.readings += 1
+            return Reading([Family(PLAIN, (), [()], [float(self.readings)])])
+
+        async def read(self, accept="", encoding="", *names):
+            return (await self.exporter.render(accept, encoding, frozenset(names))).body
+
+    return Counted()
+
+
+async def test_however_many_ask_the_state_is_read_and_rendered_once_an_interval(counted):
+    pages = [await counted.read("", encoding) for _ in range(50) for encoding in ("", "gzip")]
+    assert len({id(page) for page in pages}) == 2
+    assert counted.readings == 1
+    counted.now += 1.0
+    assert b"specdec_up 2.0\n" in await counted.read()
+
+
+async def test_pages_of_single_metrics_are_limited_and_whole_ones_are_not(counted):
+    for number in range(16):
+        await counted.read("", "", "specdec_up", str(number))
+    with pytest.raises(TooManyRenders):
+        await counted.read("", "", "specdec_up", "16")
+    assert b"specdec_up 1.0\n" in await counted.read("", "", "specdec_up", "3")
+    assert b"specdec_up 1.0" in await counted.read("application/openmetrics-text;version=1.0.0")
+    counted.now += 1.0
+    assert b"specdec_up 2.0\n" in await counted.read("", "", "specdec_up", "16")

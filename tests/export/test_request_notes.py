@@ -22,7 +22,7 @@ def report(source="proxy", coverage=None, **ended):
         residual=None,
         attribution_outcomes=found,
     )
-    return RequestReport(source, 1, {}, (model,))
+    return RequestReport(source, 1, {}, {}, (model,))
 
 
 def judged(coverage=None, **_):
@@ -34,11 +34,10 @@ def notes(**given):
     return list(request_notes(report(**given), judged(**given)))
 
 
-def test_streams_without_usage_are_told_of_with_what_helps():
+def test_streams_without_usage_are_reported_with_what_helps():
     (note,) = notes(without_usage=900, unfinished=24)
     assert note.startswith("900 of the 924 finished requests in the window were streams without usage")
-    assert "`--enable-force-include-usage`" in note
-    assert "a last chunk with usage and no choices" in note
+    assert "`SPECDEC_REQUESTS__ASK_USAGE=true`" in note
     assert "include_usage" in note
     assert FLAGS not in note
     assert notes(without_usage=9)[0].startswith("All 9 finished requests in the window")

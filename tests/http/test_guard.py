@@ -160,26 +160,104 @@ async def test_a_client_that_never_takes_its_response_is_cut():
         await until(lambda: server.connections == 0)
 
 
-async def test_connections_beyond_the_limit_are_closed_and_places_come_back():
-    async with guarded(max_connections=2) as (server, _, connect):
-        held = [await connect() for _ in range(2)]
-        await until(lambda: server.connections == 2)
+async def test_a_connection_past_its_addresss_limit_takes_the_place_of_the_longest_idle():
+    async with guarded(max_per_address=2) as (server, _, connect):
+        (first, _), (second, writer) = await connect(GET), await connect(GET)
+        assert [await response(first), await response(second)] == [b"200 quick"] * 2
+        writer.write(GET)  # so the first is the one that has been idle longest
+        assert await response(second) == b"200 quick"
+        third, _ = await connect(GET)
+        assert await response(third) == b"200 quick"
+        assert await ended(first) == b""
+        writer.write(GET)
+        assert await response(second) == b"200 quick"
+        assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (2, 1)
+
+
+async def test_no_request_in_progress_gives_way():
+    async with guarded(max_per_address=2) as (server, site, connect):
+        held = [(await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"))[0] for _ in range(2)]
+        await until(lambda: site.running == 2)
         reader, _ = await connect(GET)
         assert await ended(reader) == b""
         assert server.refusals[Refusal.TOO_MANY_CONNECTIONS] == 1
-        held[0][1].close()
-        await until(lambda: server.connections == 1)
+        site.go_on.set()
+        assert [await response(reader) for reader in held] == [b"200 slow"] * 2
+
+
+async def test_a_flood_of_silent_connections_never_keeps_a_probe_out():
+    async with guarded() as (server, _, connect):
+        for _ in range(300):
+            await connect()
         reader, _ = await connect(GET)
         assert await response(reader) == b"200 quick"
+        assert server.connections <= GuardOptions().max_per_address
+
+
+class _Client:
+    """What the guard asks of a transport."""
+
+    def __init__(self, address):
+        self.address = address
+        self.is_open = True
+
+    def get_extra_info(self, name):
+        return (self.address, 1) if name == "peername" else None
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def __getattr__(self, _):
+        return lambda *_: None
+
+    def abort(self):
+        self.is_open = False
+
+
+async def test_loopback_has_its_own_places_and_one_address_cannot_take_all_others():
+    async with guarded(max_connections=4, max_per_address=3) as (server, _, _):
+
+        def client(address):
+            found = _Client(address)
+            connection = server._connection()
+            connection.connection_made(found)
+            opened.append(connection)
+            return found
+
+        opened = []
+        greedy = [client("10.0.0.1") for _ in range(4)]
+        assert [one.is_open for one in greedy] == [False, True, True, True]
+        probe, local = client("10.0.0.2"), [client("127.0.0.1"), client("::1"), client("::ffff:127.0.0.1")]
+        assert [one.is_open for one in greedy] == [False, True, True, True]
+        assert all(one.is_open for one in (probe, *local))
+        other = client("10.0.0.3")  # no place is left: the longest idle, whose ever it is, but loopback's
+        assert [one.is_open for one in greedy] == [False, False, True, True]
+        assert all(one.is_open for one in (probe, other, *local))
+        assert server.connections == 7
+        for connection in opened:
+            connection.connection_lost(None)
+        assert server.connections == 0
 
 
 async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
     caplog.set_level(logging.DEBUG)
     async with guarded() as (server, _, connect):
         reader, _ = await connect(GET.replace(b"Host: x", b"no-colon-but-a-secret"))
-        assert b" 400 " in await ended(reader)
+        answer = await ended(reader)
+        assert b" 400 " in answer
+        assert b"secret" not in answer
+        assert b"aiohttp" not in answer
         assert server.refusals[Refusal.MALFORMED] == 1
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/", "/none", "/failing"])
+async def test_every_response_has_the_security_headers_and_no_version(path):
+    async with guarded() as (_, _, connect):
+        reader, _ = await connect(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        head = (await ended(reader)).partition(b"\r\n\r\n")[0].decode().lower().splitlines()
+    assert "server: specdec-sidecar" in head
+    assert {"x-content-type-options: nosniff", "x-frame-options: deny", "referrer-policy: no-referrer"} <= set(head)
 
 
 async def test_a_failing_handler_is_counted_and_named_once(caplog):

@@ -52,7 +52,8 @@ class Lab:
     """One vLLM server of the lab; it can be killed and started again on the same port."""
 
     def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
-        self._command = [str(folder / "serve"), method, *options]
+        # It dies with the tests, also if these are killed.
+        self._command = ["setpriv", "--pdeathsig", "KILL", str(folder / "serve"), method, *options]
         self.port = free_port()
         self._environment = {**os.environ, "PORT": str(self.port), **environment}
         self.url = f"http://127.0.0.1:{self.port}"
@@ -133,6 +134,9 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
     def sum(self, name: str, **labels: str) -> float:
         return sum(self.matching(name, **labels))
 
+    def since(self, before: "Samples") -> "Samples":
+        return Samples((key, value - before.get(key, 0)) for key, value in self.items())
+
 
 class Pages:
     """Reads ``/metrics`` pages."""
@@ -156,7 +160,11 @@ class Pages:
                 while not condition(found := await self(url)):
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            shown = {key: value for key, value in found.items() if key[0].startswith("specdec_") and value}
+            shown = {
+                key: value
+                for key, value in found.items()
+                if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
+            }
             pytest.fail(f"not within {seconds} s; the page has {shown}")
         return found
 

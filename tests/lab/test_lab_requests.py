@@ -41,6 +41,13 @@ async def sidecar(vllm, source):
         yield f"http://{address}", f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
 
 
+async def caught_up(samples, ours, target):
+    """Our page once all is in that the middleware kept while nobody listened: nothing else is sent at 1.5."""
+    await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+    await send(target, {1.5: 1}, 1)
+    return await samples.until(ours, lambda found: found.sum("specdec_requests_total", temperature="1+") == 1)
+
+
 async def engine_counters(samples, url):
     found = await samples(url)
     return [found.value(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted")]
@@ -51,13 +58,16 @@ async def test_exact_attribution_equals_vllms_counters_to_the_token(shared, samp
     vllm = shared(exact=True)
     await vllm.start()
     async with sidecar(vllm, source) as (ours, target):
-        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        kept = await caught_up(samples, ours, target)
         before = await engine_counters(samples, vllm.url)
         summary = await send(target, MIX, EXACT_REQUESTS)
         after = await engine_counters(samples, vllm.url)
-        found = await samples.until(
-            ours, lambda found: found.sum("specdec_requests_total", attribution="exact") == EXACT_REQUESTS
-        )
+
+        def arrived(found):
+            return found.since(kept).sum("specdec_requests_total", attribution="exact") == EXACT_REQUESTS
+
+        page = await samples.until(ours, arrived)
+    found = page.since(kept)
     drafted = found.sum("specdec_draft_tokens_total", attribution="exact")
     accepted = found.sum("specdec_accepted_tokens_total", attribution="exact")
     assert [drafted, accepted] == [after[0] - before[0], after[1] - before[1]]
@@ -70,7 +80,7 @@ async def test_exact_attribution_equals_vllms_counters_to_the_token(shared, samp
         expected[label, "accepted_tokens"] += sums.accepted_tokens
     for (label, name), amount in expected.items():
         assert found.sum(f"specdec_{name}_total", attribution="exact", temperature=label) == amount, (label, name)
-    assert found.value("specdec_attribution_coverage_ratio") == pytest.approx(1, abs=0.02)
+    assert page.value("specdec_attribution_coverage_ratio") == pytest.approx(1, abs=0.02)
 
 
 ANSWER = {
@@ -155,15 +165,14 @@ async def test_a_sidecar_that_goes_away_harms_no_request(shared, samples):
     vllm = shared(exact=True)
     await vllm.start()
     await send(vllm.url, MIX, 20)  # there is no sidecar
-    async with sidecar(vllm, "middleware") as (ours, _):
-        await send(vllm.url, MIX, 20)
-        await samples.until(ours, lambda found: found.sum("specdec_requests_total") >= 20)
-        vllm.socket.unlink()
-        await send(vllm.url, MIX, 20)
-    await send(vllm.url, MIX, 20)  # it is gone
-    async with sidecar(vllm, "middleware") as (ours, _):
-        await send(vllm.url, MIX, 20)
-        await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="completed") >= 20)
+    for _ in range(2):
+        async with sidecar(vllm, "middleware") as (ours, _):
+            kept = await caught_up(samples, ours, vllm.url)
+            await send(vllm.url, MIX, 20)
+            await samples.until(ours, lambda found: found.since(kept).sum("specdec_requests_total") == 20)  # noqa: B023
+            vllm.socket.unlink()
+            await send(vllm.url, MIX, 20)
+        await send(vllm.url, MIX, 20)  # it is gone
 
 
 MARKER = "xyzzy-plugh-4711"
@@ -173,6 +182,7 @@ async def test_no_text_of_a_prompt_gets_out(shared, samples, caplog):
     vllm = shared(exact=True)
     await vllm.start()
     async with sidecar(vllm, "middleware") as (ours, _):
+        kept = await caught_up(samples, ours, vllm.url)
         for stream in (False, True):
             body = {**ANSWER, "prompt": MARKER, "echo": True, "stream": stream}
             async with (
@@ -180,7 +190,7 @@ async def test_no_text_of_a_prompt_gets_out(shared, samples, caplog):
                 session.post(f"{vllm.url}/v1/completions", json=body) as response,
             ):
                 assert MARKER in await response.text()
-        await samples.until(ours, lambda found: found.sum("specdec_requests_total") == 2)
+        await samples.until(ours, lambda found: found.since(kept).sum("specdec_requests_total") == 2)
         async with aiohttp.ClientSession() as session:
             for path in ("/metrics", "/api/v1/status", "/"):
                 async with session.get(ours + path) as response:
@@ -240,16 +250,16 @@ async def test_inferred_acceptance_is_within_the_bar(shared, samples, truth, way
     vllm = shared(*extra, exact=False)
     await vllm.start()
     async with sidecar(vllm, source) as (ours, target):
-        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
-        before = await engine_counters(samples, vllm.url)
+        kept = await caught_up(samples, ours, target)
         await send(target, MIX, REQUESTS, seeded=True)
 
-        def settled(found):
+        def settled(page):
+            found = page.since(kept)
             done = found.sum("specdec_requests_total", outcome="completed")
-            drafted = found.sum("specdec_engine_draft_tokens_total") - before[0]
+            drafted = found.sum("specdec_engine_draft_tokens_total")
             return done == REQUESTS and found.sum("specdec_draft_tokens_total") > 0.9 * drafted
 
-        found = await samples.until(ours, settled)
+        found = (await samples.until(ours, settled)).since(kept)
     assert found.sum("specdec_requests_total", attribution="exact") == 0
     # A trace tells the temperature in force, which is the lab model's own 1.0 where a request names none.
     truth = acceptances_of(exact, 1.0 if source == "traces" else None)

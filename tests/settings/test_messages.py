@@ -159,36 +159,33 @@ FILES = [
     (
         "scrape_interval: 2m",
         (
-            "scrape_interval (in config.yaml)=2m, scrape_max_interval (default)=1m: the interval is "
-            "longer than its maximum; raise the second"
+            "scrape_interval (in config.yaml)=2m, scrape_max_interval (default)=1m: the first "
+            "must not be above the second"
         ),
     ),
     (
         "{scrape_interval: 30, latency_window: 10s}",
         (
             "scrape_interval (in config.yaml)=30, latency_window (in "
-            "config.yaml)=10s: no two polls fall into the window; widen the second"
+            "config.yaml)=10s: the first must not be above the second"
         ),
     ),
     (
         "latency_window: 1h",
-        (
-            "history (default)=15m, latency_window (in config.yaml)=1h: the history is shorter than the "
-            "window; raise the first"
-        ),
+        ("latency_window (in config.yaml)=1h, history (default)=15m: the first must not be above the second"),
     ),
     (
         "thresholds: {acceptance_net_negative: 0.7}",
         (
             "thresholds.acceptance_net_negative (in config.yaml)=0.7, "
-            "thresholds.acceptance_break_even (default)=0.65: the first must not be above the second; lower it"
+            "thresholds.acceptance_break_even (default)=0.65: the first must not be above the second"
         ),
     ),
     (
         "thresholds: {acceptance_fewer_tokens: 0.8}",
         (
             "thresholds.acceptance_fewer_tokens (in config.yaml)=0.8, "
-            "thresholds.acceptance_more_tokens (default)=0.8: the first must be below the second; lower it"
+            "thresholds.acceptance_more_tokens (default)=0.8: the first must be below the second"
         ),
     ),
     (
@@ -272,10 +269,7 @@ def test_all_faults_come_at_once_and_a_rule_is_not_judged_on_a_value_that_is_wro
         f"SPECDEC_LISTEN=x: {ADDRESS}",
         "thresholds.acceptance_break_even (in config.yaml)=high: expected number, 0 to 1",
         "limit (in config.yaml): unknown setting; did you mean limits?",
-        (
-            "history (in config.yaml)=10, latency_window (default)=5m: the history is shorter than the window; "
-            "raise the first"
-        ),
+        ("latency_window (default)=5m, history (in config.yaml)=10: the first must not be above the second"),
     ]
 
 

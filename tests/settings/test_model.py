@@ -80,7 +80,7 @@ def test_without_targets_the_one_url_is_the_target():
 
 
 def test_settings_at_odds_cannot_be_built_by_hand_either():
-    with pytest.raises(ValidationError, match="shorter than the window"):
+    with pytest.raises(ValidationError, match="must not be above"):
         Settings(history=20.0)
 
 

@@ -1,7 +1,6 @@
 """Learns an engine's model from its closed windows and from requests whose steps are known."""
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -166,8 +165,9 @@ class EngineLearner:
         usual = USUAL_PREFILL_SHARED if self.model.clock_is_shared else USUAL_PREFILL
         known: Prefill | None = self._prefill_by_sums()
         if (number := len(self._prefills)) >= _ENOUGH_PREFILLS:
-            deviation = statistics.pstdev(self._prefills)
-            mean, error = statistics.fmean(self._prefills), deviation / math.sqrt(number)
+            mean = math.fsum(self._prefills) / number
+            deviation = math.sqrt(math.fsum((steps - mean) ** 2 for steps in self._prefills) / number)
+            error = deviation / math.sqrt(number)
             known = Prefill(steps=mean, error=error, deviation=deviation, number=number)
         if known is None:
             return usual

@@ -50,9 +50,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if arguments.args is not None:
         return _check_arguments(arguments.args, arguments.vllm_version)
     print(f"settings: sound ({arguments.config or 'no file'} and the environment)")
-    print(f"request source: {settings.requests.source}", end="")
-    print("; acceptance is not split by temperature" if settings.requests.source == "none" else "")
+    print(f"request source: {settings.requests.source}{_source_note(settings)}")
     return max(asyncio.run(_check_all(settings)))
+
+
+def _source_note(settings: Settings) -> str:
+    """What the request source can't see as it is set."""
+    if settings.requests.source == "none":
+        return "; acceptance is not split by temperature"
+    if settings.requests.source != "traces" and settings.requests.ask_usage == "false":
+        return "; streams whose clients do not ask for usage are not attributed (requests.ask_usage is false)"
+    return ""
 
 
 def _check_arguments(line: str, version: Version) -> int:
@@ -126,7 +134,7 @@ def _describe(page: PageSnapshot) -> Iterator[str]:
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
         for limitation in sorted(limitations(engine, several_processes=page.process_start is None)):
-            yield f"  can't know ({limitation}): {EXPLANATIONS[limitation]}"
+            yield f"  unknown ({limitation}): {EXPLANATIONS[limitation]}"
 
 
 def _speculation(engine: EngineSnapshot) -> str:

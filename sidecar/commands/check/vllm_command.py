@@ -140,7 +140,7 @@ def _method(command: _Command, version: Version) -> Iterator[Finding]:
             yield Finding(f"the method {method} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
         if method in _NEED_MODEL and not config.get("model"):
             yield Finding(f"the method {method} needs a model")
-    if tokens is None and method in {"ngram", "ngram_gpu", "draft_model"}:
+    if tokens is None and isinstance(method, str) and method in {"ngram", "ngram_gpu", "draft_model"}:
         yield Finding(f"{_NUMBER} is missing; 3 is a good start")
     elif tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
         yield Finding(f"{_NUMBER} must be a whole number above 0")

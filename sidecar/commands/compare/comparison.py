@@ -48,7 +48,7 @@ TOKENS: Final = Metric("tokens/s", higher_is_better=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One metric of one level: seconds, ratios or tokens a second, None where not measured.
+    """One metric of one level: seconds, ratios or tokens a second, None if not measured.
 
     ``change`` is after / before - 1 with its bounds; without bounds there are too few requests for any.
     """

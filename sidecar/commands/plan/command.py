@@ -105,7 +105,7 @@ def _model(name: str, given: float | None, files: ModelFiles | None, arguments: 
     precision = getattr(arguments, f"{name}_precision") or (files.precision if files else None) or "bf16"
     size = given or (files.billions if files else None)
     if size is None:
-        raise ModelFilesError(f"--{name}: say its parameters, such as 70b; no weights tell them")
+        raise ModelFilesError(f"--{name}: write its parameters, such as 70b; its weights were not found")
     shape = (arguments.kv if name == "target" else arguments.draft_kv) or (files.kv if files else None)
     kv_precision = arguments.kv_precision or "bf16"
     return Model(size, precision, shape.bytes_per_token(kv_precision) if isinstance(shape, KvShape) else shape)

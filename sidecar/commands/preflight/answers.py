@@ -65,9 +65,9 @@ def answers(found: Watched, buckets: TemperatureBuckets, default_temperature: fl
 def conclusion(found: Watched, lines: Sequence[Line]) -> str:
     """The list in one line."""
     if found.speculates:
-        return "this vLLM speculates already: `specdec-sidecar run` tells whether it pays"
+        return "this vLLM speculates already: `specdec-sidecar run` says whether it pays"
     if len(found.requests) < LEAST_REQUESTS:
-        return f"too little was seen to tell: {len(found.requests)} requests, {LEAST_REQUESTS} are needed"
+        return f"too few requests: {len(found.requests)} seen, at least {LEAST_REQUESTS} needed"
     blocking = [line.question for line in lines if line.is_blocking]
     against = [line.question for line in lines if line.answer is Answer.LEAVE]
     if blocking:
@@ -103,7 +103,7 @@ def _decode_share(completed: Sequence[RequestRecord]) -> Line:
     known = [(one.first_token - one.start, one.end - one.start) for one in completed if one.first_token is not None]
     total = sum(duration for _, duration in known)
     if total <= 0:
-        return Line(question, Answer.UNKNOWN, "no stream: only streams tell the time to the first token")
+        return Line(question, Answer.UNKNOWN, "no streams: only a stream has a time to first token")
     share = 1 - sum(ttft for ttft, _ in known) / total
     answer = Answer.USE if share >= 0.6 else Answer.LEAVE if share < 0.4 else Answer.OPEN
     return Line(question, answer, f"{share:.0%} of {len(known)} streams' time comes after the first token")
@@ -114,7 +114,7 @@ def _output(completed: Sequence[RequestRecord]) -> Line:
     tokens = sorted(one.completion_tokens / one.choices for one in completed if one.completion_tokens is not None)
     prompts = sorted(one.prompt_tokens for one in completed if one.prompt_tokens is not None)
     if not tokens:
-        return Line(question, Answer.UNKNOWN, "no reply tells its tokens: streams need stream_options.include_usage")
+        return Line(question, Answer.UNKNOWN, "no reply has usage: streams need stream_options.include_usage")
     median = interpolated(tokens, 0.5)
     answer = Answer.USE if median >= LONG else Answer.LEAVE if median < SHORT else Answer.OPEN
     asked = f"; prompt P50 {interpolated(prompts, 0.5):,.0f}, P95 {interpolated(prompts, 0.95):,.0f}" if prompts else ""
@@ -153,7 +153,7 @@ def _cache(found: Watched) -> Line:
 
 
 def _no_page(found: Watched) -> str:
-    return f"vLLM's page was not read ({found.last_fault})" if found.last_fault else "vLLM's page does not tell"
+    return f"vLLM's page was not read ({found.last_fault})" if found.last_fault else "not on vLLM's page"
 
 
 def _parameters(found: Watched) -> Line:
@@ -199,7 +199,7 @@ def _version(found: Watched) -> tuple[Version, str]:
 
 
 def lines_of(found: Watched) -> Iterator[str]:
-    """What the answers rest on."""
+    """The data that the answers rest on."""
     outcomes = Counter(one.outcome for one in found.requests)
     said = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in Outcome if outcomes[outcome]) or "none"
     yield f"watched for {found.seconds:.0f} s: {len(found.requests)} requests ({said}), {len(found.polls)} pages"

@@ -1,6 +1,7 @@
 """Watches a vLLM and its requests for a while; keeps numbers only, and a bounded number of them."""
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Final
@@ -85,9 +86,10 @@ async def watch(settings: Settings, seconds: float) -> Watched:
 async def _poll(fetcher: Fetcher, settings: Settings, found: Watched) -> None:
     source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
     while True:
-        try:
-            if found.version is None:
+        if found.version is None:
+            with contextlib.suppress(ScrapeError):
                 found.version = _version(await fetcher.get("/version"))
+        try:
             page = await source.next()
         except ScrapeError as error:
             found.last_fault = f"{error.reason}: {error}"

@@ -26,7 +26,7 @@ def recording_report(
     """Replays ``directory``; ``baselines`` are plain step times by model.
 
     Raises:
-        RecordingError: it can't be read.
+        RecordingError: it cannot be read.
     """
     result = replay(directory, infer=False, buckets=buckets, baselines=baselines)
     requests = result.requests

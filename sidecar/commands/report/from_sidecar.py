@@ -1,4 +1,4 @@
-"""A report from a running sidecar: its status, and from its metrics what the status does not tell."""
+"""A report from a running sidecar: its status, and from its metrics what the status lacks."""
 
 import asyncio
 from collections import defaultdict
@@ -148,7 +148,7 @@ def _phase(engine: Mapping[str, Any], phase: str) -> Times:
 def _request_notes(name: str, requests: Mapping[str, Any], *, several: bool) -> Iterator[str]:
     ended = requests["ended"]
     if not requests["attributed"]:
-        why = unattributed(ended) if ended else "no request has ended lately, or none that is attributed yet"
+        why = unattributed(ended) if ended else "no request has ended within the window, or none is attributed yet"
         yield f"{name}: {why}."
     yield from (f"{name}: {note}" if several else note for note in requests["notes"])
 
@@ -157,7 +157,7 @@ def _notes(targets: list[Mapping[str, Any]]) -> Iterator[str]:
     for target in targets:
         if not target["up"]:
             error = target["last_error"]
-            yield f"{target['name']} can't be scraped" + (f" ({error['reason']})." if error else ".")
+            yield f"{target['name']} cannot be scraped" + (f" ({error['reason']})." if error else ".")
         requests = target["requests"]
         if requests is None:
             yield _NO_SOURCE

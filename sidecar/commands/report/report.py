@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds at the median and at P99; where only what they lie below is known, that instead."""
+    """Seconds at the median and at P99; a ``_below`` is an upper bound, if nothing better is known."""
 
     p50: float | None = None
     p99: float | None = None

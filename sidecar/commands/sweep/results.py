@@ -33,7 +33,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """Acceptance, and where it comes from: ``attribution``.
+    """Acceptance, and its origin: ``attribution``.
 
     ``acceptance`` is accepted / drafted tokens, P10 to P90 those of single requests, ``acceptance_length`` the tokens
     a verification step gives, ``position_rates[p]`` the share of steps that accept at draft position p.

@@ -9,7 +9,7 @@ from sidecar.requests.record import RequestRecord
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Seconds, and vLLM's own numbers where the reply carries them (``drafts`` is None where not).
+    """Seconds, and vLLM's own numbers if the reply carries them; else ``drafts`` is None.
 
     ``ttft`` is the time to the first token, ``tpot`` that for each output token after it; None if unknown.
     ``histogram[j]``: verification steps that accepted j tokens. Saved as an array, in the order of the fields.

@@ -18,7 +18,7 @@ ACTIONS: Final[Mapping[Verdict, str]] = {
     Verdict.NET_NEGATIVE: "stop: speculation costs more than it gives here",
     Verdict.BREAK_EVEN: "measure P99 under your own load before you decide",
     Verdict.NET_POSITIVE: "confirm under your own load, then ship",
-    Verdict.INSUFFICIENT_DATA: "too little was drafted to tell; raise --requests",
+    Verdict.INSUFFICIENT_DATA: "too few draft tokens for a verdict; raise --requests",
 }
 NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
 _OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ

@@ -98,14 +98,22 @@ def _by_time(judged: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[s
         [label for label, work in judged.items() if work["verdict"] == verdict]
         for verdict in ("net_positive", "net_negative", "break_even")
     )
-    parts = [f"saves {gained_ms(judged[label]['speed'])} a token at T {label}" for label in saved]
-    parts += [f"costs {gained_ms(judged[label]['speed'])} a token at T {label}" for label in lost]
+    parts = [f"{what} {_each(judged, labels)}" for what, labels in (("saves", saved), ("costs", lost)) if labels]
     if even:
         parts.append(f"about breaks even at {_named(even)}")
     text = f"Speculation {', '.join(parts)}{_at_load(models)}."
     speedups = ", ".join(f"{label}: {work['speed']['speedup']:.2f} times" for label, work in judged.items())
     tone = "bad" if lost else "even" if even else "good"
     return Answer(text, tone, f"Plain time per token divided by the actual one: {speedups}. {_listed(judged)}")
+
+
+def _each(judged: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> str:
+    """Milliseconds a token at each temperature."""
+    units = ["a token ", *[""] * len(labels)]
+    return ", ".join(
+        f"{gained_ms(judged[label]['speed'])} {unit}at {_WITHOUT.get(label, f'T {label}')}"
+        for label, unit in zip(labels, units, strict=False)
+    )
 
 
 def _overall_by_time(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:

@@ -42,7 +42,7 @@ class ExchangeObserver:
     Feed it in the order things happen: ``request_piece``, ``request_end``, ``reply_head``, ``reply_piece``,
     ``reply_end``, and once, whatever happened, ``finish``. Pieces are body bytes without transfer coding, cut
     anywhere. Header names and values are bytes in any case. ``wall`` gives Unix seconds, ``clock`` monotonic ones.
-    ``offsets``: keep the time of each event with tokens.
+    ``offsets``: keep the time of each event with tokens. ``body`` makes what gathers a body of at most that many bytes.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class ExchangeObserver:
         *,
         max_bytes: int = MAX_BODY_BYTES,
         offsets: bool = False,
+        body: Callable[[int], Body] = Body,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -63,7 +64,8 @@ class ExchangeObserver:
         self._clock = clock
         self._max_bytes = max_bytes
         self._offsets = offsets
-        self._request = Body(max_bytes)
+        self._make_body = body
+        self._request = body(max_bytes)
         self._request_encoded = _is_encoded(headers)
         self._fields = RequestFields()
         self._status = 0
@@ -100,7 +102,7 @@ class ExchangeObserver:
                 self.endpoint, max_bytes=self._max_bytes, clock=self._clock, keep_offsets=self._offsets
             )
         else:
-            self._reply = Body(self._max_bytes)
+            self._reply = self._make_body(self._max_bytes)
 
     def reply_piece(self, piece: bytes) -> None:
         """Take the next bytes of the reply's body."""

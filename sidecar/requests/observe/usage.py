@@ -62,10 +62,15 @@ class UsageAsker:
         self._fingerprint: bytes | None = None  # that vLLM stamps; None while it is not known, empty if it stamps none
 
     @property
+    def needs_version(self) -> bool:
+        """Whether it depends on vLLM's version which requests are asked for."""
+        return self._mode is AskUsage.KNOWN
+
+    @property
     def enabled(self) -> bool:
         """Whether any request may be asked for at present."""
         known = self.version is not None and self.version.startswith(KNOWN_VERSIONS)
-        return self._mode is AskUsage.ALWAYS or (self._mode is AskUsage.KNOWN and known)
+        return self._mode is AskUsage.ALWAYS or (self.needs_version and known)
 
     def might_ask(self, endpoint: Endpoint | None, headers: Collection[tuple[bytes, bytes]]) -> bool:
         """Whether ``ask`` is to be called once the body is whole, which is to be held back until then."""

@@ -5,21 +5,21 @@ from collections.abc import Callable
 from typing import cast
 
 from sidecar.errors import Refusal
-from sidecar.requests.proxy.exchange import Context, Exchange
+from sidecar.requests.proxy.context import Context
+from sidecar.requests.proxy.exchange import Exchange
 from sidecar.requests.proxy.head import HeadReader
 from sidecar.requests.proxy.outcomes import REFUSALS, error_response
+from sidecar.requests.proxy.patience import NEVER, BodyPatience, SendPatience
 from sidecar.requests.proxy.request import parse_request
 from sidecar.requests.proxy.sockets import has_left, reset_on_close
-
-_NEVER = float("inf")
 
 
 class ClientConnection(asyncio.BufferedProtocol):
     """Reads request heads, starts an exchange for each, and holds back what belongs to the next one."""
 
     __slots__ = (
-        "_buffer", "_clients", "_context", "_ends", "_exchange", "_head", "_held", "_idle", "_reading",
-        "_transport", "_unsent", "_unsent_since", "_writable", "deadline", "write",
+        "_body_patience", "_buffer", "_clients", "_context", "_ends", "_exchange", "_head", "_held", "_idle",
+        "_reading", "_send_patience", "_transport", "_writable", "deadline", "write",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -36,10 +36,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._reading = True
         self._writable = True
-        self._unsent = 0  # bytes, when the clock was last checked
-        self._unsent_since = 0.0
+        self._send_patience = SendPatience()
+        self._body_patience = BodyPatience(context.options)
         self._ends: float | None = None  # once the last response is written: when the connection is aborted at last
-        self.deadline = _NEVER
+        self.deadline = NEVER
 
     # -- asyncio.BufferedProtocol ------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._context.options.buffer_bytes)
         self.write: Callable[[bytes], None] = self._transport.write  # see ``ClientSide``
-        most = self._context.options.max_connections
+        most = self._context.max_clients
         if len(self._clients) >= most and self._idle:
             next(iter(self._idle)).evict()
         self._clients.add(self)
@@ -94,7 +94,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """See ``asyncio.BaseProtocol``."""
         self._writable = False
-        self._unsent = 0  # the time counts from the next check on
+        self._send_patience.begin()
         if self._exchange is not None:
             self._exchange.client_writable(writable=False)
 
@@ -228,7 +228,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._idle.pop(self, None)
         exchange = self._exchange = Exchange(self, request, self._context)
-        self.deadline = _NEVER
+        self.deadline = NEVER
         rest = exchange.begin(found[1])
         if self._exchange is exchange:
             self._hold(rest)
@@ -258,15 +258,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _set_body_deadline(self) -> None:
         exchange = self._exchange
         if exchange is not None:
-            waiting = exchange.awaits_body
-            self.deadline = self._context.clock() + self._context.options.body_idle_seconds if waiting else _NEVER
+            now = self._context.clock()
+            self.deadline = self._body_patience.deadline(exchange.received, now, waiting=exchange.awaits_body)
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether the client has taken none of its bytes for too long."""
         unsent = self._transport.get_write_buffer_size()
-        if unsent != self._unsent:
-            self._unsent, self._unsent_since = unsent, now
-        return now - self._unsent_since >= self._context.options.send_idle_seconds
+        return self._send_patience.seconds(unsent, now) >= self._context.options.send_idle_seconds
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None

@@ -1,76 +1,40 @@
 """One request and its response: from an accepted head until both sides are done with it."""
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
-
 from sidecar.errors import Refusal
 from sidecar.requests.proxy import response as responses
+from sidecar.requests.proxy.asking import Asking
+from sidecar.requests.proxy.context import ClientSide, Context
 from sidecar.requests.proxy.framing import Body
 from sidecar.requests.proxy.head import HeadReader
-from sidecar.requests.proxy.observer import GuardedObserver, ObserverFactory
-from sidecar.requests.proxy.options import ProxyOptions, Upstream
-from sidecar.requests.proxy.outcomes import UPSTREAM_ERRORS, Counters, ExchangeOutcome, error_response
+from sidecar.requests.proxy.observer import GuardedObserver
+from sidecar.requests.proxy.outcomes import UPSTREAM_ERRORS, ExchangeOutcome, error_response
 from sidecar.requests.proxy.request import RequestHead
 from sidecar.requests.proxy.uplink import Uplink
-from sidecar.requests.proxy.upstream import Pool
-
-
-@dataclass(slots=True)
-class Context:
-    """What all connections of a proxy share."""
-
-    upstream: Upstream
-    options: ProxyOptions
-    observe: ObserverFactory
-    clock: Callable[[], float]  # monotonic, in seconds
-    counters: Counters
-    pool: Pool
-    no_clients: asyncio.Event  # set when the last client connection has ended
-    draining: bool = False
-
-
-class ClientSide(Protocol):
-    """The client connection, as an exchange sees it."""
-
-    write: Callable[[bytes], None]  # never blocks
-
-    def reading_changed(self) -> None:
-        """It may have changed whether the client's bytes are wanted."""
-
-    def is_writable(self) -> bool:
-        """Whether not too many bytes for the client are unsent."""
-
-    def exchange_done(self, *, keep_alive: bool) -> None:
-        """The response is complete."""
-
-    def refuse(self, refusal: Refusal, *, head_only: bool) -> None:
-        """Answer with an error, count it and end the connection."""
-
-    def cut(self, *, reset: bool) -> None:
-        """End the connection within a response; ``reset`` if a normal close would look like a complete one."""
 
 
 class Exchange:
     """Forwards one request and its response; ends in exactly one ``ExchangeOutcome``."""
 
-    __slots__ = ("_client", "_context", "_heads", "_keep_alive", "_observer", "_received", "_request", "_request_body",
-                 "_response_body", "_reusable", "_tunnel", "_uplink")  # fmt: skip
+    __slots__ = (
+        "_asking", "_client", "_context", "_heads", "_keep_alive", "_observer", "_request", "_request_body",
+        "_response_body", "_reusable", "_tunnel", "_uplink", "_waiting", "received",
+    )  # fmt: skip
 
     def __init__(self, client: ClientSide, request: RequestHead, context: Context) -> None:
         self._client = client
         self._context = context
         self._request = request
         self._request_body = request.body()
-        self._received = 0  # bytes of the request's payload
+        self.received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
+        self._waiting = b""  # what the upstream gets once enough of the request has come
         self._heads: HeadReader | None = None  # from the first byte of a response to its final head
         self._response_body: Body | None = None  # from the final response head on
         self._keep_alive = False  # of the client connection
         self._reusable = False  # the upstream connection
         self._tunnel = False
         self._observer = GuardedObserver(context.counters)
+        self._asking: Asking | None = None
 
     @property
     def takes_input(self) -> bool:
@@ -101,16 +65,16 @@ class Exchange:
             self.stop(_too_large())
             return b""
         payload = b""
-        outgoing = request.forwarded
         if data and not body.done:
             decoded = self._decode(data)
             if decoded is None:
                 return b""
             payload, data = decoded, body.rest
-            outgoing += body.encode(payload)
-        self._uplink.open(outgoing, complete=body.done, repeatable=request.repeatable)
-        if self._uplink.blocked:
-            self._client.reading_changed()
+        if self._observer.ask_bytes:
+            self._asking = Asking(request, self._observer)
+            self._hold(self._asking, payload)
+        else:
+            self._send(request.forwarded + body.encode(payload))
         self._show(payload)
         return data
 
@@ -122,9 +86,10 @@ class Exchange:
         payload = self._decode(data)
         if payload is None:
             return b""
-        outgoing = self._request_body.encode(payload)
-        if outgoing:
-            self._uplink.send(outgoing)
+        if self._asking is not None and self._asking.waiting:
+            self._hold(self._asking, payload)
+        elif outgoing := self._request_body.encode(payload):
+            self._send(outgoing)
         self._show(payload)
         return self._request_body.rest
 
@@ -153,13 +118,33 @@ class Exchange:
         limit = self._context.options.max_body_bytes
         try:
             payload = self._request_body.decode(data)
-            self._received += len(payload)
-            if limit is not None and self._received > limit:
+            self.received += len(payload)
+            if limit is not None and self.received > limit:
                 raise _too_large()
         except Refusal as refusal:
             self.stop(refusal)
             return None
         return payload
+
+    def _hold(self, asking: Asking, payload: bytes) -> None:
+        outgoing = asking.outgoing(payload, self._request_body)
+        if outgoing:
+            self._open(outgoing)
+
+    def _send(self, outgoing: bytes) -> None:
+        if self._uplink.opened:
+            self._uplink.send(outgoing)
+            return
+        self._waiting += outgoing
+        most = self._context.options.awaited_body_bytes
+        if self._request_body.done or not self._request.can_wait(self.received, most):
+            self._open(self._waiting)
+            self._waiting = b""
+
+    def _open(self, outgoing: bytes) -> None:
+        self._uplink.open(outgoing, complete=self._request_body.done, repeatable=self._request.repeatable)
+        if self._uplink.blocked:
+            self._client.reading_changed()
 
     def _show(self, payload: bytes) -> None:
         self._observer.request_piece(payload)
@@ -189,7 +174,7 @@ class Exchange:
             self._client.cut(reset=not orderly)
         elif body is not None and orderly and body.sender_closed():
             self._reusable = False
-            self._client.write(body.encode(b""))
+            self._client.write(body.encode(self._forwarded(b"", done=True)))
             self._complete()
         elif self._heads is not None:
             self._fail("interrupted")
@@ -230,6 +215,10 @@ class Exchange:
 
     def _final_head(self, head: responses.ResponseHead, data: bytes) -> None:
         """Forward the head together with what came of the body: one write, one wake-up of the client."""
+        original = self._asking.reply_head(head) if self._asking is not None else b""
+        if original:
+            self._repeat(original)
+            return
         request = self._request
         body = responses.response_body(request, head)
         payload, rest = b"", data
@@ -240,7 +229,8 @@ class Exchange:
         self._keep_alive = alive and not self._context.draining
         self._reusable = head.keep_alive and not rest
         self._client.write(
-            responses.final_head(request, head, body, keep_alive=self._keep_alive) + body.encode(payload)
+            responses.final_head(request, head, body, keep_alive=self._keep_alive)
+            + body.encode(self._forwarded(payload, done=body.done))
         )
         self._observer.reply_head(head.status, head.headers)
         self._observer.reply_piece(payload)
@@ -249,12 +239,24 @@ class Exchange:
 
     def _body_data(self, body: Body, data: bytes) -> None:
         payload = body.decode(data)
-        if payload or body.done:
-            self._client.write(body.encode(payload))
-            self._observer.reply_piece(payload)
+        forwarded = self._forwarded(payload, done=body.done)
+        if forwarded or body.done:
+            self._client.write(body.encode(forwarded))
+        self._observer.reply_piece(payload)
         if body.done:
             self._reusable = self._reusable and not body.rest
             self._complete()
+
+    def _forwarded(self, payload: bytes, *, done: bool) -> bytes:
+        """The part of the reply's payload that the client gets now."""
+        return payload if self._asking is None else self._asking.forwarded(payload, done=done)
+
+    def _repeat(self, original: bytes) -> None:
+        """Send the client's own request in place of one that was changed."""
+        self._uplink.release(reuse=False)
+        self._uplink = Uplink(self, self._context.pool)
+        self._heads = None
+        self._open(original)
 
     def _open_tunnel(self, head: responses.ResponseHead, data: bytes) -> None:
         if not (self._request.websocket and head.websocket):
@@ -286,6 +288,8 @@ class Exchange:
         self._client.exchange_done(keep_alive=keep_alive)
 
     def _cut(self) -> None:
+        if self._response_body is not None and self._asking is not None and (rest := self._asking.rest()):
+            self._client.write(self._response_body.encode(rest))
         self._client.cut(reset=self._response_body is not None and self._response_body.until_close)
 
     def _finish(self, outcome: ExchangeOutcome) -> None:

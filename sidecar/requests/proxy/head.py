@@ -161,6 +161,11 @@ def without_length(lines: bytes) -> bytes:
     return _LENGTH.sub(b"", lines)
 
 
+def with_length(lines: bytes, length: int) -> bytes:
+    """Header lines with another Content-Length, if they have one."""
+    return _LENGTH.sub(rb"\1 %d" % length, lines)
+
+
 def _read_framing(head: Head) -> None:
     """Refuse what two readers could take differently."""
     options: list[bytes] = []

@@ -2,13 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Protocol, TypeVarTuple
+from typing import Final, Protocol, TypeVarTuple
+from urllib.parse import unquote
 
+from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import endpoint_of
-from sidecar.requests.observe.exchange_observer import ExchangeObserver
+from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
+from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
 from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
 from sidecar.requests.source import RequestSink
 
+OUT_OF_MEMORY: Final = "out_of_memory"
+"""Why an exchange is counted as dropped whose bodies were not kept, because those of others took all the memory."""
+
+_OBSERVED_BYTES: Final = 32 * 1_048_576  # of the bodies of all exchanges under way
 Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
 
@@ -18,6 +25,11 @@ class Observer(Protocol):
 
     They must be quick. An exception is caught and counted, after which only ``finished`` is still called.
     """
+
+    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: it is forwarded at once
+
+    def ask(self, body: bytes) -> AskedStream | None:
+        """The complete request, to be changed so that it asks for usage; None: it is to be sent as it is."""
 
     def request_piece(self, piece: bytes) -> None:
         """Payload of the request, without chunk framing."""
@@ -42,9 +54,10 @@ ObserverFactory = Callable[[bytes, bytes, Headers], Observer | None]
 class GuardedObserver:
     """The observer of one exchange, if there is one; what it raises is counted and goes no further."""
 
-    __slots__ = ("_counters", "_finished", "_observer")
+    __slots__ = ("_counters", "_finished", "_observer", "ask_bytes")
 
     def __init__(self, counters: Counters) -> None:
+        self.ask_bytes = 0
         self._counters = counters
         self._observer: Observer | None = None
         self._finished: Callable[[ExchangeOutcome], None] | None = None
@@ -53,11 +66,22 @@ class GuardedObserver:
         """Ask ``factory`` for the observer."""
         try:
             observer = factory(method, target, headers)
+            self.ask_bytes = 0 if observer is None else observer.ask_bytes
         except Exception:  # noqa: BLE001 - observers fail open, whatever they raise
             self._counters.observer_failures += 1
             return
         if observer is not None:
             self._observer, self._finished = observer, observer.finished
+
+    def ask(self, body: bytes) -> AskedStream | None:
+        """See ``Observer``."""
+        if self._observer is None:
+            return None
+        try:
+            return self._observer.ask(body)
+        except Exception:  # noqa: BLE001 - see above
+            self._counters.observer_failures += 1
+            return None
 
     def request_piece(self, piece: bytes) -> None:
         """See ``Observer``."""
@@ -93,47 +117,126 @@ class GuardedObserver:
             self._observer = None
 
 
-def observer_factory(sink: RequestSink, *, max_bytes: int, offsets: bool = False) -> ObserverFactory:
+def observer_factory(
+    sink: RequestSink, *, max_bytes: int, offsets: bool = False, asker: UsageAsker | None = None
+) -> ObserverFactory:
     """Observers that deliver a record of each request to a generation endpoint to ``sink``.
 
     Bodies and stream events over ``max_bytes`` are forwarded but not parsed. ``offsets`` keeps the time of each stream
     event, for recordings.
     """
     numbers = count(1)
+    memory = _Memory(_OBSERVED_BYTES)
+    usage = asker or UsageAsker(AskUsage.NEVER, max_bytes=max_bytes)
 
     def observe(method: bytes, target: bytes, headers: Headers) -> Observer | None:
-        path = target.partition(b"?")[0].decode("latin-1")
+        path = unquote(target.partition(b"?")[0].decode("latin-1"))
         endpoint = endpoint_of(method.decode("latin-1"), path)
         if endpoint is None:
             return None
-        exchange = ExchangeObserver(str(next(numbers)), endpoint, headers, max_bytes=max_bytes, offsets=offsets)
-        return _RecordingObserver(exchange, sink)
+        bodies: list[_SharedBody] = []  # the request's, then the reply's if it is no stream
+
+        def body(most: int) -> Body:
+            skip = not bodies and _announced(headers) > most
+            bodies.append(_SharedBody(0 if skip else most, memory))
+            return bodies[-1]
+
+        number = str(next(numbers))
+        exchange = ExchangeObserver(number, endpoint, headers, max_bytes=max_bytes, offsets=offsets, body=body)
+        # A client that expects "100 Continue" sends its body only once the upstream has the head.
+        expects = any(name.lower() == b"expect" for name, _ in headers)
+        ask_bytes = max_bytes if usage.might_ask(endpoint, headers) and not expects else 0
+        return _RecordingObserver(exchange, bodies, sink, usage, ask_bytes)
 
     return observe
+
+
+def _announced(headers: Headers) -> int:
+    """The Content-Length of a request that the proxy accepted; 0 if it has none."""
+    return next((int(value) for name, value in headers if name.lower() == b"content-length"), 0)
+
+
+class _Memory:
+    """What the bodies of all exchanges together may hold."""
+
+    def __init__(self, limit: int) -> None:
+        self.free = limit  # bytes
+
+
+class _SharedBody(Body):
+    """A body that is given up if there is no memory left for it."""
+
+    __slots__ = ("_held", "_memory", "out_of_memory")
+
+    def __init__(self, max_bytes: int, memory: _Memory) -> None:
+        super().__init__(max_bytes)
+        self._memory = memory
+        self._held = 0
+        self.out_of_memory = False
+
+    def feed(self, piece: bytes) -> None:
+        """See ``Body``."""
+        if self.too_large:
+            return
+        if len(piece) > self._memory.free:
+            self.too_large = self.out_of_memory = True
+        else:
+            self._memory.free -= len(piece)
+            self._held += len(piece)
+            super().feed(piece)
+        if self.too_large:
+            self.release()
+
+    def release(self) -> None:
+        """Its content is no longer needed; safe to repeat."""
+        self._memory.free += self._held
+        self._held = 0
+        self.content = bytearray()
 
 
 class _RecordingObserver:
     """One exchange on its way to becoming a record."""
 
-    __slots__ = ("_exchange", "_reply_begun", "_request_ended", "_sink", "reply_piece")
+    __slots__ = (
+        "_asker", "_bodies", "_exchange", "_reply_begun", "_request_ended", "_sink", "_stream", "ask_bytes",
+        "reply_piece",
+    )  # fmt: skip
 
-    def __init__(self, exchange: ExchangeObserver, sink: RequestSink) -> None:
+    def __init__(
+        self,
+        exchange: ExchangeObserver,
+        bodies: "list[_SharedBody]",
+        sink: RequestSink,
+        asker: UsageAsker,
+        ask_bytes: int,
+    ) -> None:
+        self.ask_bytes = ask_bytes
+        self._asker = asker
+        self._stream: AskedStream | None = None
         self._exchange = exchange
+        self._bodies = bodies
         self._sink = sink
         self._request_ended = False
         self._reply_begun = False
         self.reply_piece = exchange.reply_piece  # called for every chunk
         sink.started(exchange.start)
 
+    def ask(self, body: bytes) -> AskedStream | None:
+        self._stream = self._asker.ask(self._exchange.endpoint, body)
+        return self._stream
+
     def request_piece(self, piece: bytes) -> None:
         if not self._request_ended:
             self._exchange.request_piece(piece)
+            if self._bodies[0].too_large:
+                self.ask_bytes = 0  # nor is it held back
 
     def request_end(self) -> None:
         """The body is parsed and freed as soon as it is complete: the reply may take long. Safe to repeat."""
         if not self._request_ended:
             self._request_ended = True
             self._exchange.request_end()
+            self._bodies[0].release()
 
     def reply_head(self, status: int, headers: Headers) -> None:
         self.request_end()
@@ -149,6 +252,11 @@ class _RecordingObserver:
             exchange.client_gone()
         # An incomplete reply is an abort: vLLM has worked on it. One that never began is an error.
         lost = outcome in {ExchangeOutcome.UPSTREAM_FAILED, ExchangeOutcome.REFUSED}
-        self._sink.finished(exchange.finish(failed=lost and not self._reply_begun))
+        asked_usage = None if self._stream is None else self._stream.outcome
+        self._sink.finished(exchange.finish(failed=lost and not self._reply_begun, asked_usage=asked_usage))
+        out_of_memory = any(body.out_of_memory for body in self._bodies)
         for fault in exchange.faults:
-            self._sink.dropped(fault, 1)
+            too_large = fault in {Fault.REQUEST_TOO_LARGE, Fault.REPLY_TOO_LARGE}
+            self._sink.dropped(OUT_OF_MEMORY if too_large and out_of_memory else fault, 1)
+        for body in self._bodies:
+            body.release()

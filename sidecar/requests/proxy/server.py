@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from sidecar.log import Log
 from sidecar.requests.proxy.client import ClientConnection
-from sidecar.requests.proxy.exchange import Context
+from sidecar.requests.proxy.context import Context
 from sidecar.requests.proxy.observer import ObserverFactory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.outcomes import Counters, ProxyStats
@@ -31,13 +31,18 @@ class ProxyServer:
         observe: ObserverFactory,
         clock: Callable[[], float],
         log: Log,
+        *,
+        upstream_lost: Callable[[], None] = lambda: None,
     ) -> None:
+        """``upstream_lost`` is called when the upstream has become unreachable."""
         self._options = options
         self._clients: set[ClientConnection] = set()
         self._idle: dict[ClientConnection, None] = {}
         self._log = log
-        self._pool = Pool(upstream, options, clock, log)
-        self._context = Context(upstream, options, observe, clock, Counters(), self._pool, asyncio.Event())
+        self._pool = Pool(upstream, options, clock, log, upstream_lost)
+        self._context = Context(
+            upstream, options, observe, clock, Counters(), self._pool, options.max_connections, asyncio.Event()
+        )
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -51,9 +56,10 @@ class ProxyServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen (port 0: any free one) and return the address. Raises ``OSError`` if it cannot bind.
 
-        Raises the process's limit on open files if it is too low for ``max_connections``.
+        Raises the process's limit on open files if it is too low for ``max_connections``, and accepts fewer clients if
+        it cannot.
         """
-        allow_descriptors(self._options.max_connections, self._log)
+        self._context.max_clients = allow_descriptors(self._options.max_connections, self._log)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(self._context, self._clients, self._idle), host, port, backlog=_BACKLOG
         )

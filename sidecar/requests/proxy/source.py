@@ -1,5 +1,6 @@
 """The ``proxy`` source: the proxy on its address, observed."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,9 +9,11 @@ from dataclasses import dataclass
 from sidecar.errors import listening
 from sidecar.log import Log
 from sidecar.requests.observe.exchange_observer import Fault
-from sidecar.requests.proxy.observer import observer_factory
+from sidecar.requests.observe.usage import AskUsage, UsageAsker
+from sidecar.requests.proxy.observer import OUT_OF_MEMORY, observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
 from sidecar.requests.proxy.server import ProxyServer
+from sidecar.requests.proxy.version import follow_version
 from sidecar.requests.source import RequestSink, Stats
 from sidecar.settings.addresses import Address
 
@@ -23,24 +26,29 @@ class ProxySource:
     upstream: Upstream
     options: ProxyOptions
     observe_bytes: int
+    ask_usage: AskUsage
     drain_seconds: float
 
     @property
     def drop_reasons(self) -> frozenset[str]:
         """See ``RequestSource``."""
-        return frozenset(map(str, Fault))
+        return frozenset([*map(str, Fault), OUT_OF_MEMORY])
 
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:
         """See ``RequestSource``."""
-        observers = observer_factory(sink, max_bytes=self.observe_bytes, offsets=offsets)
-        server = ProxyServer(self.upstream, self.options, observers, time.monotonic, log)
+        asker = UsageAsker(self.ask_usage, max_bytes=self.observe_bytes)
+        observers = observer_factory(sink, max_bytes=self.observe_bytes, offsets=offsets, asker=asker)
+        server = ProxyServer(self.upstream, self.options, observers, time.monotonic, log, upstream_lost=asker.forget)
         with listening("SPECDEC_PROXY__LISTEN", self.listen):
             host, port = await server.start(self.listen.host, self.listen.port)
         log.info("proxy listening", address=f"{host}:{port}")
+        version = asyncio.create_task(follow_version(self.upstream, asker)) if asker.needs_version else None
         try:
             yield lambda: server.stats
         finally:
+            if version is not None:
+                version.cancel()
             cut = await server.drain(self.drain_seconds)
             if cut:
                 log.warning("requests cut at shutdown", requests=cut)

@@ -130,11 +130,20 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 class Pool:
     """The idle connections, newest last, and the way to new ones."""
 
-    def __init__(self, upstream: Upstream, options: ProxyOptions, clock: Callable[[], float], log: Log) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        options: ProxyOptions,
+        clock: Callable[[], float],
+        log: Log,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``lost`` is called when the upstream has become unreachable."""
         self._upstream = upstream
         self._options = options
         self._clock = clock
         self._log = log
+        self._lost = lost
         self._warm_size = min(options.pool_warm, options.pool_size)
         self.buffer = memoryview(bytearray(options.read_bytes))
         self._idle: list[UpstreamConnection] = []
@@ -245,5 +254,6 @@ class Pool:
     def _failed(self, kind: str) -> ConnectFailed:
         if self._reachable is not False:
             self._log.warning("upstream unreachable", kind=kind)
+            self._lost()
         self._reachable = False
         return ConnectFailed(kind)

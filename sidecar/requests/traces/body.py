@@ -10,6 +10,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sidecar.requests.traces.refusal import BodyTimeout, Malformed, TooLarge
 
 _TOO_LARGE: Final = "the export is over its size limit"
+_MEMBERS: Final = 16  # of gzip in a body; senders write one, and each costs a copy of all that follow it
 _GZIP: Final = 31  # zlib's wbits for gzip's framing
 
 
@@ -41,11 +42,13 @@ def gunzipped(body: bytes, limit: int) -> bytes:
     """The decompressed body; gzip may have several members.
 
     Raises:
-        TooLarge: over ``limit`` bytes; no more than that is ever held.
+        TooLarge: over ``limit`` bytes, of which no more is ever held, or over ``_MEMBERS`` members.
         Malformed: not gzip, or cut short.
     """
     plain = bytearray()
-    while body:
+    for _ in range(_MEMBERS):
+        if not body:
+            return bytes(plain)
         member = zlib.decompressobj(_GZIP)
         try:
             plain += member.decompress(body, limit + 1 - len(plain))
@@ -56,4 +59,6 @@ def gunzipped(body: bytes, limit: int) -> bytes:
         if not member.eof:
             raise Malformed("the gzip body is cut short")
         body = member.unused_data
+    if body:
+        raise TooLarge("the export has too many gzip members")
     return bytes(plain)

@@ -34,7 +34,7 @@ async def test_check_says_what_can_not_be_known(finished):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert code == 0
-    assert "    can't know (no_speculation): There are no spec_decode counters" in out
+    assert "    unknown (no_speculation): There are no spec_decode counters" in out
 
 
 @pytest.mark.parametrize(

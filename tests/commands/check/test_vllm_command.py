@@ -1,8 +1,11 @@
 """Command lines as people have them from old tutorials, and what is said of each."""
 
 import json
+import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidecar.commands.check.vllm_command import findings
 from sidecar.commands.check.vllm_flags import KEYS, METHODS, TABLE, wrong
@@ -113,3 +116,19 @@ def test_no_name_stands_twice_and_none_that_works_is_in_the_table():
     assert len(set(names)) == len(names)
     assert not [key for key in KEYS if wrong("key", key, (0, 32)) is not None]
     assert not [method for method in METHODS if wrong("method", method, (0, 32)) is not None]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(sorted(METHODS)),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(sorted(KEYS)), inner, max_size=3),
+    max_leaves=6,
+)
+WORDS = st.sampled_from(
+    [one.name for one in TABLE if one.kind == "flag"] + ["-tp", "-sc", "--speculative-config.method"]
+)
+
+
+@given(VALUES, st.lists(WORDS | st.text(alphabet="-=.a1{", max_size=6), max_size=5), st.sampled_from([(0, 7), (0, 33)]))
+def test_any_line_that_can_be_split_is_judged(value, words, version):
+    line = shlex.join(["vllm", "serve", "m", "--speculative-config", json.dumps(value), *words])
+    assert all(one.text for one in findings(line, version))

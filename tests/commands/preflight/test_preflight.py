@@ -105,7 +105,7 @@ def test_a_mix_and_too_little_are_no_ground_for_a_claim():
     _, verdict = answered(watched(*[request(0.0)] * 15, *[request(1.0)] * 15))
     assert verdict == "undecided: measure it with `specdec-sidecar sweep --baseline-url`"
     _, verdict = answered(watched(*[request()] * 19))
-    assert verdict.startswith("too little was seen to tell: 19 requests")
+    assert verdict.startswith("too few requests: 19 seen")
     _, verdict = answered(watched(*[request()] * 30, speculates=True))
     assert verdict.startswith("this vLLM speculates already")
 

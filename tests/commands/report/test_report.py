@@ -125,7 +125,7 @@ async def test_a_sidecar_whose_vllm_is_away_says_so(capsys):
     settings = settings_for("http://127.0.0.1:1")
     async with running(settings):
         assert await asyncio.to_thread(command, "report", "--url", f"http://{settings.listen}") == 0
-    assert "vllm can't be scraped" in capsys.readouterr().out
+    assert "vllm cannot be scraped" in capsys.readouterr().out
 
 
 def test_no_sidecar_there(capsys):
@@ -206,7 +206,7 @@ async def test_an_engines_times_below_vllms_first_bucket_are_not_made_up(capsys,
     ("found", "told"),
     [
         ({"ended": 924}, "vllm: 924 requests ended, none could be attributed."),
-        ({}, "vllm: no request has ended lately, or none that is attributed yet."),
+        ({}, "vllm: no request has ended within the window, or none is attributed yet."),
     ],
 )
 async def test_without_rows_it_says_what_became_of_the_requests(capsys, served, found, told):

@@ -90,13 +90,21 @@ def timed_target(*, withheld=None, reference="baseline", **temperatures):
 def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     said = answer(
         timed_target(
-            **{"0_0.3": ("net_positive", 0.44, timed(45, 27)), "1plus": ("net_negative", 0.24, timed(45, 49.1))}
+            **{
+                "0_0.3": ("net_positive", 0.44, timed(45, 27)),
+                "0.5_0.7": ("net_positive", 0.4, timed(45, 35)),
+                "1plus": ("net_negative", 0.24, timed(45, 49.1)),
+            }
         )
     )
-    assert said.text == ("Speculation saves 18 ms a token at T 0-0.3, costs 4.1 ms a token at T 1+, with 9 running.")
+    assert said.text == (
+        "Speculation saves 18 ms a token at T 0-0.3, 10 ms at T 0.5-0.7, costs 4.1 ms a token at T 1+, with 9 running."
+    )
     assert said.tone == "bad"
-    assert said.why.startswith("Plain time per token divided by the actual one: 0-0.3: 1.67 times, 1+: 0.92 times.")
-    assert "Acceptance by temperature: 0-0.3: 44%, 1+: 24%." in said.why
+    assert said.why.startswith(
+        "Plain time per token divided by the actual one: 0-0.3: 1.67 times, 0.5-0.7: 1.29 times, 1+: 0.92 times."
+    )
+    assert "Acceptance by temperature: 0-0.3: 44%, 0.5-0.7: 40%, 1+: 24%." in said.why
 
 
 def test_what_is_within_its_error_breaks_even():

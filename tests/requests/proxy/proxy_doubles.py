@@ -47,6 +47,8 @@ class Clock:
 class Recorder:
     """An observer that keeps everything."""
 
+    ask_bytes = 0
+
     def __init__(self, method, target, headers):
         self.calls = [("request_head", method, target, tuple(headers))]
         self.request = bytearray()

@@ -59,10 +59,8 @@ async def test_body_that_stops_coming_gets_408_and_the_upstream_is_closed():
 
 async def test_body_deadline_starts_anew_with_each_piece():
     clock = Clock()
-    async with proxied(lambda connection: connection.watch_close(), clock=clock, body_idle_seconds=60) as (
-        proxy,
-        server,
-    ):
+    options = {"body_idle_seconds": 60, "min_body_rate": 0.01}
+    async with proxied(lambda connection: connection.watch_close(), clock=clock, **options) as (proxy, server):
         client = await proxy.client()
         await client.send(POST + b"Content-Length: 4\r\n\r\n")
         for piece in (b"a", b"b", b"c"):
@@ -72,6 +70,26 @@ async def test_body_deadline_starts_anew_with_each_piece():
         assert proxy.stats.refused["body_timeout"] == 0
         await clock.advance(11)
         assert (await client.reply()).status == 408
+
+
+async def test_body_must_come_at_a_minimum_rate_while_it_is_the_clients_turn():
+    clock = Clock()
+    options = {"body_idle_seconds": 60, "min_body_rate": 10}
+    async with proxied(lambda connection: connection.watch_close(), clock=clock, **options) as (proxy, server):
+        client = await proxy.client()
+        await client.send(POST + b"Content-Length: 100000\r\n\r\n")
+        await until(lambda: proxy.stats.exchanges == 1)
+        for number in range(5):
+            await client.send(b"%03d" % number + b"x" * 197)  # 20 seconds' worth of the rate, every 24 seconds
+            await until(lambda number=number: b"%03d" % number in server.received)
+            await clock.advance(24)
+        assert proxy.stats.refused["body_timeout"] == 0
+        for number in range(5, 8):
+            await client.send(b"%03d" % number)
+            await until(lambda number=number: b"%03d" % number in server.received)
+            await clock.advance(20)
+        assert (await client.reply()).status == 408
+        assert proxy.stats.refused["body_timeout"] == 1
 
 
 async def test_response_may_take_longer_than_any_deadline():

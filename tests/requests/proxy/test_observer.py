@@ -5,7 +5,8 @@ import tracemalloc
 
 import pytest
 
-from sidecar.requests.proxy.observer import observer_factory
+from sidecar.requests.proxy import observer as observer_module
+from sidecar.requests.proxy.observer import OUT_OF_MEMORY, observer_factory
 from tests.requests.proxy.proxy_doubles import Recorder, until
 from tests.requests.proxy.proxy_tools import GET, HOST, answer, answering, proxied
 
@@ -182,3 +183,37 @@ async def test_requests_that_wait_for_their_response_keep_no_bodies():
             assert tracemalloc.get_traced_memory()[0] < count * size / 4
     finally:
         tracemalloc.stop()
+
+
+class Drops(Sink):
+    def __init__(self):
+        super().__init__()
+        self.reasons = []
+
+    def dropped(self, reason, count):
+        self.reasons.append((reason, count))
+
+
+async def test_bodies_past_the_common_budget_are_forwarded_unobserved_and_counted(monkeypatch):
+    monkeypatch.setattr(observer_module, "_OBSERVED_BYTES", 1_000_000)
+    sink = Drops()
+    body = b'{"prompt": "' + b"x" * 399_986 + b'"}'
+    request = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async with proxied(answering, observe=observer_factory(sink, max_bytes=1_048_576)) as (proxy, server):
+        clients = [await proxy.client() for _ in range(4)]
+        for client in clients:
+            await client.send(request[:-1])
+        await until(lambda: len(server.connections) == 4)
+        await until(lambda: proxy.server._pool.open_count == 4)
+        for client in clients:
+            assert (await client.ask(request[-1:])).body == b"ok"
+        await until(lambda: len(sink.records) == 4)
+        # The replies are not JSON, which is noted as well.
+        assert sorted(reason for reason, _ in sink.reasons if reason != "reply_malformed") == [OUT_OF_MEMORY] * 2
+        sink.reasons.clear()
+        for client in clients:  # the memory is there again
+            assert (await client.ask(request)).body == b"ok"
+        await until(lambda: len(sink.records) == 8)
+        assert {reason for reason, _ in sink.reasons} == {"reply_malformed"}
+        assert server.received == b"".join([request] * 8)

@@ -5,6 +5,8 @@ import gzip
 import json
 import logging
 import random
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from sidecar.requests.traces.body import gunzipped
+from sidecar.requests.traces.refusal import TooLarge
 from tests.requests.traces.spans import (
     GZIP,
     JSON,
@@ -154,6 +158,28 @@ async def test_gzip_of_several_members_is_one_body():
         packed = gzip.compress(body(made(1))) + gzip.compress(body(made(2)))
         assert (await running.post(packed, PROTOBUF | GZIP))[0] == 200
         assert len(running.sink.records) == 2
+
+
+async def test_gzip_of_more_members_than_any_sender_writes_is_refused():
+    async with receiving() as running:
+        packed = gzip.compress(body(made(1))) + gzip.compress(b"") * 15
+        assert (await running.post(packed, PROTOBUF | GZIP))[0] == 200
+        assert (await running.post(packed + gzip.compress(b""), PROTOBUF | GZIP))[0] == 413
+        assert len(running.sink.records) == 1
+
+
+def test_members_cost_no_more_for_their_bytes_than_one_of_noise():
+    """CPU per byte, each at its best of three: 4 MB of empty members beside 4 MB of one member."""
+    empty = gzip.compress(b"", mtime=0) * 200_000
+    noise = gzip.compress(random.Random(1).randbytes(3_900_000), 1)
+
+    def cost(packed):
+        begun = time.process_time()
+        with suppress(TooLarge):
+            gunzipped(packed, 4 * 1024 * 1024)
+        return (time.process_time() - begun) / len(packed)
+
+    assert min(cost(empty) for _ in range(3)) < 10 * min(cost(noise) for _ in range(3))
 
 
 async def test_wrong_types_and_encodings_are_unsupported():

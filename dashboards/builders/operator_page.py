@@ -7,6 +7,7 @@ from dashboards.builders.operator_acceptance import acceptance
 from dashboards.builders.operator_latency import latency
 from dashboards.builders.operator_load import load
 from dashboards.builders.operator_sidecar import proxy, sidecar
+from dashboards.builders.operator_speed import speed
 from dashboards.builders.operator_top import alerting, top
 from dashboards.builders.operator_trust import trust
 from dashboards.builders.page import OPERATOR, new_page
@@ -21,5 +22,5 @@ def operator_page(runbooks: str) -> Dashboard:
         runbooks,
         since="now-6h",
     )
-    place(page, [top(), alerting(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])
+    place(page, [top(), alerting(), speed(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])
     return page

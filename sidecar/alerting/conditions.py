@@ -35,7 +35,34 @@ class Match:
 
 
 def _acceptance_low(report: TargetReport, limits: Limits) -> Iterator[Match]:
-    return _judged(report, Verdict.NET_NEGATIVE, limits)
+    """Where a measured speedup says that it pays, ``_acceptance_low_and_pays`` takes its place."""
+    return (match for match, pays in _low(report, limits) if not pays)
+
+
+def _acceptance_low_and_pays(report: TargetReport, limits: Limits) -> Iterator[Match]:
+    return (match for match, pays in _low(report, limits) if pays)
+
+
+def _low(report: TargetReport, limits: Limits) -> Iterator[tuple[Match, bool]]:
+    speedups = {model.model_name: model.whole.evidence.speedup for model in report.judgements}
+    for match in _judged(report, Verdict.NET_NEGATIVE, limits):
+        speedup = speedups[match.labels["model_name"]]
+        yield match, speedup is not None and speedup.value >= 1
+
+
+def _slower_than_plain(report: TargetReport, limits: Limits) -> Iterator[Match]:
+    for model, engines in _judgeable(report):
+        speedup = model.whole.evidence.speedup
+        if speedup and model.whole.by_speedup is Verdict.NET_NEGATIVE and _requests(engines) >= limits.min_requests:
+            yield Match({"model_name": model.model_name}, speedup.value)
+
+
+def _slower_than_plain_at_temperature(report: TargetReport, _: Limits) -> Iterator[Match]:
+    for model in report.judgements:
+        for temperature, judgement in model.temperatures.items():
+            speedup = judgement.evidence.speedup
+            if speedup and judgement.by_speedup is Verdict.NET_NEGATIVE:
+                yield Match({"model_name": model.model_name, "temperature": temperature}, speedup.value)
 
 
 def _break_even(report: TargetReport, limits: Limits) -> Iterator[Match]:
@@ -109,6 +136,9 @@ Condition = Callable[[TargetReport, Limits], Iterator[Match]]
 CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
     {
         "SpecDecodeAcceptanceLow": _acceptance_low,
+        "SpecDecodeAcceptanceLow/info": _acceptance_low_and_pays,
+        "SpecDecodeSlowerThanPlain": _slower_than_plain,
+        "SpecDecodeSlowerThanPlainAtTemperature": _slower_than_plain_at_temperature,
         "SpecDecodeAcceptanceLowAtTemperature": _acceptance_low_at_temperature,
         "SpecDecodeBreakEven": _break_even,
         "SpecDecodeLatencyGapWide": _latency_gap_wide,
@@ -137,6 +167,8 @@ def context(report: TargetReport, model_name: str) -> str:
 def _acceptance_sentences(model: ModelJudgement) -> Iterator[str]:
     if model.whole.evidence.acceptance is not None:
         yield f"Acceptance {_percent(model.whole.evidence.acceptance)}."
+    if model.whole.evidence.speedup is not None:
+        yield f"Against plain decoding at this load: {model.whole.evidence.speedup.value:.2f} times as fast."
     evidence = {temperature: judgement.evidence for temperature, judgement in model.temperatures.items()}
     rates = {temperature: one.acceptance for temperature, one in evidence.items() if one.acceptance is not None}
     if rates:

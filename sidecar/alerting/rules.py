@@ -46,10 +46,13 @@ def shipped(name: str) -> Path:
 
 
 def load_rules() -> dict[str, Rule]:
-    """All alerts by name."""
+    """All alerts by name; of two with one name the second is under ``name/severity``."""
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
     rules = [_rule(found) for group in groups for found in group["rules"] if "alert" in found]
-    return {rule.name: rule for rule in rules}
+    found: dict[str, Rule] = {}
+    for rule in rules:
+        found[f"{rule.name}/{rule.severity}" if rule.name in found else rule.name] = rule
+    return found
 
 
 def _rule(found: Mapping[str, Any]) -> Rule:

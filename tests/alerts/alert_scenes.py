@@ -2,13 +2,20 @@
 
 import re
 
-from tests.alerts import alert_scenes_acceptance, alert_scenes_fleet, alert_scenes_health, alert_scenes_latency
+from tests.alerts import (
+    alert_scenes_acceptance,
+    alert_scenes_fleet,
+    alert_scenes_health,
+    alert_scenes_latency,
+    alert_scenes_speedup,
+)
 
 SCENES = [
     *alert_scenes_fleet.SCENES,
     *alert_scenes_acceptance.SCENES,
     *alert_scenes_latency.SCENES,
     *alert_scenes_health.SCENES,
+    *alert_scenes_speedup.SCENES,
 ]
 
 _RECORDED = re.compile(r"\b[a-z_]+:specdec_[\w:]+\b")

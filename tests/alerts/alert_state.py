@@ -1,5 +1,7 @@
 """A server's report, for the conditions of the direct push."""
 
+from dataclasses import replace
+
 from sidecar.alerting.conditions import Limits
 from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport
@@ -8,7 +10,7 @@ from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
-from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds
+from sidecar.analysis.verdict import Estimate, Evidence, Judge, ModelEvidence, VerdictThresholds
 from sidecar.engine.names import Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.groups import Thresholds
@@ -50,8 +52,10 @@ def bucket(acceptance, drafts=5.0, requests=50):
     )
 
 
-def make_report(*engines, temperatures=None, coverage=0.9, up=True, last_scrape=1.0, old=False, name="vllm", **limits):
-    """``temperatures`` by label; ``limits``: thresholds."""
+def make_report(
+    *engines, temperatures=None, coverage=0.9, up=True, last_scrape=1.0, old=False, name="vllm", speedups=None, **limits
+):
+    """``temperatures`` by label; ``speedups`` by label, None for the model as a whole; ``limits``: thresholds."""
     model = filled(ModelRequests, model_name="m", coverage=coverage, residual=0.02)
     return filled(
         TargetReport,
@@ -61,7 +65,7 @@ def make_report(*engines, temperatures=None, coverage=0.9, up=True, last_scrape=
         engines=engines,
         limitations={EngineKey("m", "0"): frozenset({Limitation.V0_COUNTERS} if old else ())},
         requests=filled(RequestReport, source="proxy", models=(model,)),
-        judgements=_judged(engines, temperatures or {}, coverage, Thresholds(**limits)) if up else (),
+        judgements=_judged(engines, temperatures or {}, coverage, Thresholds(**limits), speedups or {}) if up else (),
     )
 
 
@@ -75,22 +79,25 @@ def make_limits(baselines=None):
     )
 
 
-def _judged(engines, temperatures, coverage, limits):
+def _judged(engines, temperatures, coverage, limits, speedups):
     """As the state judges: the whole over all engines, each temperature by its share."""
     thresholds = VerdictThresholds(
         net_negative=limits.acceptance_net_negative,
         break_even=limits.acceptance_break_even,
+        slower=limits.speedup_net_negative,
         coverage=limits.coverage,
         window=WINDOW,
     )
     whole = over_engines([engine.acceptance for engine in engines]) if engines else None
     total = sum(work.draft_tokens for work in temperatures.values())
+    estimates = {label: Estimate(value, 0.01) for label, value in speedups.items()}
+    known = {"drafts": whole.drafts, "draft_tokens": whole.draft_tokens, "acceptance": whole.rate} if whole else {}
     model = ModelEvidence(
         model_name="m",
-        whole=Evidence(drafts=whole.drafts, draft_tokens=whole.draft_tokens, acceptance=whole.rate)
-        if whole
-        else Evidence(),
-        temperatures={label: work.evidence(total) for label, work in temperatures.items()},
+        whole=Evidence(**known, speedup=estimates.get(None)),
+        temperatures={
+            label: replace(work.evidence(total), speedup=estimates.get(label)) for label, work in temperatures.items()
+        },
         coverage=coverage,
     )
     return Judge(thresholds).judge([model])

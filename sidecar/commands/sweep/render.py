@@ -9,7 +9,7 @@ from sidecar.commands.tables import aligned, count, milliseconds, ratio
 _LEVELS: Final = (
     *("temperature", "load", "server", "requests", "failed", "acceptance"),
     *("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99"),
-    *("tokens/s", "speedup"),
+    *("tokens/s", "speedup", "verdict"),
 )
 _TEMPERATURES: Final = ("temperature", "requests", "draft tokens", "acceptance", "P10", "P50", "P90", "from")
 _MIX: Final = ("temperature", "TTFT P99 alone", "in the mix", "TPOT P99 alone", "in the mix", "change")
@@ -39,7 +39,7 @@ def _shown(rows: list[tuple[str, ...]], *, compared: bool) -> list[tuple[str, ..
 
 
 def _without_baseline(row: tuple[str, ...]) -> tuple[str, ...]:
-    return (*row[:2], *row[3:-1])
+    return (*row[:2], *row[3:-2])
 
 
 def _level(level: LevelSummary) -> Iterator[tuple[str, ...]]:
@@ -47,9 +47,9 @@ def _level(level: LevelSummary) -> Iterator[tuple[str, ...]]:
     if level.speedup is not None:
         speedup = f"{level.speedup:.2f}x" + (f"±{level.speedup_error:.2f}" if level.speedup_error is not None else "")
     where = (level.workload_name, level.load_name)
-    yield (*where, "speculating", *_speed(level.speed, ratio(level.acceptance)), speedup)
+    yield (*where, "speculating", *_speed(level.speed, ratio(level.acceptance)), speedup, level.verdict)
     if level.baseline is not None:
-        yield ("", "", "baseline", *_speed(level.baseline, "-"), "")
+        yield ("", "", "baseline", *_speed(level.baseline, "-"), "", "")
 
 
 def _speed(speed: Speed, acceptance: str) -> tuple[str, ...]:

@@ -48,7 +48,8 @@ def standalone_source() -> str:
             if owners.setdefault(name, module) != module:
                 raise ValueError(f"{owners[name]}.py and {module}.py both define {name}")
         imports |= _outside_imports(tree)
-        bodies.append(f"# {module}.py: {usage.partition('\\n')[0]}\n\n{_without_imports(source, tree)}")
+        summary = usage.partition("\n")[0]
+        bodies.append(f"# {module}.py: {summary}\n\n{_without_imports(source, tree)}")
     header = _HEADER.format(usage=usage)
     return "\n\n".join([header + "\n" + "\n".join(sorted(imports)), *bodies]) + "\n"
 

@@ -111,7 +111,14 @@ async def test_a_baseline_is_measured_at_the_same_levels():
     for level in result.levels:
         assert level.speedup == level.baseline.tpot.p50 / level.speed.tpot.p50
         assert level.throughput_ratio == level.speed.tokens_per_second / level.baseline.tokens_per_second
-    assert sum("measured: " in line for line in text(result)) == 2
+    lines = list(text(result))
+    assert sum("measured: " in line for line in lines) == 2
+    rows = [line.split() for line in lines[2:11]]
+    assert rows[0][-2:] == ["speedup", "verdict"]
+    assert [row[-1] for row in rows[1::2]] == [level.verdict for level in result.levels]
+    for row, level in zip(rows[2::2], result.levels, strict=True):
+        times = (level.baseline.ttft, level.baseline.tpot)
+        assert row[4:10] == [f"{value * 1000:,.1f}" for one in times for value in (one.p50, one.p95, one.p99)]
     assert not any(level.baseline_drafts for level in result.levels)
 
 

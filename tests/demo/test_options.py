@@ -20,7 +20,7 @@ from sidecar.errors import SettingsError
 def test_simulator_refuses(options, named):
     with pytest.raises(SettingsError) as raised:
         SimulatorOptions(**options)
-    assert [fault.split(":")[0] for fault in raised.value.faults] == [named]
+    assert [fault.split(":")[0] for fault in raised.value.messages] == [named]
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_simulator_refuses(options, named):
 def test_traffic_refuses(options, named):
     with pytest.raises(SettingsError) as raised:
         TrafficOptions(**{"base_url": "http://127.0.0.1:1", **options})
-    assert [fault.split(":")[0] for fault in raised.value.faults] == [named]
+    assert [fault.split(":")[0] for fault in raised.value.messages] == [named]

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -170,7 +171,7 @@ def flags_of(name, pod):
 
 
 @pytest.mark.parametrize("name", BY_MIDDLEWARE)
-def test_vllm_finds_the_class_in_the_file_that_the_init_container_writes(name, tmp_path, capsys):
+def test_vllm_finds_the_class_in_the_file_that_the_init_container_writes(name, tmp_path, capsys, monkeypatch):
     pod = pods()[name]
     writer, engine = container(pod, MIDDLEWARE), main_container(pod)
     *command, written = writer["args"]
@@ -183,6 +184,7 @@ def test_vllm_finds_the_class_in_the_file_that_the_init_container_writes(name, t
     assert main([*command, str(tmp_path / file_name)]) == 0
     spec = importlib.util.spec_from_file_location(module, tmp_path / file_name)
     loaded = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module, loaded)  # as an import does; msgspec looks types up there
     spec.loader.exec_module(loaded)
     assert callable(getattr(loaded, class_name))
 

@@ -52,7 +52,8 @@ class Lab:
     """One vLLM server of the lab; it can be killed and started again on the same port."""
 
     def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
-        self._command = [str(folder / "serve"), method, *options]
+        # It dies with the tests, also if these are killed.
+        self._command = ["setpriv", "--pdeathsig", "KILL", str(folder / "serve"), method, *options]
         self.port = free_port()
         self._environment = {**os.environ, "PORT": str(self.port), **environment}
         self.url = f"http://127.0.0.1:{self.port}"

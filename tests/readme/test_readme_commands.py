@@ -41,13 +41,17 @@ def here(line):
 
 
 @asynccontextmanager
-async def world(tmp_path):
-    """Two simulated vLLMs, one without speculation, traffic, and a sidecar: what commands find by their address."""
+async def world(tmp_path, *, busy):
+    """Two simulated vLLMs, one without speculation, traffic, and a sidecar: what commands find by their address.
+
+    Not ``busy``: no traffic. A sweep would wait at every level for counters that others move.
+    """
     plain = SimulatorOptions(speed=5, num_speculative_tokens=0)
     async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm, SimulatedVllm(plain) as baseline:
         environment = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_LISTEN": "127.0.0.1:0"}
         async with running(load_settings(None, environment)) as address:
-            traffic = asyncio.create_task(Traffic(TrafficOptions(vllm.url, phases=(Phase(300, MIXED),))).run())
+            options = TrafficOptions(vllm.url, phases=(Phase(300, MIXED),))
+            traffic = asyncio.create_task(Traffic(options).run() if busy else asyncio.sleep(0))
             try:
                 yield {
                     "http://127.0.0.1:8000": vllm.url,
@@ -108,7 +112,7 @@ async def test_command_works(line, tmp_path):
             save(swept(level(seed, requests=4000)), tmp_path / name)
     if "BASELINE_FILE" in line:
         (tmp_path / "baseline.yaml").write_text("baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n")
-    async with world(tmp_path) as known:
+    async with world(tmp_path, busy=" sweep " not in line) as known:
         adapted = line
         for shown, real in known.items():
             adapted = adapted.replace(shown, real)

@@ -48,7 +48,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._context.options.buffer_bytes)
         self.write: Callable[[bytes], None] = self._transport.write  # see ``ClientSide``
-        most = self._context.options.max_connections
+        most = self._context.max_clients
         if len(self._clients) >= most and self._idle:
             next(iter(self._idle)).evict()
         self._clients.add(self)

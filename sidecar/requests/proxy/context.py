@@ -22,6 +22,7 @@ class Context:
     clock: Callable[[], float]  # monotonic, in seconds
     counters: Counters
     pool: Pool
+    max_clients: int  # as options.max_connections, or fewer if the process may not open as many files
     no_clients: asyncio.Event  # set when the last client connection has ended
     draining: bool = False
 

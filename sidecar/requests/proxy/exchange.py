@@ -17,7 +17,7 @@ class Exchange:
 
     __slots__ = (
         "_asking", "_client", "_context", "_heads", "_keep_alive", "_observer", "_request", "_request_body",
-        "_response_body", "_reusable", "_tunnel", "_uplink", "received",
+        "_response_body", "_reusable", "_tunnel", "_uplink", "_waiting", "received",
     )  # fmt: skip
 
     def __init__(self, client: ClientSide, request: RequestHead, context: Context) -> None:
@@ -27,6 +27,7 @@ class Exchange:
         self._request_body = request.body()
         self.received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
+        self._waiting = b""  # what the upstream gets once enough of the request has come
         self._heads: HeadReader | None = None  # from the first byte of a response to its final head
         self._response_body: Body | None = None  # from the final response head on
         self._keep_alive = False  # of the client connection
@@ -73,7 +74,7 @@ class Exchange:
             self._asking = Asking(request, self._observer)
             self._hold(self._asking, payload)
         else:
-            self._open(request.forwarded + body.encode(payload))
+            self._send(request.forwarded + body.encode(payload))
         self._show(payload)
         return data
 
@@ -88,7 +89,7 @@ class Exchange:
         if self._asking is not None and self._asking.waiting:
             self._hold(self._asking, payload)
         elif outgoing := self._request_body.encode(payload):
-            self._uplink.send(outgoing)
+            self._send(outgoing)
         self._show(payload)
         return self._request_body.rest
 
@@ -129,6 +130,16 @@ class Exchange:
         outgoing = asking.outgoing(payload, self._request_body)
         if outgoing:
             self._open(outgoing)
+
+    def _send(self, outgoing: bytes) -> None:
+        if self._uplink.opened:
+            self._uplink.send(outgoing)
+            return
+        self._waiting += outgoing
+        most = self._context.options.awaited_body_bytes
+        if self._request_body.done or not self._request.can_wait(self.received, most):
+            self._open(self._waiting)
+            self._waiting = b""
 
     def _open(self, outgoing: bytes) -> None:
         self._uplink.open(outgoing, complete=self._request_body.done, repeatable=self._request.repeatable)

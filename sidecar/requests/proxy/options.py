@@ -29,6 +29,7 @@ class ProxyOptions:
     max_connections: int = 4096  # client connections; more get 503. Each may need an upstream connection as well
     max_header_bytes: int = 65_536  # of a request head, else 431
     max_body_bytes: int | None = None  # of a request body, else 413; None: the upstream decides
+    awaited_body_bytes: int = 16_384  # a request body of at most this is received whole before the upstream gets it
     header_seconds: float = 30.0  # from a head's first byte to its last, else 408
     body_idle_seconds: float = 60.0  # between two reads of a request body, else 408
     min_body_rate: float = 500.0  # bytes a second that a request body must average, else 408

@@ -29,6 +29,16 @@ class RequestHead(msgspec.Struct):
         """Whether it does no harm if the upstream gets the request twice."""
         return self.method in _SAFE and not self.chunked and not self.length
 
+    def can_wait(self, received: int, most: int) -> bool:
+        """Whether the upstream need not get the request yet, as only ``received`` bytes of its body have come.
+
+        A body of at most ``most`` bytes is awaited whole, a larger one until it begins: a client that sends nothing
+        holds no connection to the upstream. One that expects "100 Continue" waits for the upstream itself.
+        """
+        if not most or any(name.lower() == b"expect" for name, _ in self.headers):
+            return False
+        return received < self.length if self.length is not None and self.length <= most else received == 0
+
     def body(self) -> Body:
         """The body to come."""
         decoder = ChunkedDecoder(bounded=True) if self.chunked else LengthDecoder(self.length or 0)

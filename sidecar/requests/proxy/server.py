@@ -40,7 +40,9 @@ class ProxyServer:
         self._idle: dict[ClientConnection, None] = {}
         self._log = log
         self._pool = Pool(upstream, options, clock, log, upstream_lost)
-        self._context = Context(upstream, options, observe, clock, Counters(), self._pool, asyncio.Event())
+        self._context = Context(
+            upstream, options, observe, clock, Counters(), self._pool, options.max_connections, asyncio.Event()
+        )
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,9 +56,10 @@ class ProxyServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen (port 0: any free one) and return the address. Raises ``OSError`` if it cannot bind.
 
-        Raises the process's limit on open files if it is too low for ``max_connections``.
+        Raises the process's limit on open files if it is too low for ``max_connections``, and accepts fewer clients if
+        it cannot.
         """
-        allow_descriptors(self._options.max_connections, self._log)
+        self._context.max_clients = allow_descriptors(self._options.max_connections, self._log)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(self._context, self._clients, self._idle), host, port, backlog=_BACKLOG
         )

@@ -11,7 +11,7 @@ from sidecar.log import Log
 _RESET = struct.pack("ii", 1, 0)  # struct linger: on, for 0 seconds
 _PROBE_SECONDS = 15
 _PROBES = 4
-_SPARE = 256  # descriptors for everything but client and upstream connections
+_SPARE = 256  # descriptors for everything but client and upstream connections; half of them all if they are few
 
 
 def notice_silence(peer: socket.socket, seconds: float) -> None:
@@ -49,18 +49,23 @@ def reset_on_close(peer: socket.socket) -> None:
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
-def allow_descriptors(clients: int, log: Log) -> None:
+def allow_descriptors(clients: int, log: Log) -> int:
     """Raise the soft limit on open files to what ``clients`` connections need, as far as the hard limit allows.
+
+    Returns how many of them fit, at least 1: without that bound, connections to the upstream would fail first.
 
     Container runtimes and shells start processes with a soft limit of 1024, for programs that use ``select``.
     """
     wanted = 2 * clients + _SPARE  # each may need an upstream connection
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return clients
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     with suppress(OSError, ValueError):  # a sandbox may forbid it; then the warning below has to do
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit < wanted:
-        log.warning("limit on open files is too low for max_connections", limit=limit, needed=wanted)
+    if limit >= wanted:
+        return clients
+    fitting = max(1, (limit - min(_SPARE, limit // 2)) // 2)
+    log.warning("limit on open files is too low for max_connections", limit=limit, needed=wanted, accepted=fitting)
+    return min(clients, fitting)

@@ -20,7 +20,8 @@ class UplinkUser(UpstreamUser, Protocol):
 class Uplink:
     """Sends the request; the response goes from the connection straight to the exchange."""
 
-    __slots__ = ("_connection", "_dial", "_outgoing", "_paused", "_pool", "_repeatable", "_user", "blocked")
+    __slots__ = ("_connection", "_dial", "_outgoing", "_paused", "_pool", "_repeatable", "_user", "blocked",
+                 "opened")  # fmt: skip
 
     def __init__(self, user: UplinkUser, pool: Pool) -> None:
         self._user: UplinkUser | None = user  # None once released, which also breaks the reference cycle
@@ -30,6 +31,7 @@ class Uplink:
         self._outgoing = b""  # kept until there is a connection, or until no retry is possible
         self._repeatable = False
         self._paused = False  # reading the response is
+        self.opened = False
         self.blocked = False  # no more may be sent for now
 
     def open(self, data: bytes, *, complete: bool, repeatable: bool) -> None:
@@ -37,6 +39,7 @@ class Uplink:
 
         ``complete``: it is the whole request. ``repeatable``: it does no harm if the upstream gets it twice.
         """
+        self.opened = True
         self._outgoing = data
         self._repeatable = repeatable
         connection = self._pool.take()

@@ -197,7 +197,7 @@ class Proxy:
     def __init__(self, port: int, options: dict, *, observe=None, clock=time.monotonic, ssl=None):
         self.observers = []
         self.log = Log()
-        settings = {"tick_seconds": 0.005, "pool_warm": 0, "linger_seconds": 5.0} | options
+        settings = {"tick_seconds": 0.005, "pool_warm": 0, "linger_seconds": 5.0, "awaited_body_bytes": 0} | options
         self.server = ProxyServer(
             Upstream("127.0.0.1" if ssl is None else "localhost", port, ssl),
             ProxyOptions(**settings),

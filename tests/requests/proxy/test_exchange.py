@@ -277,3 +277,32 @@ async def test_ten_megabytes_both_ways_are_byte_exact():
         reply = await client.ask(b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         assert reply.body == body
         assert proxy.observer.request == proxy.observer.response == body
+
+
+@pytest.mark.parametrize(
+    ("framing", "pieces", "opens_at"),
+    [
+        (b"Content-Length: 4\r\n", [b"", b"a", b"bc", b"d"], 3),
+        (b"Content-Length: 2000\r\n", [b"", b"a", b"b" * 1999], 1),
+        (b"Transfer-Encoding: chunked\r\n", [b"", b"1\r\n", b"a", b"\r\n0\r\n\r\n"], 2),
+        (b"Transfer-Encoding: chunked\r\n", [b"", b"0\r\n", b"\r\n"], 2),
+        (b"Content-Length: 4\r\nExpect: 100-continue\r\n", [b"", b"abcd"], 0),
+        (b"Content-Length: 0\r\n", [b""], 0),
+    ],
+)
+async def test_upstream_is_not_asked_before_a_small_body_is_there_or_a_large_one_has_begun(framing, pieces, opens_at):
+    async with proxied(lambda connection: connection.watch_close(), awaited_body_bytes=1000) as (proxy, server):
+        client = await proxy.client()
+        await client.send(b"POST / HTTP/1.1\r\n" + HOST + framing + b"\r\n")
+        await until(lambda: proxy.stats.exchanges == 1)
+        for number, piece in enumerate(pieces):
+            if piece:
+                await client.send(piece)
+            if number < opens_at:
+                for _ in range(20):
+                    await asyncio.sleep(0.001)
+                assert server.connections == []
+            else:
+                await until(lambda: server.connections)
+        end = b"0\r\n\r\n" if b"chunked" in framing else pieces[-1]
+        await until(lambda: server.received.endswith(end))

@@ -214,7 +214,7 @@ def request_source(settings: Settings) -> RequestSource:
         case "middleware":
             from sidecar.requests.middleware.source import MiddlewareSource  # noqa: PLC0415 - see above
 
-            return MiddlewareSource(socket=settings.middleware.socket)
+            return MiddlewareSource(socket=settings.middleware.socket, uid=settings.middleware.uid)
         case "proxy":
             return _proxy_source(settings)
         case "traces":

@@ -72,7 +72,7 @@ def page_interval(settings: Settings) -> float:
 
 def own_page(settings: Settings) -> GuardOptions:
     """Whom our own page answers."""
-    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts))
+    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts), linger_seconds=0)  # it takes no bodies
 
 
 def export(settings: Settings) -> ExportOptions:

@@ -13,13 +13,12 @@ from dashboards.builders.operator_trust import trust
 from dashboards.builders.page import OPERATOR, new_page
 
 
-def operator_page(runbooks: str) -> Dashboard:
+def operator_page() -> Dashboard:
     """The first screen answers whether it pays, where not and since when; what is below says why."""
     page = new_page(
         OPERATOR,
         "Speculative decoding",
         "Whether speculative decoding pays, at which temperatures not, since when, and why.",
-        runbooks,
         since="now-6h",
     )
     place(page, [top(), alerting(), speed(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])

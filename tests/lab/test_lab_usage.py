@@ -32,8 +32,8 @@ def request(number):
         "stream": True,
         "seed": number,
         "temperature": chance.choice([0.0, 0.4, 0.8, 1.2]),
-        "max_tokens": chance.randint(1, 24),
-        "ignore_eos": chance.random() < 0.8,
+        "max_tokens": chance.randint(4, 24),  # so that each one drafts
+        "ignore_eos": True,
     }
     if number >= STREAMS - SEVERAL:
         body |= {"n": 2, "temperature": 0.8}

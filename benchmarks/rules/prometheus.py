@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,22 @@ async def serving(body: Callable[[], bytes]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A Prometheus: its URL and process id."""
+
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the process so far: unlike the clock's, it does not grow with what else the machine does."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @asynccontextmanager
-async def prometheus(directory: Path, address: str, pods: int, interval: str) -> AsyncIterator[str]:
-    """Scrapes one address as so many pods; gives its own URL."""
+async def prometheus(directory: Path, address: str, pods: int, interval: str) -> AsyncIterator[Running]:
+    """Scrapes one address as so many pods."""
     targets = [{"targets": [address], "labels": {"instance": f"pod-{number}:9911"}} for number in range(pods)]
     config = {
         "global": {"scrape_interval": interval, "evaluation_interval": "30s"},
@@ -66,7 +81,7 @@ async def prometheus(directory: Path, address: str, pods: int, interval: str) ->
         async with asyncio.timeout(60), aiohttp.ClientSession() as session:
             while not await _ready(session, url):  # noqa: ASYNC110 - another process's state has no event
                 await asyncio.sleep(0.1)
-        yield url
+        yield Running(url, process.pid)
     finally:
         process.terminate()
         await process.wait()
@@ -77,6 +92,14 @@ async def groups(url: str) -> list[dict[str, Any]]:
     async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/rules") as answer:
         found: list[dict[str, Any]] = (await answer.json())["data"]["groups"]
     return found
+
+
+async def count(session: aiohttp.ClientSession, url: str, expr: str, at: float) -> float:
+    """How many series an expression gives at that time, Unix seconds."""
+    parameters = {"query": f"count({expr})", "time": f"{at:.3f}"}
+    async with session.get(f"{url}/api/v1/query", params=parameters) as answer:
+        found = (await answer.json())["data"]["result"]
+    return float(found[0]["value"][1]) if found else 0.0
 
 
 async def head_series(url: str) -> int:

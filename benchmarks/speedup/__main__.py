@@ -44,6 +44,7 @@ _TITLES = (
 def main() -> int:
     """Measures and prints; returns the exit code."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left behind
     return asyncio.run(_measure(arguments))
 
 
@@ -70,7 +71,7 @@ def _floats(text: str) -> tuple[float, ...]:
 
 
 async def _measure(arguments: argparse.Namespace) -> int:
-    sets = [*((one,) for one in arguments.temperatures), arguments.temperatures]
+    sets = list(dict.fromkeys([*((one,) for one in arguments.temperatures), arguments.temperatures]))
     cells = [Cell(at_once, temperatures) for at_once in arguments.loads for temperatures in sets]
     print(f"| {' | '.join(_TITLES)} |\n{'|---' * len(_TITLES)}|", flush=True)
     off = 0

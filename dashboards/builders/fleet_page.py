@@ -26,13 +26,12 @@ _NONE: Final[Mapping] = {0: ("none", "green")}
 _SPREAD: Final = (0, 0.1, 0.5, 0.9)
 
 
-def fleet_page(runbooks: str) -> Dashboard:
+def fleet_page() -> Dashboard:
     """The first screen answers which models and which pods lose; what is below compares."""
     page = new_page(
         FLEET,
         "Speculative decoding: fleet",
         "Which models, pods and temperatures lose by speculative decoding, and what pods without it do.",
-        runbooks,
         since="now-24h",
     )
     top = Section(

@@ -68,12 +68,16 @@ def _kv() -> timeseries.Panel:
 def _queue() -> timeseries.Panel:
     return over_time(
         "Requests running and waiting, preemptions",
-        "Requests in execution and in the queue at the last poll, and preemptions per second.",
+        "Requests in execution and in the queue at the last poll; first tokens and preemptions per second.",
         "Preemptions throw work away and start a request over: any steady rate is too much. Waiting with free KV cache "
         "means that --max-num-seqs is the limit.",
         [
             Query(f"sum by (model_name) ({series(metrics.REQUESTS_RUNNING)})", "running {{model_name}}"),
             Query(f"sum by (model_name) ({series(metrics.REQUESTS_WAITING)})", "waiting {{model_name}}"),
+            Query(
+                f"sum by (model_name) ({series(metrics.WAITING_FOR_CAPACITY)})", "waiting for capacity {{model_name}}"
+            ),
+            Query(total("model_name", metrics.ENGINE_REQUESTS), "first tokens/s {{model_name}}"),
             Query(total("model_name", metrics.PREEMPTIONS), "preemptions/s {{model_name}}"),
         ],
         COUNT,

@@ -7,19 +7,19 @@ from dashboards.builders.operator_acceptance import acceptance
 from dashboards.builders.operator_latency import latency
 from dashboards.builders.operator_load import load
 from dashboards.builders.operator_sidecar import proxy, sidecar
+from dashboards.builders.operator_speed import speed
 from dashboards.builders.operator_top import alerting, top
 from dashboards.builders.operator_trust import trust
 from dashboards.builders.page import OPERATOR, new_page
 
 
-def operator_page(runbooks: str) -> Dashboard:
+def operator_page() -> Dashboard:
     """The first screen answers whether it pays, where not and since when; what is below says why."""
     page = new_page(
         OPERATOR,
         "Speculative decoding",
         "Whether speculative decoding pays, at which temperatures not, since when, and why.",
-        runbooks,
         since="now-6h",
     )
-    place(page, [top(), alerting(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])
+    place(page, [top(), alerting(), speed(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])
     return page

@@ -44,8 +44,8 @@ class _EventsBuilder(dashboard.AnnotationQuery):
         self._internal = events
 
 
-def new_page(uid: str, title: str, description: str, runbooks: str, *, since: str) -> dashboard.Dashboard:
-    """A dashboard without panels, that opens on the time from ``since`` to now; ``runbooks`` is where those are."""
+def new_page(uid: str, title: str, description: str, *, since: str) -> dashboard.Dashboard:
+    """A dashboard without panels, that opens on the time from ``since`` to now."""
     page = (
         dashboard.Dashboard(title)
         .uid(uid)
@@ -72,12 +72,12 @@ def new_page(uid: str, title: str, description: str, runbooks: str, *, since: st
             .tooltip("What each alert means and what to do")
         )
     )
-    _add_variables(page, runbooks)
+    _add_variables(page)
     _add_annotations(page)
     return page
 
 
-def _add_variables(page: dashboard.Dashboard, runbooks: str) -> None:
+def _add_variables(page: dashboard.Dashboard) -> None:
     page.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     page.with_variable(_variable("job", "Job", f"label_values({metrics.BUILD_INFO.name}, job)"))
     page.with_variable(
@@ -96,7 +96,15 @@ def _add_variables(page: dashboard.Dashboard, runbooks: str) -> None:
         .current(VariableOption(selected=True, text="1d", value="1d"))
         .options([VariableOption(selected=text == "1d", text=text, value=text) for text in ("1h", "6h", "1d", "7d")])
     )
-    page.with_variable(dashboard.ConstantVariable("runbooks").label("Runbooks").value(runbooks))
+    # The address that the alerts link to as well: a setting of the sidecars, else any of them.
+    page.with_variable(
+        dashboard.QueryVariable("runbooks")
+        .label("Runbooks")
+        .query("label_values(fleet:specdec_runbooks:any, runbooks)")
+        .datasource(SOURCE)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .hide(VariableHide.HIDE_VARIABLE)
+    )
 
 
 def _variable(name: str, label: str, query: str) -> dashboard.QueryVariable:

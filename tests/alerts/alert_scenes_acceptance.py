@@ -48,8 +48,10 @@ def acceptance_low():
             Pod("few-requests").drafting(5, 0.8, **worse, requests=3.8),
             Pod("running").drafting(5, 0.8, **worse, requests=0, running=21),
             Pod("few-running").drafting(5, 0.8, **worse, requests=0, running=19),
+            _of_engines("engines", requests=2.2),
+            _of_engines("engines-running", requests=0, running=11),
         ],
-        [(60, []), (77, [low("drafts", "30%"), low("requests", "30%"), low("running", "30%")])],
+        [(60, []), (77, [low(pod, "30%") for pod in ("drafts", "requests", "running", "engines", "engines-running")])],
     )
     yield Scene(
         "a small pod is judged over an hour, for as long as it drafts; one long request is no reason",
@@ -79,6 +81,14 @@ def acceptance_low():
         [_restarted("low", 0.49), _restarted("fine", 0.8)],
         [(minute, [low("low", "49%")]) for minute in range(29, 40)],
     )
+
+
+def _of_engines(instance, **requests):
+    """A pod that only both of its engines together give enough requests to be judged."""
+    pod = Pod(instance)
+    for engine in ("0", "1"):
+        pod.drafting(5, 0.8, minutes=60, then=(0.3, 5), engine=engine, **requests)
+    return pod
 
 
 def _restarted(instance, acceptance):
@@ -234,7 +244,7 @@ def at_temperature():
             Pod("drafts").bucket("0", 2, 0.8).bucket("1+", 1.05, 0.8, then=(60, 0.3, 1.05)),
             Pod("few-drafts").bucket("0", 2, 0.8).bucket("1+", 0.95, 0.8, then=(60, 0.3, 0.95)),
             Pod("requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=4.2, **fell),
-            _with_unattributed(Pod("few-requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=3.8, **fell)),
+            Pod("few-requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=3.8, **fell),
             Pod("doubtful").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, verdict="insufficient_data", **fell),
         ],
         [(60, []), (77, [at("drafts", "30%"), at("requests", "30%")])],
@@ -286,14 +296,8 @@ def at_temperature():
         + [(minute, []) for minute in (52, 60, 70)]
         + [(85, [at("part", "30%")])],
         reads=LOW,
+        edges=(32,),
     )
-
-
-def _with_unattributed(pod):
-    for outcome in ("completed", "cancelled"):
-        values = counter((pod.minutes, 10))
-        pod.of_model("specdec_requests_total", values, temperature="1+", attribution="none", outcome=outcome)
-    return pod
 
 
 def p10():
@@ -330,6 +334,7 @@ def p10():
             (62, [firing("low"), firing("edge")]),
             (70, [firing("edge")]),
         ],
+        edges=(62,),
     )
     yield Scene(
         "it ends with the alert on the whole pod",
@@ -450,6 +455,7 @@ def break_even():
             (107, [firing("low", "51%"), firing("high", "64%"), firing("slow", "60%")]),
             (115, [firing("high", "64%"), firing("slow", "60%")]),
         ],
+        edges=(107,),
     )
 
 
@@ -486,6 +492,7 @@ def stopped():
             Pod("own", min_drafts_per_second=20).drafting(5, 0.8, minutes=60, then=(0, 0)).generating(10),
         ],
         [(58, []), (78, []), (82, expected), (200, expected)],
+        edges=(78,),
     )
 
 

@@ -77,7 +77,12 @@ def restarting():
             values = [value + (index >= minute) for index, value in enumerate(values)]
         return made.plain("specdec_vllm_restarts_total", " ".join(map(str, values)))
 
-    three, ten = firing("three", 3), firing("ten", 10)
+    def _restarted_sidecar(instance):
+        """One restart long ago; then the sidecar's own restart, and three more."""
+        made = Pod(instance, minutes=120)
+        return made.plain("specdec_vllm_restarts_total", gauge((80, 1), (6, 0), (3, 1), (20, 3), (11, 2)))
+
+    three, ten, again = firing("three", 3), firing("ten", 10), firing("restarted", 3)
     yield Scene(
         "three within an hour",
         name,
@@ -88,8 +93,9 @@ def restarting():
             pod("spread", 5, 70, 110),
             pod("ten", *range(5, 15), restarts_per_hour=10),
             pod("nine", *range(5, 14), restarts_per_hour=10),
+            _restarted_sidecar("restarted"),
         ],
-        [(13, []), (20, [three, ten]), (68, [three, ten]), (74, [three]), (95, [])],
+        [(13, []), (20, [three, ten]), (68, [three, ten]), (72, [three]), (95, [again]), (110, [again]), (118, [])],
     )
 
 
@@ -326,6 +332,7 @@ def proxy_refusing():
             Pod("fine").plain("specdec_proxy_refused_total", counter((90, 0)), reason="too_many_connections"),
         ],
         [(5, []), (9, [full(30)]), (20, [full(30)]), (63, [full(9)]), (67, [])],
+        edges=(63,),
     )
     ill = down_for_a_while("full")
     ill.plain("specdec_proxy_refused_total", counter((20, 0), (100, 6)), reason="too_many_connections")
@@ -378,6 +385,7 @@ def events_dropped():
             pod("many", 600, 400, minutes=60, events_dropped=0.55),
         ],
         [(10, []), (20, [lossy, many]), (63, [lossy, many]), (70, [])],
+        edges=(63,),
     )
     ill = down_for_a_while("ill")
     ill.plain("specdec_request_events_dropped_total", counter((20, 0), (100, 50)), source="middleware", reason="gap")

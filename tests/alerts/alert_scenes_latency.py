@@ -42,6 +42,7 @@ def net_negative():
             Pod("hasty", model="other", slowdown=1.0),
         ],
         [(44, []), (60, slower), (105, slower), (115, [])],
+        edges=(44,),
     )
 
 
@@ -130,7 +131,7 @@ def kv_cache():
         summary,
         [
             pod("full", 0.91, (60, 2)),
-            pod("now-and-then", 0.91, *[(2, 0), (1, 2)] * 20),
+            pod("now-and-then", 0.91, *[(2, 0), (2, 3)] * 15),
             pod("less", 0.89, (60, 2)),
             pod("unwaited", 0.99, (60, 0)),
             pod("capacity", 0.91, (60, 9), capacity=[(60, 0.6)]),
@@ -169,6 +170,7 @@ def mixed():
             Pod("rare").bucket("0", 19, 0.9).bucket("1+", 1, 0.1),
         ],
         [(14, []), (30, [apart]), (62, [apart]), (70, [])],
+        edges=(62,),
     )
     again = firing("part", "temperatures", "0.6")
     yield Scene(

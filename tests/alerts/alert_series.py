@@ -116,9 +116,7 @@ class Pod:
                 if then is not None:
                     values = counter((minutes, per_second * 30), (self.minutes - minutes, after * 30))
                 self.of_model(metric, values, **labels)
-            for outcome in ("completed", "cancelled"):
-                values = self._growing(requests / 240, reset_at)
-                self.of_model("specdec_requests_total", values, outcome=outcome, **labels)
+            self.of_model("specdec_request_acceptance_ratio_count", self._growing(requests / 120, reset_at), **labels)
         for one in ("net_positive", "insufficient_data"):
             values = gauge((self.minutes, one == verdict), start=self.start)
             self.of_model("specdec_verdict", values, temperature=temperature, verdict=one)

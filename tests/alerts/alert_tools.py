@@ -24,17 +24,15 @@ class Firing:
     labels: dict
     context: str | None = None
 
-    def expected(self, name, summary, relabelled=dict):
+    def expected(self, name, summary):
         labels = dict(self.labels)
         if "instance" in labels:
             labels |= {"job": "vllm", "namespace": labels.get("namespace", "prod")}
-        instance, labels = labels.get("instance"), relabelled(labels)
-        variables = "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
         annotations = {
             "summary": summary.replace("MODEL", labels.get("model_name", "")),
-            "description": self.description.replace(instance, labels["instance"]) if instance else self.description,
+            "description": self.description,
             "runbook_url": f"{RUNBOOKS}/{name}.md",
-            "dashboard_url": DASHBOARD + variables,
+            "dashboard_url": DASHBOARD + variables(labels),
         }
         if self.context is not None:
             annotations["context"] = self.context
@@ -55,6 +53,7 @@ class Scene:
     checks: list = field(default_factory=list)
     numbers: list = field(default_factory=list)
     reads: tuple = ()  # alerts that the alert's expression reads
+    edges: tuple = ()  # minutes whose outcome needs a sample a minute
 
     def test(self, text=None):
         """What promtool reads; ``text``: the rules' text, and series that it does not name are left out."""
@@ -83,6 +82,11 @@ class Scene:
                 for minute, expr, samples in self.numbers
             ],
         }
+
+
+def variables(labels):
+    """A dashboard's variables in a link, one for each label."""
+    return "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
 
 
 def shipped():

@@ -2,6 +2,7 @@
 
 import re
 import zipfile
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -13,8 +14,9 @@ from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
 from tests.alerts.alert_scenes import SCENES, concerned, recorded
 from tests.alerts.alert_scenes_fleet import healthy
-from tests.alerts.alert_series import Pod, gauge
-from tests.alerts.alert_tools import RULES, Scene, promtool, shipped
+from tests.alerts.alert_series import DAY, Pod, gauge
+from tests.alerts.alert_tools import RULES, Scene, promtool, shipped, without_context
+from tests.alerts.alert_variants import LABELS, at_interval, with_labels
 
 ALERTS = [rule["alert"] for rule in shipped() if "alert" in rule]
 KINDS = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}
@@ -24,6 +26,56 @@ KINDS = {"_bucket": "histogram", "_count": "histogram", "_sum": "histogram"}
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.alert or 'numbers'}: {scene.name}")
 def test_scene(scene, tmp_path):
     failed = promtool(tmp_path, [scene], concerned(shipped(), scene))
+    assert failed is None, failed
+
+
+LONG = DAY  # minutes; a scene as long as that is played at one interval alone
+SHORT = [scene for scene in SCENES if scene.checks and max(minute for minute, _ in scene.checks) < LONG]
+
+
+class Changed:
+    """A scene whose promtool test ``change`` changes."""
+
+    checks = ()
+
+    def __init__(self, scene, change):
+        self._scene, self._change = scene, change
+
+    def test(self, text=None):
+        return self._change(self._scene.test(text))
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("seconds", [15, 30, 120])
+@pytest.mark.parametrize("scene", SHORT, ids=lambda scene: f"{scene.alert}: {scene.name}")
+def test_scene_at_another_scrape_interval(scene, seconds, tmp_path):
+    rules = [without_context(rule) for rule in concerned(shipped(), scene)]
+    checks = [check for check in scene.checks if check[0] not in scene.edges]
+    played = Changed(replace(scene, checks=checks), lambda test: at_interval(test, seconds))
+    failed = promtool(tmp_path, [played], rules)
+    assert failed is None, failed
+
+
+def of_pods(scene):
+    """Whether a scene is about single pods alone, in one namespace."""
+    firing = [one for _, expected in scene.checks for one in expected]
+    namespaces = {
+        re.search(r'namespace="(\w+)"', one)[1] for pod in scene.pods for one in pod.series if "namespace" in one
+    }
+    return len(namespaces) == 1 and all("instance" in one.labels for one in firing)
+
+
+FIRST = list({scene.alert: scene for scene in reversed(SHORT) if of_pods(scene)}.values())  # one an alert
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("scene", FIRST, ids=lambda scene: f"{scene.alert}: {scene.name}")
+def test_scene_with_other_labels(scene, labels, tmp_path):
+    if labels == "federated" and scene.alert in {"SpecDecodeSidecarAbsent", "SpecDecodeProxyDown"}:
+        pytest.skip("up is the federating Prometheus' own")
+    rules = [without_context(rule) for rule in concerned(shipped(), scene)]
+    failed = promtool(tmp_path, [Changed(scene, lambda test: with_labels(test, LABELS[labels]))], rules)
     assert failed is None, failed
 
 

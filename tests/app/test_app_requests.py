@@ -22,13 +22,14 @@ def proxied(unused_tcp_port_factory):
     """A simulated vLLM, a sidecar that proxies it: gives the simulator, the sidecar's page and the proxy."""
 
     @asynccontextmanager
-    async def start(**options):
+    async def start(ask_usage="false", **options):
         proxy = f"127.0.0.1:{unused_tcp_port_factory()}"
         async with FaultyVllm(SimulatorOptions(**options)) as vllm:
             environment = {
                 "SPECDEC_VLLM_URL": vllm.url,
                 "SPECDEC_LISTEN": "127.0.0.1:0",
                 "SPECDEC_REQUESTS__SOURCE": "proxy",
+                "SPECDEC_REQUESTS__ASK_USAGE": ask_usage,
                 "SPECDEC_PROXY__LISTEN": proxy,
                 "SPECDEC_SCRAPE_INTERVAL": "0.2s",
             }
@@ -154,3 +155,35 @@ async def test_the_status_tells_the_same_as_the_metrics(proxied, read, http):
     assert model["model_name"] == "demo"
     told = {label: work["draft_tokens"] for label, work in model["temperatures"].items()}
     assert told == {label: pytest.approx(page.sum("specdec_draft_tokens_total", temperature=label)) for label in told}
+
+
+async def test_streams_whose_clients_do_not_ask_for_usage_count_all_the_same(proxied, read, http):
+    """With the setting: the sidecar learns vLLM's version, asks, counts, and the client gets no usage."""
+    body = {"model": "demo", "stream": True, "max_tokens": 30, "messages": [{"role": "user", "content": "hi"}]}
+    async with proxied("true", speed=10, force_include_usage=False) as (vllm, ours, proxy):
+        replies = []
+
+        async def stream():
+            async with http.post(f"{proxy}/v1/chat/completions", json=body) as response:
+                replies.append(await response.read())
+
+        async def settled():
+            return await read(ours, lambda page: page.sum("specdec_requests_total") == len(replies))
+
+        await stream()
+        async with asyncio.timeout(60):
+            while not (await settled()).sum("specdec_asked_usage_total", outcome="removed"):
+                await stream()
+        before, drafted = await settled(), vllm.counter("spec_decode_num_draft_tokens")
+        await asyncio.gather(*(stream() for _ in range(20)))
+        after, drafted = await settled(), vllm.counter("spec_decode_num_draft_tokens") - drafted
+    removed, exact = (
+        after.sum(name, **labels) - before.sum(name, **labels)
+        for name, labels in (
+            ("specdec_asked_usage_total", {"outcome": "removed"}),
+            ("specdec_draft_tokens_total", {"attribution": "exact"}),
+        )
+    )
+    assert (removed, exact) == (20, drafted)
+    assert not any(b"usage" in reply for reply in replies)
+    assert all(reply.split(b"\n\n")[-3].endswith(b',"system_fingerprint":"vllm-0.32.0-5df78fb7"}') for reply in replies)

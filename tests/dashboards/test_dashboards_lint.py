@@ -9,6 +9,11 @@ from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, quer
 
 # Metrics that no panel shows, each with its reason.
 NOT_SHOWN = {
+    "specdec_baseline_timestamp_seconds": "a date, for an alert of one's own on its age",
+    "specdec_decode_steps_total": "for the rules: seconds and tokens give the time per token",
+    "specdec_engine_speedup_standard_error_ratio": "the verdict and the alert have it in them",
+    "specdec_verdict_basis": "the speedup's own panel is empty where the basis is the acceptance",
+    "specdec_links_info": "addresses, which the variable for the runbooks reads through a rule",
     "specdec_engine_lifetime_acceptance_ratio": "a mean since vLLM's start hides drops, and only V0 engines have it",
 }
 

@@ -1,8 +1,8 @@
 """The ASGI class that vLLM loads with ``--middleware`` to tell the sidecar about each request.
 
-It passes every message on unchanged and at once, and then looks at it. Nothing that fails here can reach the traffic:
-it is caught and counted, and ends the observation of that one request. Besides the standard library it needs msgspec,
-which vLLM has.
+It passes every message on at once, and then looks at it; it changes none unless it is set to ask for usage. Nothing
+that fails here can reach the traffic: it is caught and counted, and ends the observation of that one request. Besides
+the standard library it needs msgspec, which vLLM has.
 
     SPECDEC_MIDDLEWARE__SOCKET          the sidecar's socket (/run/specdec/events.sock)
     SPECDEC_MIDDLEWARE__MAX_BODY_BYTES  larger bodies are not decoded (1048576)

@@ -25,7 +25,7 @@ _HEADER: Final = '''"""specdec-sidecar's middleware for vLLM, generated from its
 
     vllm serve … --middleware <this file's module name>.ObserveRequests
 
-It tells the sidecar about each request over SPECDEC_MIDDLEWARE__SOCKET (/run/specdec/events.sock).
+{usage}
 """
 '''
 
@@ -39,15 +39,19 @@ def standalone_source() -> str:
     imports: set[str] = set()
     bodies: list[str] = []
     owners: dict[str, str] = {}
+    usage = ""
     for module in _MODULES:
         source = files("sidecar.requests").joinpath(f"{module}.py").read_text(encoding="utf-8")
         tree = ast.parse(source)
+        usage = ast.get_docstring(tree) or ""  # of the last module, which is the one to load
         for name in _defined(tree):
             if owners.setdefault(name, module) != module:
                 raise ValueError(f"{owners[name]}.py and {module}.py both define {name}")
         imports |= _outside_imports(tree)
-        bodies.append(_without_imports(source, tree))
-    return "\n\n".join([_HEADER + "\n" + "\n".join(sorted(imports)), *bodies]) + "\n"
+        summary = usage.partition("\n")[0]
+        bodies.append(f"# {module}.py: {summary}\n\n{_without_imports(source, tree)}")
+    header = _HEADER.format(usage=usage)
+    return "\n\n".join([header + "\n" + "\n".join(sorted(imports)), *bodies]) + "\n"
 
 
 def _defined(tree: ast.Module) -> list[str]:

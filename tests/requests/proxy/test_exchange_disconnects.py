@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.requests.proxy.attacks import RESPONSES
 from tests.requests.proxy.proxy_doubles import until
 from tests.requests.proxy.proxy_tools import GET, HOST, OK, Client, answer, answering, proxied
 
@@ -182,26 +183,9 @@ async def test_upstream_that_breaks_its_chunks_is_cut(piece):
         assert proxy.stats.upstream_connections == 0
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        b"nonsense\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
-        b"HTTP/1.1 099 OK\r\n\r\n",
-        b"HTTP/1.1 600 OK\r\n\r\n",
-        b"HTTP/2.0 200 OK\r\n\r\n",
-        b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nA: " + b"x" * 300_000,
-    ],
-)
-async def test_invalid_response_head_becomes_502(response):
-    async with proxied(answer(response)) as (proxy, _):
+@pytest.mark.parametrize("name", RESPONSES)
+async def test_invalid_response_head_becomes_502(name):
+    async with proxied(answer(RESPONSES[name])) as (proxy, _):
         client = await proxy.client()
         reply = await client.ask(GET)
         assert reply.status == 502

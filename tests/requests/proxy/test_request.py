@@ -8,89 +8,16 @@ import pytest
 
 from sidecar.errors import Refusal
 from sidecar.requests.proxy.request import parse_request
+from tests.requests.proxy.attacks import CHUNKED, REQUESTS
 from tests.requests.proxy.proxy_doubles import until
 from tests.requests.proxy.proxy_tools import GET, HOST, answering, proxied
 
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
-# What is wrong, and the request in full.
-ATTACKS = {
-    "CL and TE": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
-    "TE and CL": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
-    "conflicting lengths": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
-    "equal lengths": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na",
-    "list of lengths": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1, 1\r\n\r\na",
-    "signed length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: +1\r\n\r\na",
-    "negative length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: -1\r\n\r\na",
-    "hexadecimal length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 0x1\r\n\r\na",
-    "length with a gap": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1 1\r\n\r\na",
-    "length with an underscore": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1_1\r\n\r\na",
-    "empty length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length:\r\n\r\na",
-    "endless length": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: " + b"9" * 40 + b"\r\n\r\na",
-    "unknown coding": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "identity": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-    "gzip, chunked": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "chunked, identity": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-    "chunked twice": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n",
-    "chunked, chunked": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
-    "quoted chunked": b"POST / HTTP/1.1\r\n" + HOST + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n',
-    "vertical tab before chunked": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
-    "empty coding": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding:\r\n\r\n0\r\n\r\n",
-    "chunked in HTTP/1.0": b"POST / HTTP/1.0\r\n" + HOST + CHUNKED + b"\r\n0\r\n\r\n",
-    "space before the colon": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-    "tab before the colon": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length\t: 1\r\n\r\na",
-    "space before the name": b"GET / HTTP/1.1\r\n Host: a\r\n\r\n",
-    "folded line": b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n c\r\n\r\n",
-    "folded Transfer-Encoding": b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-    "no colon": b"GET / HTTP/1.1\r\n" + HOST + b"nonsense\r\n\r\n",
-    "empty name": b"GET / HTTP/1.1\r\n" + HOST + b": x\r\n\r\n",
-    "NUL in a value": b"GET / HTTP/1.1\r\n" + HOST + b"A: b\x00c\r\n\r\n",
-    "NUL in a name": b"GET / HTTP/1.1\r\n" + HOST + b"A\x00: b\r\n\r\n",
-    "NUL in the target": b"GET /\x00 HTTP/1.1\r\n" + HOST + b"\r\n",
-    "control character": b"GET / HTTP/1.1\r\n" + HOST + b"A: \x01\r\n\r\n",
-    "bare LF after a header": b"GET / HTTP/1.1\r\n" + HOST + b"A: b\nC: d\r\n\r\n",
-    "bare LF throughout": b"GET / HTTP/1.1\nHost: a\n\n",
-    "bare LF at the end": b"GET / HTTP/1.1\r\nHost: a\r\n\nGET / HTTP/1.1\r\n",
-    "bare CR": b"GET / HTTP/1.1\r\n" + HOST + b"A: b\rTransfer-Encoding: chunked\r\n\r\n",
-    "CR CR LF": b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\r\n\r\n",
-    "no Host": b"GET / HTTP/1.1\r\n\r\n",
-    "two Hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
-    "empty Host": b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
-    "Host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
-    "Host with a user": b"GET / HTTP/1.1\r\nHost: u@a\r\n\r\n",
-    "Host with a space": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
-    "absolute target": b"GET http://other/ HTTP/1.1\r\n" + HOST + b"\r\n",
-    "target without a slash": b"GET index HTTP/1.1\r\n" + HOST + b"\r\n",
-    "asterisk without OPTIONS": b"GET * HTTP/1.1\r\n" + HOST + b"\r\n",
-    "two spaces": b"GET  / HTTP/1.1\r\n" + HOST + b"\r\n",
-    "space in the target": b"GET /a b HTTP/1.1\r\n" + HOST + b"\r\n",
-    "tab in the request line": b"GET\t/ HTTP/1.1\r\n" + HOST + b"\r\n",
-    "space after the version": b"GET / HTTP/1.1 \r\n" + HOST + b"\r\n",
-    "raw bytes in the target": b"GET /\xff HTTP/1.1\r\n" + HOST + b"\r\n",
-    "lower-case method": b"get / HTTP/1.1\r\n" + HOST + b"\r\n",
-    "TLS to a plain port": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
-    "chunk size with a sign": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n+1\r\na\r\n0\r\n\r\n",
-    "chunk size with 0x": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n0x1\r\na\r\n0\r\n\r\n",
-    "chunk size with an underscore": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1_0\r\na\r\n0\r\n\r\n",
-    "chunk size with a space": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1 \r\na\r\n0\r\n\r\n",
-    "chunk size over 64 bits": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n" + b"f" * 17 + b"\r\na",
-    "empty chunk size": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n\r\na\r\n0\r\n\r\n",
-    "chunk size ends in LF": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1\na\r\n0\r\n\r\n",
-    "chunk extension holds LF": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1;a\nb\r\na\r\n0\r\n\r\n",
-    "chunk extension holds CR": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1;a\rb\r\na\r\n0\r\n\r\n",
-    "chunk too long": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1\r\nab\r\n0\r\n\r\n",
-    "chunk ends in LF": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n1\r\na\n0\r\n\r\n",
-    "trailer without a name": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n0\r\n: x\r\n\r\n",
-    "trailer is a request": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n0\r\nGET / HTTP/1.1\r\n\r\n",
-    "trailers end in LF": b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n0\r\n\n",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", REQUESTS)
 async def test_ambiguous_request_is_refused_and_nothing_reaches_the_upstream(name):
     async with proxied(answering) as (proxy, server):
         client = await proxy.client()
-        reply = await client.ask(ATTACKS[name])
+        reply = await client.ask(REQUESTS[name])
         assert (reply.status, reply.header("Connection")) == (400, "close")
         assert json.loads(reply.body)["error"]["code"] == 400
         await client.send(GET)  # what follows on that connection is not taken for a request

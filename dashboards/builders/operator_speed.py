@@ -1,0 +1,90 @@
+"""Whether it pays in time: speedup by temperature, both curves over load, and what was won and lost."""
+
+from grafana_foundation_sdk.builders import timeseries
+
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import COUNT, SECONDS, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import BUCKET, least, ratio, series, threshold, total, worst
+from sidecar.export import metrics
+
+
+def speed() -> Section:
+    """All about time; empty without a reference for plain decoding."""
+    return Section(
+        "Against plain decoding",
+        [
+            beside(9, (_speedup(), 12), (_balance(), 12)),
+            beside(9, (_per_token(), 12), (_break_even(), 12)),
+        ],
+    )
+
+
+def _speedup() -> timeseries.Panel:
+    return over_time(
+        "Speedup by temperature, against its thresholds",
+        "Plain time per token divided by the actual one, at the same load; 1 is even. The thick line is all requests. "
+        "No line: nothing says how long plain decoding takes here.",
+        "Without lines measure it: specdec-sidecar baseline --load. Below the red dashes speculation costs time: the "
+        "sidecar's page proposes another number of draft tokens.",
+        [
+            Query(least(BUCKET, series(metrics.SPEEDUP)), "{{temperature}} {{model_name}}"),
+            Query(least("model_name", series(metrics.ENGINE_SPEEDUP)), "all {{model_name}}", Style.WHOLE),
+            Query(threshold("speedup_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("speedup_net_positive"), "pays above", Style.NOTICE),
+        ],
+        COUNT,
+    )
+
+
+def _balance() -> timeseries.Panel:
+    return over_time(
+        "Request time saved against plain decoding",
+        "Request-seconds saved less those lost, per second: 3 means that three requests at a time would be running "
+        "for nothing but plain decoding's slowness. Below 0 time is lost.",
+        "Read a day of it before you decide: what is saved at night may be lost at noon.",
+        [
+            Query(
+                f"{total(BUCKET, metrics.TIME_SAVED)} - {total(BUCKET, metrics.TIME_LOST)}",
+                "{{temperature}} {{model_name}}",
+            )
+        ],
+        COUNT,
+    )
+
+
+def _per_token() -> timeseries.Panel:
+    actual = ratio("model_name, running", metrics.DECODE_SECONDS, metrics.DECODE_TOKENS)
+    return over_time(
+        "Time per token by requests running",
+        "Thin: as it is, by the number of requests running. Thick: without speculation at that number.",
+        "A thin line that rises above its thick one is a load at which speculation loses: let vLLM speculate less "
+        "there (num_speculative_tokens_per_batch_size).",
+        [
+            Query(actual, "{{running}} {{model_name}}"),
+            Query(
+                worst("model_name, running", series(metrics.PLAIN_STEP)),
+                "plain, {{running}} {{model_name}}",
+                Style.WHOLE,
+            ),
+        ],
+        SECONDS,
+    )
+
+
+def _break_even() -> timeseries.Panel:
+    accepted = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
+    return over_time(
+        "Acceptance, and what it takes to break even",
+        "The thick line is the acceptance rate at which the present load is as fast as plain decoding, the highest of "
+        "the pods; the thin one is what is accepted.",
+        "A break-even that rises with the load is compute: fewer draft tokens in full batches. One that rises at the "
+        "same load is something else that slows the steps down.",
+        [
+            Query(accepted, "accepted {{model_name}}"),
+            Query(
+                worst("model_name", series(metrics.BREAK_EVEN_ACCEPTANCE)), "breaks even {{model_name}}", Style.WHOLE
+            ),
+        ],
+        COUNT,
+    )

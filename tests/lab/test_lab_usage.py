@@ -1,0 +1,159 @@
+"""Usage asked for on the client's behalf, on a real vLLM: every stream counts and no client sees a difference."""
+
+import asyncio
+import json
+import random
+import re
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from sidecar.app import running
+from sidecar.requests.middleware.bundle import standalone_source
+from sidecar.settings import load_settings
+from tests.debian_servers import free_port
+from tests.lab.conftest import MODULE
+
+pytestmark = pytest.mark.lab
+
+STREAMS = 60
+SEVERAL = 8  # of them, the last ones, with two choices: vLLM reports nothing per request for these
+FLAGS = ("--per-request-spec-decode-metrics", "summary")
+VARIES = re.compile(rb'"id":"(chatcmpl|cmpl)-[^"]+"|"created":\d+')
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/chat/%63ompletions")
+
+
+def request(number):
+    """A seeded stream whose client does not ask for usage; some have more choices, options, or another end."""
+    chance = random.Random(number)
+    body = {
+        "model": "lab",
+        "stream": True,
+        "seed": number,
+        "temperature": chance.choice([0.0, 0.4, 0.8, 1.2]),
+        "max_tokens": chance.randint(1, 24),
+        "ignore_eos": chance.random() < 0.8,
+    }
+    if number >= STREAMS - SEVERAL:
+        body |= {"n": 2, "temperature": 0.8}
+    if number % 7 == 3:
+        body["stream_options"] = {"include_usage": False}
+    path = PATHS[number % len(PATHS)]
+    prompt = " ".join(chance.choices(["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"], k=8))
+    if path == "/v1/completions":
+        return path, body | {"prompt": prompt, "logprobs": 2 if number % 4 == 1 else None}
+    return path, body | {"messages": [{"role": "user", "content": prompt}]}
+
+
+async def stream(url, number):
+    """All bytes of a reply but ids and times: one request at a time, or vLLM merges events as its load has it."""
+    path, body = request(number)
+    data = json.dumps(body).encode()
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {path} HTTP/1.1\r\nHost: lab\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+    writer.write(head.encode() + b"Connection: close\r\n\r\n" + data)
+    async with asyncio.timeout(300):
+        reply = await reader.read()
+    writer.close()
+    lines, _, chunks = reply.partition(b"\r\n\r\n")
+    headers = sorted(line.lower() for line in lines.split(b"\r\n") if not line.lower().startswith(b"date:"))
+    text = b""
+    while not text.endswith(b"data: [DONE]\n\n"):
+        size, _, chunks = chunks.partition(b"\r\n")
+        text, chunks = text + chunks[: int(size, 16)], chunks[int(size, 16) + 2 :]
+    return headers, VARIES.sub(b"", text)
+
+
+@asynccontextmanager
+async def asking(vllm, source, socket):
+    """A sidecar that asks for usage; gives its page's address and where requests go."""
+    port = free_port()
+    environment = {
+        "SPECDEC_VLLM_URL": vllm.url,
+        "SPECDEC_LISTEN": "127.0.0.1:0",
+        "SPECDEC_REQUESTS__SOURCE": source,
+        "SPECDEC_REQUESTS__ASK_USAGE": "true",
+        "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
+        "SPECDEC_MIDDLEWARE__SOCKET": str(socket),
+    }
+    async with running(load_settings(None, environment)) as address:
+        yield f"http://{address}", f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
+
+
+async def counters(samples, url):
+    page = await samples(url)
+    return [page.value(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted")]
+
+
+async def check(samples, vllm, source, socket, expected):
+    """The same streams, asked for usage: the same bytes, and all of them counted, to the token."""
+    async with asking(vllm, source, socket) as (ours, target):
+        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        if source == "proxy":  # it asks once it knows vLLM's version
+            await asyncio.wait_for(first_asked(samples, ours, target), 120)
+        kept = await samples(ours)
+        before = await counters(samples, vllm.url)
+        for number, reply in enumerate(expected):
+            if number == STREAMS - SEVERAL:
+                after = await counters(samples, vllm.url)
+            assert await stream(target, number) == reply, request(number)
+        found = await samples.until(
+            ours, lambda found: found.since(kept).sum("specdec_requests_total", outcome="completed") == STREAMS
+        )
+    grown = found.since(kept)
+    assert grown.sum("specdec_asked_usage_total", outcome="removed") == STREAMS
+    assert grown.sum("specdec_asked_usage_total") == STREAMS
+    assert grown.sum("specdec_requests_total", attribution="exact") == STREAMS - SEVERAL
+    sums = [grown.sum(f"specdec_{name}_tokens_total", attribution="exact") for name in ("draft", "accepted")]
+    assert sums == [after[0] - before[0], after[1] - before[1]]
+    assert found.value("specdec_attribution_coverage_ratio") == pytest.approx(1, abs=0.02)
+
+
+async def first_asked(samples, ours, target):
+    while not (await samples(ours)).sum("specdec_asked_usage_total", outcome="removed"):
+        await stream(target, 0)
+
+
+async def test_streams_count_and_their_clients_see_no_difference(lab, samples, tmp_path):
+    socket = tmp_path / "events.sock"
+    plain = lab("draft_model", *FLAGS, EXACT="0")
+    await plain.start()
+    expected = [await stream(plain.url, number) for number in range(STREAMS)]
+    assert not any(b"usage" in text for _, text in expected)
+    await check(samples, plain, "proxy", socket, expected)
+    plain.kill()
+
+    (tmp_path / f"{MODULE}.py").write_text(standalone_source())
+    observed = lab(
+        "draft_model", *FLAGS, "--middleware", f"{MODULE}.ObserveRequests",
+        EXACT="0", PYTHONPATH=str(tmp_path), SPECDEC_MIDDLEWARE__SOCKET=str(socket), SPECDEC_REQUESTS__ASK_USAGE="true",
+    )  # fmt: skip
+    await observed.start()
+    await check(samples, observed, "middleware", socket, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/responses", {"input": "the quick brown fox", "max_output_tokens": 40}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 40}),
+    ],
+)
+async def test_streams_of_the_other_endpoints_count_as_inferred(shared, samples, path, fields):
+    vllm = shared(exact=False)
+    await vllm.start()
+    async with asking(vllm, "proxy", vllm.socket) as (ours, target):
+        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        kept = await samples(ours)
+        async with aiohttp.ClientSession() as session:
+            for _ in range(4):
+                body = {"model": "lab", "stream": True, "temperature": 0.4} | fields
+                async with session.post(target + path, json=body) as response:
+                    assert response.status == 200
+                    await response.read()
+        found = await samples.until(
+            ours, lambda found: found.since(kept).sum("specdec_requests_total", attribution="inferred") == 4
+        )
+    assert found.since(kept).sum("specdec_draft_tokens_total", attribution="inferred", temperature="0.3-0.5") > 0

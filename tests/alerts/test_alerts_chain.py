@@ -1,6 +1,7 @@
 """From hot traffic to the notification, through real servers, and back."""
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -116,6 +117,46 @@ async def test_hot_traffic_is_told_by_direct_push(vllm, around, http):
     told_of_what_it_is(bucket, pod, "pod-7")
 
 
+def plain_steps(seconds):
+    """A baseline of the simulated vLLM, to be compared with steps of some 5 ms."""
+    curve = {"running": [1, 16], "seconds": [seconds] * 2, "errors": [seconds / 100] * 2, "prompt_seconds": 0.0}
+    return {"SPECDEC_PLAIN_STEPS": json.dumps({"demo": curve})}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "case", [(0.7, 0.001, "SpecDecodeSlowerThanPlain", "critical"), (0.35, 0.05, LOW, "info")], ids=["slower", "faster"]
+)
+async def test_time_pages_and_acceptance_does_not(case, around, http, tmp_path):
+    """A pod that accepts 70 % and is slower than plain decoding pages; one that accepts 35 % and is faster does not."""
+    acceptance, plain, name, severity = case
+    receivers, address = around
+    port = free_port()
+    options = SimulatorOptions(speed=4, cold_acceptance=acceptance, hot_acceptance=acceptance)
+    async with (
+        SimulatedVllm(options) as vllm,
+        running(settings_of(vllm.url, port, **plain_steps(plain))) as listening,
+        prometheus(http, tmp_path, f"http://127.0.0.1:{listening.port}", address),
+        traffic(f"http://127.0.0.1:{port}", MIXED),
+    ):
+        await firing(http, address, name, severity)
+        if severity == "critical":
+            page = await receivers.page()
+            assert page["payload"]["summary"] == "[1] demo: slower than without speculation"
+        else:
+            assert receivers.pages == []
+
+
+async def firing(http, url, name, severity):
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            async with http.get(f"{url}/api/v2/alerts") as answer:
+                found = [one["labels"] for one in await answer.json()]
+            if any((one["alertname"], one["severity"]) == (name, severity) for one in found):
+                return
+            await asyncio.sleep(0.1)
+
+
 def told_of_what_it_is(bucket, pod, instance):
     context = r"Acceptance [\d.]+%.*\. By temperature: \[0\] [\d.]+% \[1\+\] [\d.]+%\. Share of the draft .+ms\."
     assert re.fullmatch(context, bucket["annotations"]["context"])
@@ -146,6 +187,11 @@ WITHOUT_DATA = {
     "pod:specdec_speedup:upper ",
     # No pod of the model goes without speculation here.
     "model_quantile:specdec_tpot_seconds:avg no",
+    "model_running:specdec_plain_step_seconds:rate5m ",
+    # Nothing says how long plain decoding takes.
+    "pod:specdec_speedup:fleet ",
+    "pod:specdec_speedup:ratio ",
+    "pod:specdec_speedup:upper ",
     "model_quantile:specdec_tpot:slowdown ",
 }
 

@@ -141,10 +141,9 @@ class _Levels:
         ]
 
     async def _measure_capacity(self, target: _Server) -> None:
-        """The requests a second that the server completes with more of them in flight than it can run at once."""
-        weights = dict.fromkeys(self._options.temperatures, 1.0)
-        workload = Workload(tuple(weights.items()) or self._options.workloads[0].weights)
-        level = Level(workload, Load(at_once=CAPACITY_AT_ONCE))
+        """The requests a second that the server completes with 32 in flight, of all temperatures in equal parts."""
+        alone = [one.temperature for one in self._options.workloads if one.temperature is not None]
+        level = Level(Workload(tuple((temperature, 1.0) for temperature in alone)), Load(at_once=CAPACITY_AT_ONCE))
         found = await self._on(target, level, self._options.capacity_requests)
         if found.complete and found.samples:
             self.capacity = len(found.samples) / found.seconds

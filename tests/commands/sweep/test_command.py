@@ -80,6 +80,7 @@ async def test_the_command_measures_saves_and_says_how_far_it_is(finished, tmp_p
         asked = ("--url", vllm.url, "--rate", "60%", "--mix", "0:1,1:1", "--requests", "8", "--max-tokens", "8")
         code, out, err = await finished("sweep", *asked, "--json", "--save", str(saved))
     assert code == 0, err
+    assert err.startswith("0/120 requests done; measuring mix 0:1,1:1, 32 at once\n")
     printed, written = json.loads(out), json.loads(saved.read_text())
     assert {level["share"] for level in printed["levels"]} == {0.6}
     assert printed["levels"][0]["rate"] == pytest.approx(0.6 * printed["capacity"])

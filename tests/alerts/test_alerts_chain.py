@@ -180,11 +180,6 @@ async def every_rule_evaluates(http, url):
 
 WITHOUT_DATA = {
     "pod:specdec_vllm_down:ended6m ",  # vLLM stays up
-    # There is nothing to compare the speed with.
-    "model_running:specdec_plain_step_seconds:rate5m ",
-    "pod:specdec_speedup:fleet ",
-    "pod:specdec_speedup:ratio ",
-    "pod:specdec_speedup:upper ",
     # No pod of the model goes without speculation here.
     "model_quantile:specdec_tpot_seconds:avg no",
     "model_running:specdec_plain_step_seconds:rate5m ",

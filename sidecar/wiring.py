@@ -72,7 +72,7 @@ def page_interval(settings: Settings) -> float:
 
 def own_page(settings: Settings) -> GuardOptions:
     """Whom our own page answers."""
-    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts))
+    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts), linger_seconds=0)  # it takes no bodies
 
 
 def export(settings: Settings) -> ExportOptions:
@@ -214,7 +214,7 @@ def request_source(settings: Settings) -> RequestSource:
         case "middleware":
             from sidecar.requests.middleware.source import MiddlewareSource  # noqa: PLC0415 - see above
 
-            return MiddlewareSource(socket=settings.middleware.socket)
+            return MiddlewareSource(socket=settings.middleware.socket, uid=settings.middleware.uid)
         case "proxy":
             return _proxy_source(settings)
         case "traces":

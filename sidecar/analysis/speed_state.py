@@ -99,6 +99,10 @@ class SpeedState:
             self._models.setdefault(name, _Model(name, self._options)).seen_at = at
         oldest = at - self._options.history
         self._models = {name: model for name, model in self._models.items() if oldest <= model.seen_at <= at}
+        for key, timeline in timelines.items():
+            if timeline.value_at(Counter.DRAFTS, at) is not None:
+                untimed = several_processes or timeline.value_at(Counter.DECODE_SECONDS, at) is None
+                self._models[key.model_name].idle = Withheld.NO_STEPS if untimed else Withheld.TOO_LITTLE
         if several_processes or start is None or start >= at:
             return
         for name, model in self._models.items():
@@ -133,7 +137,7 @@ class SpeedState:
 
     def models(self, now: float) -> Mapping[str, ModelSpeed]:
         """Every model that speculates."""
-        return {name: model.read(now) for name, model in self._models.items() if model.engines}
+        return {name: model.read(now) for name, model in self._models.items() if model.idle is not None}
 
 
 class _Model:
@@ -151,6 +155,7 @@ class _Model:
         self._gathering: dict[EngineKey, Periods] = {}
         self._fitted_at = -math.inf
         self.seen_at = 0.0
+        self.idle: Withheld | None = None  # why there may be no steps; None while nothing speculates
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps], speculating: set[EngineKey]) -> None:
         clock: list[tuple[Steps, PlainStep | None]] = []
@@ -200,8 +205,12 @@ class _Model:
     def read(self, now: float) -> ModelSpeed:
         whole = self._whole.read(now, self.curve)
         known = self.curve is not None
+        if whole.steps is None:
+            whole = replace(whole, withheld=self.idle)
+        elif not known:
+            whole = replace(whole, withheld=self._missing)
         return ModelSpeed(
-            whole=whole if known else replace(whole, withheld=self._missing),
+            whole=whole,
             reference=self._reference,
             curve=self.curve,
             temperatures={t: window.read(now, whole) for t, window in self._temperatures.items()} if known else {},

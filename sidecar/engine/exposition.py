@@ -75,6 +75,14 @@ class PageReader:
             NotAnExposition: the body is not Prometheus text.
             TruncatedPage: the last line has no end.
         """
+        return self.recall(body, thorough=thorough) or self.learn(body)
+
+    def recall(self, body: bytes, *, thorough: bool = False) -> Page | None:
+        """The same, if the page has the remembered layout, which takes some 0.1 ms; else None.
+
+        Raises:
+            PageTooLarge, NotAnExposition, TruncatedPage: as ``read`` does.
+        """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if body and not body.endswith(b"\n"):
@@ -84,9 +92,14 @@ class PageReader:
             fresh = not (thorough or self._polls % RECHECK == 0) or _is_complete(body, memory)
             if fresh and (values := _read_blocks(body, memory.blocks)) is not None:
                 return Page(memory.layout, values, 0)
-        return self._relearn(body)
+        return None
 
-    def _relearn(self, body: bytes) -> Page:
+    def learn(self, body: bytes) -> Page:
+        """The same, line by line, at up to 0.4 ms a KB; remembers the layout.
+
+        Raises:
+            PageTooLarge, NotAnExposition: as ``read`` does.
+        """
         read = self._lines.read(body)
         headers = _TYPE_LINE.findall(body)
         layout = Layout(read.series, frozenset(name.decode("utf-8", "replace") for name in headers))

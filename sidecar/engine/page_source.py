@@ -108,6 +108,8 @@ class PageSource:
         body = await self._fetcher.get(WHOLE_PAGE)
         # Full pages are rare between filtered ones, so each is searched for new families.
         page = await _read(self._whole_pages, body, thorough=self._proven is not None)
+        if not self._whole_snapshots.knows(page):
+            await asyncio.to_thread(self._whole_snapshots.learn, page)
         snapshot = self._whole_snapshots.read(page)
         self._process_start = snapshot.process_start
         self.whole_page = body
@@ -128,7 +130,8 @@ class PageSource:
 
 
 async def _read(reader: PageReader, body: bytes, *, thorough: bool = False) -> Page:
-    """Reads a page; a large one in a thread, so that the event loop stays responsive."""
+    """Reads a page; a large or a changed one in a thread, so that the event loop stays responsive."""
     if len(body) > LARGE:
         return await asyncio.to_thread(reader.read, body, thorough=thorough)
-    return reader.read(body, thorough=thorough)
+    recalled = reader.recall(body, thorough=thorough)
+    return await asyncio.to_thread(reader.learn, body) if recalled is None else recalled

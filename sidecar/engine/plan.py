@@ -9,7 +9,9 @@ from typing import NamedTuple
 from sidecar.engine import names
 from sidecar.engine.exposition import Layout
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.errors import PageTooLarge
 
+_MOST_ENGINES = 256  # pairs of model and engine on a page; four times what ``limits.engines`` may be
 _DIGITS = 15  # at most; Python refuses integers of some thousands of digits
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
@@ -50,7 +52,11 @@ class _Sample:
 
 
 def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
-    """One plan per engine, ordered by model and engine; empty if the page has no vLLM series."""
+    """One plan per engine, ordered by model and engine; empty if the page has no vLLM series.
+
+    Raises:
+        PageTooLarge: more than ``_MOST_ENGINES`` engines.
+    """
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
     capacities: dict[str | None, set[int | None]] = defaultdict(set)
     for index, series in enumerate(layout.series):
@@ -63,6 +69,8 @@ def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
         elif "model_name" in sample.labels:
             key = EngineKey(sample.labels["model_name"], sample.labels.get("engine", _NO_ENGINE))
             by_engine[key][name].append(sample)
+            if len(by_engine) > _MOST_ENGINES:
+                raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
     return tuple(
         _engine_plan(key, by_engine[key], _agreed(capacities.get(key.engine) or capacities.get(None)))
         for key in sorted(by_engine, key=_natural)

@@ -192,6 +192,8 @@ class Middleware(Group):
 
     socket: SocketPath = Path("/run/specdec/events.sock")
     """Unix socket on a volume that both containers mount"""
+    uid: int | None = Field(None, ge=0, le=2**32 - 2)
+    """user id of vLLM's process; processes of other users are not heard; not set: all are"""
 
 
 class Traces(Group):

@@ -9,6 +9,7 @@ from sidecar.analysis.attribution.result import Attribution, attributed
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.speed_state import SpeedOptions, SpeedState
 from sidecar.analysis.speedup import Reference, Withheld
+from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.record import Outcome, RequestRecord
 from tests.analysis.decoding import KEY, Engine
@@ -130,7 +131,7 @@ def test_several_api_servers_count_steps_several_times_so_nothing_is_said():
     for _ in range(20):
         server.engine.run(4, 0.03, length=2, drafted=3)
         server.poll(several_processes=True)
-    assert server.state.models(server.engine.at) == {}
+    assert server.model.whole.withheld is Withheld.NO_STEPS
     assert server.state.loads() == {}
 
 
@@ -163,3 +164,12 @@ def test_a_clock_set_back_is_survived():
     server.engine.timeline._rows.clear()
     server.run(40, 4, 0.015, length=2, drafted=3)
     assert server.model.whole.speedup.ratio == pytest.approx(2 * 0.02 / 0.015)
+
+
+def test_a_vllm_without_step_times_is_told_from_an_idle_one():
+    idle = Server(baselines={"m": CURVE})
+    assert idle.model.whole.withheld is Withheld.TOO_LITTLE
+    old = Server(baselines={"m": CURVE})
+    del old.engine.counters[Counter.DECODE_SECONDS]
+    old.run(3, 4, 0.03, length=2, drafted=3)
+    assert old.model.whole.withheld is Withheld.NO_STEPS

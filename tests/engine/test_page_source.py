@@ -2,14 +2,17 @@
 
 import asyncio
 import re
+import threading
 from urllib.parse import parse_qs
 
 import pytest
 from aiohttp import web
 
+from sidecar.engine.exposition import PageReader
 from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
+from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import AnotherServer, BadStatus, ScrapeError
 from tests.engine.engine_tools import snapshot
 
@@ -246,3 +249,32 @@ async def test_a_filtered_page_that_never_comes_is_given_up(served, recorded):
         assert (page.part, page.whole) == (1, 4)
         page.waiting.set()
         await fetcher.close()
+
+
+async def test_a_page_that_changes_at_every_poll_is_read_outside_of_the_event_loop(monkeypatch):
+    threads = {}
+
+    class Fetched:
+        polls = 0
+
+        async def get(self, _):
+            self.polls += 1
+            line = 'vllm:num_requests_running{{model_name="m",engine="0",pid="{}"}} 1\n'
+            return "".join(line.format(1000 * self.polls + n) for n in range(1000)).encode()
+
+    def noted(part, name):
+        done = getattr(part, name)
+
+        def call(*arguments):
+            threads.setdefault(name + part.__name__, set()).add(threading.current_thread())
+            return done(*arguments)
+
+        monkeypatch.setattr(part, name, call)
+
+    noted(PageReader, "learn")
+    noted(SnapshotReader, "learn")
+    source = PageSource(Fetched(), PageLimits(), filtered=False)
+    for _ in range(3):
+        assert (await source.next()).engines[0].gauges
+    assert len(threads) == 2
+    assert not any(threading.main_thread() in found for found in threads.values())

@@ -16,6 +16,7 @@ class MiddlewareSource:
     """Listens on a Unix socket."""
 
     socket: Path
+    uid: int | None = None  # of vLLM's process; None: whoever can open the socket is heard
 
     @property
     def drop_reasons(self) -> frozenset[str]:
@@ -25,7 +26,7 @@ class MiddlewareSource:
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - not sent
         """See ``RequestSource``."""
-        receiver = EventReceiver(self.socket, sink)
+        receiver = EventReceiver(self.socket, sink, uid=self.uid)
         with listening("SPECDEC_MIDDLEWARE__SOCKET", self.socket):
             await receiver.start()
         log.info("middleware socket listening", socket=str(self.socket))

@@ -79,16 +79,83 @@ async def test_stopping_gives_up_what_is_open_and_takes_what_has_arrived(socket_
     assert not os.path.exists(socket_path)  # noqa: PTH110 - a test may wait for it
 
 
-async def test_senders_over_the_bound_are_turned_away_and_counted(socket_path, sink, connect, eventually):
+async def test_a_sender_over_the_bound_takes_the_place_of_the_longest_silent(socket_path, sink, connect, eventually):
     receiver = EventReceiver(socket_path, sink, max_senders=2)
     await receiver.start()
-    senders = [connect() for _ in range(3)]
-    await eventually(lambda: sink.drops == {"too_many_senders": 1})
-    senders[0].close()
-    await eventually(lambda: len(receiver._senders) == 1)
-    connect().send(packet(finished(0)))
+    first, second = connect(), connect()
+    first.send(packet(begun(0)))
+    await eventually(lambda: len(sink.starts) == 1)
+    second.send(packet(finished(1)))
+    await eventually(lambda: len(sink.records) == 1)
+    connect().send(packet(finished(2)))  # the second has nothing open, so it loses nothing
+    await eventually(lambda: len(sink.records) == 2)
+    first.send(packet(finished(0)))
+    await eventually(lambda: len(sink.records) == 3)
+    with pytest.raises(BrokenPipeError):
+        second.send(packet(finished(3)))
+    assert sink.drops == {"too_many_senders": 1}
+    await receiver.stop()
+
+
+async def test_connections_that_send_nothing_lock_no_sender_out_and_end(socket_path, sink, connect, eventually):
+    receiver = EventReceiver(socket_path, sink, first_packet_seconds=0.05)
+    await receiver.start()
+    for _ in range(16):
+        silent = [connect() for _ in range(4)]
+        await asyncio.sleep(0)
+    one = connect()
+    one.send(packet(begun(0)))
+    await eventually(lambda: sink.drops["silent_sender"] + sink.drops["too_many_senders"] == 64)
+    assert len(receiver._senders) == 1
+    assert not silent[0].recv(1)
+    one.send(packet(finished(0)))
     await eventually(lambda: sink.records)
     await receiver.stop()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_only_the_configured_user_is_heard(others, socket_path, sink, connect, eventually):
+    receiver = EventReceiver(socket_path, sink, uid=os.getuid() + others)
+    await receiver.start()
+    connect().send(packet(finished(0)))
+    await eventually(lambda: sink.records or sink.drops)
+    assert sink.drops == ({"wrong_user": 1} if others else {})
+    assert len(sink.records) == 1 - others
+    await receiver.stop()
+
+
+async def test_a_forged_count_of_drops_is_clamped(receiver, sink, connect, eventually):
+    connect().send(packet(dropped={"queue_full": 2**53, "hello": 2**53}))
+    await eventually(lambda: sink.drops)
+    assert sink.drops == {"queue_full": 100_000, "other": 100_000}
+
+
+async def test_the_bound_on_open_requests_is_over_all_senders_and_comes_back(
+    receiver, sink, connect, eventually, monkeypatch
+):
+    monkeypatch.setattr("sidecar.requests.middleware.event_receiver._MOST_OPEN", 15)
+    first, second = connect(), connect()
+    first.send(packet(*map(begun, range(10))))
+    await eventually(lambda: len(sink.starts) == 10)
+    second.send(packet(*map(begun, range(10))))
+    await eventually(lambda: sink.drops == {"too_many_open": 5})
+    first.close()
+    await eventually(lambda: len(sink.records) == 10)
+    second.send(packet(*map(begun, range(10, 20))))
+    await eventually(lambda: len(sink.starts) == 25)
+    assert sink.drops["too_many_open"] == 5
+
+
+async def test_the_requests_of_a_sender_that_died_end_a_few_at_a_time(receiver, sink, connect, eventually):
+    one, taken = connect(), [0]
+    for number in range(0, 2000, 20):
+        one.send(packet(*map(begun, range(number, number + 20))))
+    await eventually(lambda: len(sink.starts) == 2000)
+    one.close()
+    while taken[-1] < 2000:
+        await asyncio.sleep(0)
+        taken.append(len(sink.records))
+    assert max(after - before for before, after in pairwise(taken)) <= 320
 
 
 async def test_a_sender_can_not_open_requests_without_end(receiver, sink, connect, eventually, monkeypatch):
@@ -151,14 +218,17 @@ async def test_stopping_twice_or_before_the_start_is_nothing(socket_path, sink):
 
 
 async def test_a_flood_leaves_the_event_loop_its_turns(receiver, sink, connect, no_blocking):
-    """Many packets are taken a few at a time: other work goes on between them."""
-    one, taken = connect(), [0]
-    for number in range(150):
-        one.send(packet(finished(number)))
-    while taken[-1] < 150:
+    """However many send, the packets of all are taken a few at a time, in turns: other work goes on between them."""
+    senders, taken = [connect() for _ in range(20)], [0]
+    for sender in senders:
+        for _ in range(15):
+            sender.send(packet(*map(finished, range(20))))
+    while taken[-1] < 6000:
         await asyncio.sleep(0)
         taken.append(len(sink.records))
-    assert max(after - before for before, after in pairwise(taken)) < 50
+    assert max(after - before for before, after in pairwise(taken)) <= 320
+    halfway = {record.id.partition("-")[0] for record in sink.records[:3000]}
+    assert len(halfway) == 20
 
 
 async def test_a_socket_file_that_was_removed_is_put_back(tmp_path, sink, eventually):

@@ -1,4 +1,4 @@
-# Each target sets up what it needs by itself. `make help` lists them.
+# Each target sets up what it needs. `make help` lists them.
 SHELL := /bin/bash
 BIN := .venv/bin
 SPECDEC_LAB ?= $(abspath ../shared/lab)
@@ -23,13 +23,13 @@ test: ## all tests but those against a real vLLM
 	@scripts/debian-tools $(DEBIAN)
 	$(BIN)/pytest -m "not lab" $(ARGS)
 
-test-lab: ## the tests against a real vLLM on this machine's CPU, where SPECDEC_LAB has its set-up
+test-lab: ## the tests against a real vLLM on this machine's CPU; SPECDEC_LAB has its set-up
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
 	$(SPECDEC_LAB)/setup
 	SPECDEC_LAB=$(SPECDEC_LAB) $(BIN)/pytest -m lab $(ARGS)
 
-check: lint types docs-check test ## what CI runs, less the real vLLM
+check: lint types docs-check test ## what CI runs: lint, types, generated pages, tests
 
 lint: ## ruff: rules and format
 	@scripts/setup dev
@@ -40,7 +40,7 @@ types: ## mypy, strict
 	@scripts/setup dev
 	$(BIN)/mypy
 
-format: ## format the code and mend what ruff can
+format: ## format the code and apply ruff's fixes
 	@scripts/setup dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -49,10 +49,10 @@ docs: ## regenerate the generated pages
 	@scripts/setup dev
 	@scripts/docs
 
-docs-check: docs ## the generated pages are as the code would make them
+docs-check: docs ## the generated pages are up to date
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
 
-bench: ## the benchmarks that made the README's table (5 minutes; a quiet machine tells more)
+bench: ## the benchmarks of the README's table (5 minutes; run it on an idle machine)
 	@scripts/setup dev
 	@scripts/debian-tools nginx-light
 	$(BIN)/python -m benchmarks.core
@@ -60,7 +60,7 @@ bench: ## the benchmarks that made the README's table (5 minutes; a quiet machin
 	$(BIN)/python -m benchmarks.attribution
 	$(BIN)/python -m benchmarks.proxy
 
-accuracy: ## how far the inference is off on the recordings, and what each part of it is worth
+accuracy: ## the inference's error on the recordings, and what each part of the method contributes
 	@scripts/setup dev
 	$(BIN)/python -m benchmarks.accuracy
 
@@ -69,7 +69,7 @@ screenshots: ## the page's pictures, taken by its tests
 	@scripts/debian-tools chromium
 	$(BIN)/pytest -q tests/export/page --screenshots docs/screenshots
 
-lock: ## resolve the lock files anew
+lock: ## update the lock files
 	@scripts/setup dev
 	@scripts/lock
 
@@ -77,5 +77,5 @@ build: ## the wheel and the source distribution, into dist/
 	@scripts/setup dev
 	$(BIN)/python -m hatchling build -d dist
 
-clean: ## remove what the other targets made
+clean: ## remove what the other targets created
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -11,9 +11,10 @@ daemon off;
 worker_processes 1;
 pid {folder}/pid;
 error_log {folder}/error.log;
-events {{ worker_connections 4096; }}
+events {{ worker_connections {connections}; }}
 http {{
     access_log off;
+    client_max_body_size 0;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
@@ -43,12 +44,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path, upstream: int) -> tuple[subprocess.Popen[str], int]:
+def start(folder: Path, upstream: int, connections: int = 4096) -> tuple[subprocess.Popen[str], int]:
     """The master process and the port, once it accepts connections."""
     folder.mkdir()
     port = free_port()
     path = folder / "nginx.conf"
-    path.write_text(CONFIGURATION.format(folder=folder, upstream=upstream, port=port))
+    path.write_text(CONFIGURATION.format(folder=folder, upstream=upstream, port=port, connections=connections))
     process = subprocess.Popen(
         ["nginx", "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(path)], text=True
     )
@@ -66,8 +67,10 @@ def wait_for(port: int) -> None:
 
 
 def worker(master: int) -> int:
-    """The one worker's process id."""
-    children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
-    if len(children) != 1:
-        raise SystemExit(f"nginx has {len(children)} children, not 1")
-    return int(children[0])
+    """The one worker's process id, once it is there: the master listens before it forks."""
+    for _ in range(3000):
+        children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        if len(children) == 1:
+            return int(children[0])
+        time.sleep(0.01)
+    raise SystemExit(f"nginx has {len(children)} children, not 1")

@@ -88,8 +88,8 @@ class Reply:
             }
         return _encode(body)
 
-    def event(self, delta: Delta, *, last: bool) -> bytes:
-        """The SSE events for new tokens of a choice; ``last``: no choice is open after it."""
+    def event(self, delta: Delta) -> bytes:
+        """The SSE events for new tokens of a choice; without usage, the last one of each has the fingerprint."""
         start = self._sent.get(delta.index)
         events = self._role_event(delta.index) if start is None and self._chat else b""
         sent = self._sent[delta.index] = (start or 0) + delta.tokens
@@ -97,7 +97,7 @@ class Reply:
         body = {**self._event_head, "choices": [self._delta(delta.index, text, delta.reason)]}
         if self._request.continuous_usage:
             body["usage"] = self._running_usage(delta.index, sent)
-        elif last and not self._request.include_usage:
+        elif delta.reason is not None and not self._request.include_usage:
             body["system_fingerprint"] = _FINGERPRINT
         return events + _sse(body)
 

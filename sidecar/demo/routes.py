@@ -83,7 +83,7 @@ class Routes:
             events = b""
             for delta in await mailbox.take():
                 unfinished -= delta.reason is not None
-                events += reply.event(delta, last=not unfinished)
+                events += reply.event(delta)
             if response is None:
                 response = web.StreamResponse(headers=_SSE)
                 await response.prepare(http)

@@ -9,7 +9,9 @@ response and begin the next request.
 
 import asyncio
 from ipaddress import ip_address
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
+
+_READ_BYTES: Final = 16_384
 
 
 class Gate(Protocol):
@@ -25,14 +27,16 @@ class Gate(Protocol):
         """A connection was cut at its deadline while it owed something."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Forwards everything to aiohttp's protocol and cuts the connection at its deadline.
 
-    ``address`` is the client's; ``idle_since`` is when it connected or its last handler returned, by the loop's clock.
+    It reads at most 16 KiB at a time: one-byte chunks cost aiohttp's parser 0.2 ms a KiB. ``address`` is the client's;
+    ``idle_since`` is when it connected or its last handler returned, by the loop's clock.
     """
 
     def __init__(self, server: Gate, header_seconds: float, idle_seconds: float) -> None:
         self._server = server
+        self._buffer = bytearray(_READ_BYTES)
         self._header_seconds = header_seconds
         self._idle_seconds = idle_seconds
         self.address = ""
@@ -57,13 +61,17 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(transport)
         self._arm(self._header_seconds)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's signature
+        """Where to read to."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """The first byte of a head starts its deadline."""
         if not self.is_serving and not self._is_head_begun:
             self._is_head_begun = True
             self._arm(self._header_seconds)
         if self._inner is not None:
-            self._inner.data_received(data)
+            self._inner.data_received(bytes(self._buffer[:nbytes]))
 
     def eof_received(self) -> bool | None:
         """Forwards."""

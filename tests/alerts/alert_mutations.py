@@ -95,7 +95,7 @@ def survives(rules, mutant):
     changed = [mutant.changed if index == mutant.rule else rule for index, rule in enumerate(rules)]
     original = rules[mutant.rule]
     touched = dependents(rules, original["record"]) if "record" in original else set()
-    for scene in SCENES:
+    for scene in sorted(SCENES, key=_minutes):  # mostly a short one notices
         asked = [number for number in scene.numbers if recorded(number[1]) & touched]
         alerts = [rule for rule in changed if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
         if not _concerned(scene, alerts, asked, original, needed(rules, _roots(alerts))):
@@ -106,6 +106,10 @@ def survives(rules, mutant):
             if promtool(Path(directory), [dataclasses.replace(scene, numbers=asked)], kept) is not None:
                 return False
     return True
+
+
+def _minutes(scene):
+    return max(minute for minute, *_ in (*scene.checks, *scene.numbers))
 
 
 def _roots(alerts):

@@ -116,7 +116,7 @@ def promtool(directory, scenes, rules=None):
     environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
     command = ["promtool", "test", "rules", "scenes.yaml"]
     done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, check=False, timeout=120, env=environment
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=300, env=environment
     )
     return None if done.returncode == 0 else done.stdout + done.stderr
 

@@ -68,12 +68,12 @@ class Receivers:
                 await asyncio.sleep(0.05)
         return found[0]
 
-    async def page(self):
-        """The first event at PagerDuty."""
+    async def page(self, title):
+        """The first event at PagerDuty whose summary contains ``title``; a busy machine may bring others."""
         async with asyncio.timeout(PATIENCE):
-            while not self.pages:
+            while not (found := [page for page in self.pages if title in page["payload"].get("summary", "")]):
                 await asyncio.sleep(0.05)
-        return self.pages[0]
+        return found[0]
 
 
 @asynccontextmanager

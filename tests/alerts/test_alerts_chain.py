@@ -39,7 +39,7 @@ async def through_hot_traffic(proxy, receivers, http, alertmanager_url):
     async with traffic(proxy, HOT) as begun:
         pod, arrival = await receivers.until(LOW, "firing")
         say(f"all traffic hot: told after {arrival - begun:.1f} s")
-        page = await receivers.page()
+        page = await receivers.page("costs more than it gives")
         assert page["payload"]["summary"] == "[1] demo: speculative decoding costs more than it gives"
         assert page["payload"]["severity"] == "critical"
         assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]

@@ -32,9 +32,9 @@ def pieces(kind):
     elif kind == "labels":
         yield b"vllm:num_requests_running{" + b",".join(b'l%d="%s"' % (n, b"v" * 1000) for n in range(8000)) + b"} 1\n"
     elif kind == "models":
-        # Within all limits, and every poll another model.
+        # Within all limits, and every poll other models.
         turn = next(models)
-        yield b"".join(b'vllm:generation_tokens_total{model_name="m%d-%d"} 1\n' % (turn, n) for n in range(9000))
+        yield b"".join(b'vllm:generation_tokens_total{model_name="m%d-%d"} 1\n' % (turn, n) for n in range(250))
 
 
 models = iter(range(10**9))

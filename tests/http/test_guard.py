@@ -278,6 +278,22 @@ async def test_a_body_is_handed_on_compressed():
         assert await response(reader) == b"200 abc"
 
 
+async def test_a_large_body_is_read_in_small_pieces(monkeypatch):
+    """So that the parser never has much to do in one turn of the event loop."""
+    sizes, data_received = [], web.RequestHandler.data_received
+
+    def received(self, data):
+        sizes.append(len(data))
+        data_received(self, data)
+
+    monkeypatch.setattr(web.RequestHandler, "data_received", received)
+    async with guarded() as (_, _, connect):
+        reader, _ = await connect(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n" + bytes(500_000))
+        assert await response(reader) == b"200 " + bytes(500_000)
+    assert sum(sizes) > 500_000
+    assert max(sizes) <= 16_384
+
+
 async def test_a_running_handler_may_end_while_the_server_stops():
     async with guarded(shutdown_seconds=5) as (server, site, connect):
         reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")

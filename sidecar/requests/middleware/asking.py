@@ -36,10 +36,12 @@ class AskingExchange:
             self.stream = self._ask(body)
         if self.stream is not None:
             before = dict(scope)
-            scope["headers"] = _with_length(scope["headers"], len(self.stream.body))
-            first = _FirstReply(self.stream, send, self._sent)
-            asking: Message = {"type": "http.request", "body": self.stream.body, "more_body": False}
-            await app(scope, _replayed([asking], receive), first.send)
+            changed, self.stream.body = self.stream.body, b""
+            scope["headers"] = _with_length(scope["headers"], len(changed))
+            first = _FirstReply(self.stream, messages, send, self._sent)
+            asking: list[Message] = [{"type": "http.request", "body": changed, "more_body": False}]
+            del changed, body  # a stream may last long
+            await app(scope, _replayed(asking, receive), first.send)
             if not first.refused:
                 return
             scope.clear()
@@ -75,11 +77,17 @@ class AskingExchange:
 
 
 class _FirstReply:
-    """The reply to the asking request: withheld if it is a refusal, else without the usage."""
+    """The reply to the asking request: withheld if it is a refusal, else without the usage.
 
-    def __init__(self, stream: AskedStream, send: Send, sent: Callable[[Message], None]) -> None:
+    Unless it is a refusal, the messages of the ``original`` request are let go.
+    """
+
+    def __init__(
+        self, stream: AskedStream, original: list[Message], send: Send, sent: Callable[[Message], None]
+    ) -> None:
         self.refused = False
         self._stream = stream
+        self._original = original
         self._send = send
         self._sent = sent
         self._streamed = False
@@ -89,7 +97,9 @@ class _FirstReply:
         kind = message.get("type")
         if kind == "http.response.start":
             self.refused = message.get("status") == _REFUSED
-            self._streamed = _is_stream(message.get("headers"))
+            self._streamed = not self.refused and self._filters(message)
+            if not self.refused:
+                self._original.clear()
         if self.refused:
             return
         forwarded = body = message.get("body", b"")
@@ -103,15 +113,20 @@ class _FirstReply:
             await self._send({**message, "body": forwarded})
         self._sent(message)
 
+    def _filters(self, message: Message) -> bool:
+        headers = message.get("headers")
+        if not isinstance(headers, list | tuple):
+            return False  # they may be gone once they are read
+        with suppress(Exception):  # nothing of ours may reach the reply
+            return self._stream.filters(message["status"], headers)
+        return False
+
 
 def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """A ``receive`` that gives ``messages`` first."""
-    waiting = iter(messages)
+    """A ``receive`` that gives ``messages`` first, and empties them."""
 
     async def replayed() -> Message:
-        for message in waiting:
-            return message
-        return await receive()
+        return messages.pop(0) if messages else await receive()
 
     return replayed
 
@@ -119,13 +134,3 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
 def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
     """``headers`` for a body of ``length`` bytes; one in chunks has none."""
     return [(name, b"%d" % length if name.lower() == b"content-length" else value) for name, value in headers]
-
-
-def _is_stream(headers: Any) -> bool:
-    """Whether a reply is a stream of events, not encoded and without a Content-Length."""
-    if not isinstance(headers, list | tuple):
-        return False  # they may be gone once they are read
-    found = {name.lower(): value for name, value in headers}
-    if b"content-length" in found or b"content-encoding" in found:
-        return False
-    return bool(found.get(b"content-type", b"").lower().startswith(b"text/event-stream"))

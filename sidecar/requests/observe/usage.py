@@ -125,15 +125,21 @@ def _asking(body: bytes) -> bytes | None:
         options = {} if given == b"null" else _FIELDS.decode(given)
     except UNREADABLE:
         return None
-    if any(bytes(options.get(name, b"null")) not in _OFF for name in ("include_usage", "continuous_usage_stats")):
+    if _is_on(options, "include_usage") or _is_on(options, "continuous_usage_stats"):
+        return None
+    if _is_on(fields, "use_beam_search"):  # vLLM sends the whole reply as one event
         return None
     options["include_usage"] = msgspec.Raw(b"true")
     fields["stream_options"] = msgspec.Raw(msgspec.json.encode(options))
     return msgspec.json.encode(fields)
 
 
+def _is_on(fields: _Fields, name: str) -> bool:
+    return bytes(fields.get(name, b"null")) not in _OFF
+
+
 class AskedStream:
-    """A stream that was asked for usage: ``body`` is what to send to vLLM.
+    """A stream that was asked for usage: ``body`` is what to send to vLLM; whoever has sent it may empty it.
 
     Of the reply, only bytes wait that may still be the beginning of the usage event, and the end of the event with the
     ``finish_reason``, which vLLM sends together with the usage. ``outcome`` says what was done.
@@ -154,6 +160,19 @@ class AskedStream:
         """VLLM answered 400, and took the original body."""
         self.outcome = AskedUsage.REFUSED
         self._asker.leave(self._model)
+
+    def filters(self, status: int, headers: Collection[tuple[bytes, bytes]]) -> bool:
+        """Whether a reply with this head goes through ``forward``: a stream of events whose bytes can be changed.
+
+        If they can't, vLLM is not asked for this model again: the client gets the usage that it did not ask for.
+        """
+        found = {name.lower(): value.strip().lower() for name, value in headers}
+        if status != 200 or not found.get(b"content-type", b"").startswith(b"text/event-stream"):
+            return False
+        if b"content-length" in found or found.get(b"content-encoding", b"identity") != b"identity":
+            self._asker.leave(self._model)
+            return False
+        return True
 
     def forward(self, piece: bytes) -> bytes:
         """What the client gets now that ``piece`` has come. Never raises: if it fails, all bytes pass from then on."""

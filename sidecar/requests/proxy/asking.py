@@ -34,7 +34,8 @@ class Asking:
         if self._stream is None:
             return original
         self._original = original
-        return with_length(self._request.forwarded, len(self._stream.body)) + body.encode(self._stream.body)
+        changed, self._stream.body = self._stream.body, b""
+        return with_length(self._request.forwarded, len(changed)) + body.encode(changed)
 
     def reply_head(self, head: ResponseHead) -> bytes:
         """The client's own request if vLLM refused the changed one: to be sent now, in place of the reply."""
@@ -44,9 +45,7 @@ class Asking:
         if original and head.status == 400:
             return original
         if original:
-            names = {name.lower(): value for name, value in head.headers}
-            is_stream = names.get(b"content-type", b"").lower().startswith(b"text/event-stream")
-            self._filters = is_stream and head.length is None and b"content-encoding" not in names
+            self._filters = self._stream.filters(head.status, head.headers)
         elif head.status < 400:
             self._stream.refused()
         return b""

@@ -7,35 +7,65 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sidecar.requests.traces.refusal import BodyTimeout, Malformed, TooLarge
+from sidecar.requests.traces.refusal import BodyTimeout, Malformed, Overloaded, TooLarge
 
 _TOO_LARGE: Final = "the export is over its size limit"
+_BODIES: Final = 4
 _MEMBERS: Final = 16  # of gzip in a body; senders write one, and each costs a copy of all that follow it
 _GZIP: Final = 31  # zlib's wbits for gzip's framing
 
 
-async def read_body(request: web.Request, limit: int, seconds: float) -> bytes:
-    """The body as sent.
+class BodyReader:
+    """Reads bodies of at most ``limit`` bytes, each within ``seconds``.
 
-    Raises:
-        TooLarge: over ``limit`` bytes, or announced as such.
-        BodyTimeout: not there within ``seconds``, or broken off.
-        Malformed: its chunks are not framed as HTTP asks; with its C parser aiohttp lets that run into the time limit.
+    Together they hold at most ``_BODIES`` such bodies' bytes: past that the one that has been arriving longest is
+    refused, so that slow ones never keep the others out.
     """
-    if (request.content_length or 0) > limit:
-        raise TooLarge(_TOO_LARGE)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(seconds):
-            async for piece in request.content.iter_any():
-                body += piece
-                if len(body) > limit:
-                    raise TooLarge(_TOO_LARGE)
-    except (TimeoutError, ConnectionError) as error:
-        raise BodyTimeout("the body did not arrive in time") from error
-    except (web.RequestPayloadError, HttpProcessingError) as error:
-        raise Malformed("the body's framing is broken") from error
-    return bytes(body)
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._sizes: dict[asyncio.Timeout, int] = {}  # of what has arrived, oldest first
+
+    async def read(self, request: web.Request) -> bytes:
+        """The body as sent.
+
+        Raises:
+            TooLarge: over ``limit`` bytes, or announced as such.
+            BodyTimeout: not there within ``seconds``, or broken off.
+            Overloaded: others needed the memory.
+            Malformed: its chunks are not framed as HTTP asks; with its C parser aiohttp lets that run into the time
+                limit.
+        """
+        if (request.content_length or 0) > self._limit:
+            raise TooLarge(_TOO_LARGE)
+        deadline = asyncio.timeout(self._seconds)
+        self._sizes[deadline] = 0
+        try:
+            async with deadline:
+                return await self._read(request, deadline)
+        except (TimeoutError, ConnectionError) as error:
+            if deadline not in self._sizes:
+                raise Overloaded("the body arrives too slowly beside so many others") from error
+            raise BodyTimeout("the body did not arrive in time") from error
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise Malformed("the body's framing is broken") from error
+        finally:
+            self._sizes.pop(deadline, None)
+
+    async def _read(self, request: web.Request, deadline: asyncio.Timeout) -> bytes:
+        body = bytearray()
+        async for piece in request.content.iter_any():
+            body += piece
+            if len(body) > self._limit:
+                raise TooLarge(_TOO_LARGE)
+            if deadline in self._sizes:  # else it is refused, and ends at once
+                self._sizes[deadline] = len(body)
+            if sum(self._sizes.values()) > _BODIES * self._limit:
+                longest = next(iter(self._sizes))
+                del self._sizes[longest]
+                longest.reschedule(asyncio.get_running_loop().time())
+        return bytes(body)
 
 
 def gunzipped(body: bytes, limit: int) -> bytes:

@@ -12,7 +12,7 @@ class TracesOptions:
 
     body_bytes: int = 4 * 1024 * 1024  # of one export, compressed and decompressed, else 413
     body_seconds: float = 10.0  # for one export's body to arrive whole, else 408
-    max_inflight: int = 16  # exports being read at once; a further one gets 503
+    max_inflight: int = 16  # exports that have arrived and wait or are decoded; a further one gets 503
     max_spans: int = 10_000  # in one export, else 413; an OpenTelemetry Collector's batches have 8,192 by default
     max_connections: int = 64  # open at once
     header_seconds: float = 10.0  # for one request's head

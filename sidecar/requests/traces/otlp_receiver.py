@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.requests.record import RequestRecord
 from sidecar.requests.source import RequestSink
-from sidecar.requests.traces.body import gunzipped, read_body
+from sidecar.requests.traces.body import BodyReader, gunzipped
 from sidecar.requests.traces.options import TracesOptions
 from sidecar.requests.traces.otlp import json_spans, protobuf_spans
 from sidecar.requests.traces.records import to_record
@@ -19,6 +19,7 @@ from sidecar.requests.traces.refusal import ExportRefused, Inconsistent, Overloa
 from sidecar.requests.traces.reply import JSON, PROTOBUF, accepted, failure
 
 PATH: Final = "/v1/traces"
+_INFLIGHT_BODIES: Final = 4  # of the largest size, which wait or are decoded
 _ENCODINGS: Final = ("", "identity", "gzip")
 
 
@@ -37,7 +38,9 @@ class OtlpReceiver:
         self._clock = clock
         self._recent: dict[str, None] = {}  # ids of spans, oldest first: senders send again what they believe lost
         self._turn = asyncio.Lock()  # one export is decoded at a time, which bounds the memory that takes
+        self._bodies = BodyReader(self._options.body_bytes, self._options.body_seconds)
         self._inflight = 0
+        self._inflight_bytes = 0
         app = web.Application()
         app.router.add_post(PATH, self._receive)
         self._server = GuardedServer(
@@ -79,16 +82,19 @@ class OtlpReceiver:
         encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         if encoding not in _ENCODINGS:
             raise Unsupported("the content encoding must be gzip or identity")
-        if self._inflight >= self._options.max_inflight:
+        body = await self._bodies.read(request)
+        room = _INFLIGHT_BODIES * self._options.body_bytes
+        if self._inflight >= self._options.max_inflight or self._inflight_bytes + len(body) > room:
             raise Overloaded("too many exports at once")
         self._inflight += 1
+        self._inflight_bytes += len(body)
         try:
-            body = await read_body(request, self._options.body_bytes, self._options.body_seconds)
             async with self._turn:
                 # In a thread: a large export takes a second.
                 records, refused = await asyncio.to_thread(self._decode, body, request.content_type, encoding)
         finally:
             self._inflight -= 1
+            self._inflight_bytes -= len(body)
         for record in records:
             if record.id not in self._recent:
                 self._remember(record.id)

@@ -83,6 +83,7 @@ def test_every_other_value_is_sent_as_it_was_written(asker):
         {"temperature": "hot"},  # vLLM will refuse it
         {"messages": "x" * 10_000},
         {"n": 2},
+        {"use_beam_search": True},
     ],
     ids=repr,
 )
@@ -223,6 +224,26 @@ def test_a_server_that_forces_usage_is_left_as_it_is_and_not_asked_again(asker):
     assert forwarded(stream, came) == came
     assert stream.outcome == AskedUsage.MISSING
     assert asker.ask(CHAT, BODY) is None
+
+
+SSE = (b"Content-Type", b"text/event-stream; charset=utf-8")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "filters", "again"),
+    [
+        (200, [SSE], True, True),
+        (200, [SSE, (b"content-encoding", b"identity")], True, True),
+        (200, [SSE, (b"Content-Encoding", b"gzip")], False, False),
+        (200, [SSE, (b"content-length", b"5")], False, False),
+        (200, [(b"content-type", b"application/json"), (b"content-length", b"5")], False, True),
+        (404, [(b"content-type", b"application/json"), (b"content-length", b"5")], False, True),
+        (500, [SSE], False, True),
+    ],
+)
+def test_where_the_replies_bytes_can_not_be_changed_nothing_is_asked_again(asker, status, headers, filters, again):
+    assert asker.ask(CHAT, BODY).filters(status, headers) is filters
+    assert (asker.ask(CHAT, BODY) is not None) is again
 
 
 def test_several_choices_are_asked_for_once_the_fingerprint_is_known(asker):

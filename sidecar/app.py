@@ -78,7 +78,7 @@ async def running(
             for target in targets:
                 target.state.judge.thresholds = wiring.verdicts(new)
             if push is not None:
-                push.limits = wiring.push_limits(new)
+                push.limits = wiring.push_thresholds(new)
 
         if reloader is not None:
             supervisor.start("settings", lambda: reloader.run(apply))

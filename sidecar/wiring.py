@@ -28,7 +28,7 @@ from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 
 if TYPE_CHECKING:
-    from sidecar.alerting.conditions import Limits
+    from sidecar.alerting.conditions import PushThresholds
     from sidecar.alerting.push import PushOptions
 
 
@@ -166,11 +166,11 @@ def verdicts(settings: Settings) -> VerdictThresholds:
     )
 
 
-def push_limits(settings: Settings) -> "Limits":
+def push_thresholds(settings: Settings) -> "PushThresholds":
     """The thresholds of pushed alerts that no verdict has."""
-    from sidecar.alerting.conditions import Limits  # noqa: PLC0415 - see above
+    from sidecar.alerting.conditions import PushThresholds  # noqa: PLC0415 - see above
 
-    return Limits(
+    return PushThresholds(
         latency_gap_growth=settings.thresholds.latency_gap_growth,
         kv_cache_usage=settings.thresholds.kv_cache_usage,
         min_requests=settings.thresholds.min_requests,
@@ -190,7 +190,7 @@ def push(settings: Settings) -> "PushOptions":
         runbooks=alerting.runbooks or f"http://{_reachable(settings.listen)}/runbooks",
         dashboards=alerting.dashboards,
         rules=load_rules(),
-        limits=push_limits(settings),
+        limits=push_thresholds(settings),
         interval=alerting.interval,
         resend=alerting.resend,
         timeout=alerting.timeout,

@@ -31,8 +31,11 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
     """The value below which ``share`` (0 to 1) of the ordered values lie, interpolated; None without values."""
-    if not ordered:
-        return None
+    return interpolated(ordered, share) if ordered else None
+
+
+def interpolated(ordered: Sequence[float], share: float) -> float:
+    """The same for at least one value."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

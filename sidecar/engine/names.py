@@ -1,4 +1,4 @@
-"""Which name carries which quantity, in every vLLM version: the one table of vLLM's metric names.
+"""Which metric name carries which quantity in every vLLM version; only ``version.py`` knows further names.
 
 Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate that a page
 holds is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
@@ -35,7 +35,7 @@ class Gauge(StrEnum):
 
     REQUESTS_RUNNING = "requests_running"
     REQUESTS_WAITING = "requests_waiting"
-    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # those of them that a larger engine would run
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # those that a larger engine would run
     KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
     LIFETIME_ACCEPTANCE = "lifetime_acceptance"  # V0 only: accepted / drafted since the start
 

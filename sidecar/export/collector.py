@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar import __version__
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
+from sidecar.analysis.latency import LatencyBaselines
 from sidecar.analysis.plain_curve import plain_steps
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.speed_state import ModelSpeed
@@ -22,8 +23,6 @@ from sidecar.http.guard import Refusal
 
 if TYPE_CHECKING:  # what it imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
-
-Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
 COUNTERS: Final = {
     Counter.DRAFTS: metrics.ENGINE_DRAFTS,
@@ -54,7 +53,7 @@ class ExportOptions:
     """
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    baselines: Baselines = field(default_factory=dict)
+    baselines: LatencyBaselines = field(default_factory=dict)
     plain_steps_at: Mapping[str, float] = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False

@@ -6,7 +6,7 @@ from html import escape
 from textwrap import dedent
 from typing import Any, Final
 
-from sidecar.alerting.rules import shipped
+from sidecar.shipped import shipped
 
 _ITEM: Final = re.compile(r"(?:-|(\d+)\.) ")
 _INLINE: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*]+)\*|\[([^\]]+)\]\(([^)]+)\)")

@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sidecar.analysis.regression import eliminate
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
@@ -73,8 +75,5 @@ def _inverse(matrix: list[list[float]]) -> list[list[float]]:
     size = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
     for i in range(size):
-        pivot = rows[i] = [cell / rows[i][i] for cell in rows[i]]
-        for j in range(size):
-            if j != i and (factor := rows[j][i]):
-                rows[j] = [cell - factor * above for cell, above in zip(rows[j], pivot, strict=True)]
+        eliminate(rows, i)
     return [row[size:] for row in rows]

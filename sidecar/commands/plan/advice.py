@@ -46,12 +46,12 @@ class Plan:
 
     @property
     def reasons(self) -> list[str]:
-        """What speaks against it; empty for a good plan."""
+        """The reasons against it; empty for a good plan."""
         return [check.remedy for check in self.checks if check.remedy is not None]
 
     @property
     def break_even_acceptance(self) -> float | None:
-        """The acceptance rate at light load below which drafting can't pay; None without a draft."""
+        """The acceptance rate at light load below which drafting cannot pay; None without a draft."""
         return draft_cost(self.deployment)
 
 

@@ -157,7 +157,7 @@ class AskedStream:
         self._passing = False  # there is nothing left to do
 
     def refused(self) -> None:
-        """VLLM answered 400, and took the original body."""
+        """Note that vLLM answered 400, and took the original body."""
         self.outcome = AskedUsage.REFUSED
         self._asker.leave(self._model)
 

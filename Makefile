@@ -18,18 +18,18 @@ run: ## the sidecar beside your own vLLM: make run SPECDEC_VLLM_URL=http://127.0
 	@scripts/setup runtime
 	@$(BIN)/specdec-sidecar run
 
-test: ## all tests but those against a real vLLM
+test: ## run all tests except those against a real vLLM
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
 	$(BIN)/pytest -m "not lab" $(ARGS)
 
-test-lab: ## the tests against a real vLLM on this machine's CPU, where SPECDEC_LAB has its set-up
+test-lab: ## run the tests against a real vLLM on this machine's CPU; SPECDEC_LAB is the lab's folder
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
 	$(SPECDEC_LAB)/setup
 	SPECDEC_LAB=$(SPECDEC_LAB) $(BIN)/pytest -m lab $(ARGS)
 
-check: lint types docs-check test ## what CI runs, less the real vLLM
+check: lint types docs-check test ## run what CI runs, except the lab
 
 lint: ## ruff: rules and format
 	@scripts/setup dev
@@ -40,7 +40,7 @@ types: ## mypy, strict
 	@scripts/setup dev
 	$(BIN)/mypy
 
-format: ## format the code and mend what ruff can
+format: ## format the code and apply ruff's fixes
 	@scripts/setup dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -49,10 +49,10 @@ docs: ## regenerate the generated pages
 	@scripts/setup dev
 	@scripts/docs
 
-docs-check: docs ## the generated pages are as the code would make them
+docs-check: docs ## fail if a generated page is out of date
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
 
-bench: ## the benchmarks that made the README's table (5 minutes; a quiet machine tells more)
+bench: ## run the benchmarks of the README's table (5 minutes, best on a quiet machine)
 	@scripts/setup dev
 	@scripts/debian-tools nginx-light
 	$(BIN)/python -m benchmarks.core
@@ -60,22 +60,22 @@ bench: ## the benchmarks that made the README's table (5 minutes; a quiet machin
 	$(BIN)/python -m benchmarks.attribution
 	$(BIN)/python -m benchmarks.proxy
 
-accuracy: ## how far the inference is off on the recordings, and what each part of it is worth
+accuracy: ## measure the error of the inference on the recordings, and what each part of it is worth
 	@scripts/setup dev
 	$(BIN)/python -m benchmarks.accuracy
 
-screenshots: ## the page's pictures, taken by its tests
+screenshots: ## take the screenshots of the page
 	@scripts/setup dev
 	@scripts/debian-tools chromium
 	$(BIN)/pytest -q tests/export/page --screenshots docs/screenshots
 
-lock: ## resolve the lock files anew
+lock: ## update the lock files
 	@scripts/setup dev
 	@scripts/lock
 
-build: ## the wheel and the source distribution, into dist/
+build: ## build the wheel and the source distribution into dist/
 	@scripts/setup dev
 	$(BIN)/python -m hatchling build -d dist
 
-clean: ## remove what the other targets made
+clean: ## remove everything that the other targets created
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

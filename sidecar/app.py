@@ -40,10 +40,10 @@ if TYPE_CHECKING:  # most sidecars need neither
 async def running(
     settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
-    """Runs the sidecar until the block is left; gives the address of its own page.
+    """Runs the sidecar until the block is left; yields the address of its own page.
 
     Raises:
-        ListenError: it cannot bind an address or a socket.
+        ListenError: an address or a socket cannot be bound.
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ async def running(
             for target in targets:
                 target.state.judge.thresholds = wiring.verdicts(new)
             if push is not None:
-                push.limits = wiring.push_limits(new)
+                push.limits = wiring.push_thresholds(new)
 
         if reloader is not None:
             supervisor.start("settings", lambda: reloader.run(apply))
@@ -142,6 +142,6 @@ def _push(settings: Settings, reports: Callable[[], list[TargetReport]], log: Lo
     """None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default, and then not paid for in memory
+    from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default; saves its memory
 
     return Push(reports, wiring.push(settings), StateLog(log))

@@ -151,4 +151,4 @@ def update_golden(request):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="write golden and contract files anew")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden and contract files")

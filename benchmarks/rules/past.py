@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from benchmarks.rules.prometheus import RULES, count, prometheus
+from benchmarks.rules.prometheus import RULES, count, cpu_cost, prometheus
 from benchmarks.table import Row, report
 
 _PODS = 1000
@@ -81,11 +81,8 @@ async def main(pods: int) -> int:
                 for rule in group["rules"]:
                     if not re.search(r"\[(1h|24h)", rule["expr"]):
                         continue
-                    found = await count(session, running.url, rule["expr"], _END)  # and the pages are in memory
-                    before = running.cpu_seconds()
-                    for _ in range(_TIMES):
-                        await count(session, running.url, rule["expr"], _END)
-                    seconds = (running.cpu_seconds() - before) / _TIMES
+                    found = await count(session, running.url, rule["expr"], _END)
+                    seconds = await cpu_cost(running, session, rule["expr"], _END, _TIMES)
                     costs[group["name"], rule["record"]] = seconds * _PODS / pods
                     empty += [] if found else [rule["record"]]
     print(f"{pods} pods, {samples} samples; rules without a result: {', '.join(empty) or 'none'}\n")

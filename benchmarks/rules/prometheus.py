@@ -94,6 +94,18 @@ async def groups(url: str) -> list[dict[str, Any]]:
     return found
 
 
+async def cpu_cost(running: Running, session: aiohttp.ClientSession, expr: str, at: float, times: int) -> float:
+    """CPU seconds of one evaluation at that time, Unix seconds, less those of a query that reads nothing."""
+    taken = []
+    for query in (expr, "vector(1)"):
+        await count(session, running.url, query, at)  # and the pages are in memory
+        before = running.cpu_seconds()
+        for _ in range(times):
+            await count(session, running.url, query, at)
+        taken.append(running.cpu_seconds() - before)
+    return max(taken[0] - taken[1], 0.0) / times
+
+
 async def count(session: aiohttp.ClientSession, url: str, expr: str, at: float) -> float:
     """How many series an expression gives at that time, Unix seconds."""
     parameters = {"query": f"count({expr})", "time": f"{at:.3f}"}

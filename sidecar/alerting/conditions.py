@@ -7,23 +7,21 @@ from types import MappingProxyType
 from typing import Final
 
 from sidecar.analysis.engine_state import EngineReport
-from sidecar.analysis.latency import Latency, gap_growth
+from sidecar.analysis.latency import Latency, LatencyBaselines, gap_growth
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Judgement, ModelJudgement, Verdict
 from sidecar.engine.names import Gauge, Phase
 
-Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The thresholds that are not part of a judgement; ``baselines`` are the configured latencies."""
+class PushThresholds:
+    """The thresholds that no judgement includes; ``baselines`` are the configured latency quantiles."""
 
     latency_gap_growth: float
     kv_cache_usage: float
     min_requests: int
-    baselines: Baselines
+    baselines: LatencyBaselines
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +32,30 @@ class Match:
     value: float
 
 
-def _acceptance_low(report: TargetReport, limits: Limits) -> Iterator[Match]:
+def _acceptance_low(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     """Where a measured speedup says that it pays, ``_acceptance_low_and_pays`` takes its place."""
     return (match for match, pays in _low(report, limits) if not pays)
 
 
-def _acceptance_low_and_pays(report: TargetReport, limits: Limits) -> Iterator[Match]:
+def _acceptance_low_and_pays(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     return (match for match, pays in _low(report, limits) if pays)
 
 
-def _low(report: TargetReport, limits: Limits) -> Iterator[tuple[Match, bool]]:
+def _low(report: TargetReport, limits: PushThresholds) -> Iterator[tuple[Match, bool]]:
     speedups = {model.model_name: model.whole.evidence.speedup for model in report.judgements}
     for match in _judged(report, Verdict.NET_NEGATIVE, limits):
         speedup = speedups[match.labels["model_name"]]
         yield match, speedup is not None and speedup.value >= 1
 
 
-def _slower_than_plain(report: TargetReport, limits: Limits) -> Iterator[Match]:
+def _slower_than_plain(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     for model, engines in _judgeable(report):
         speedup = model.whole.evidence.speedup
         if speedup and model.whole.by_speedup is Verdict.NET_NEGATIVE and _requests(engines) >= limits.min_requests:
             yield Match({"model_name": model.model_name}, speedup.value)
 
 
-def _slower_than_plain_at_temperature(report: TargetReport, _: Limits) -> Iterator[Match]:
+def _slower_than_plain_at_temperature(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     for model in report.judgements:
         for temperature, judgement in model.temperatures.items():
             speedup = judgement.evidence.speedup
@@ -65,17 +63,17 @@ def _slower_than_plain_at_temperature(report: TargetReport, _: Limits) -> Iterat
                 yield Match({"model_name": model.model_name, "temperature": temperature}, speedup.value)
 
 
-def _break_even(report: TargetReport, limits: Limits) -> Iterator[Match]:
+def _break_even(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     return _judged(report, Verdict.BREAK_EVEN, limits)
 
 
-def _judged(report: TargetReport, verdict: Verdict, limits: Limits) -> Iterator[Match]:
+def _judged(report: TargetReport, verdict: Verdict, limits: PushThresholds) -> Iterator[Match]:
     for model, engines in _judgeable(report):
         if model.whole.by_acceptance is verdict and _requests(engines) >= limits.min_requests:
             yield _match(model.whole, model_name=model.model_name)
 
 
-def _acceptance_low_at_temperature(report: TargetReport, _: Limits) -> Iterator[Match]:
+def _acceptance_low_at_temperature(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     for model in report.judgements:
         for temperature, judgement in model.temperatures.items():
             if judgement.by_acceptance is Verdict.NET_NEGATIVE:
@@ -86,7 +84,7 @@ def _match(judgement: Judgement, **labels: str) -> Match:
     return Match(labels, judgement.evidence.acceptance or 0.0)
 
 
-def _latency_gap_wide(report: TargetReport, limits: Limits) -> Iterator[Match]:
+def _latency_gap_wide(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     """By the configured baseline; without one there is nothing to compare with."""
     for model, engines in _judgeable(report):
         latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
@@ -98,24 +96,24 @@ def _latency_gap_wide(report: TargetReport, limits: Limits) -> Iterator[Match]:
             yield Match({"model_name": model.model_name}, growth)
 
 
-def _kv_cache_pressure(report: TargetReport, limits: Limits) -> Iterator[Match]:
+def _kv_cache_pressure(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     for model, engines in _by_model(report.engines).items():
         peaks = [engine.kv_cache_peak for engine in engines if engine.kv_cache_peak is not None]
         if peaks and max(peaks) > limits.kv_cache_usage and sum(map(_waiting, engines)) > 0:
             yield Match({"model_name": model}, max(peaks))
 
 
-def _vllm_down(report: TargetReport, _: Limits) -> Iterator[Match]:
+def _vllm_down(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     if not report.up and report.last_scrape is not None:
         yield Match({}, 0)
 
 
-def _vllm_never_up(report: TargetReport, _: Limits) -> Iterator[Match]:
+def _vllm_never_up(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     if not report.up and report.last_scrape is None:
         yield Match({}, 0)
 
 
-def _coverage_low(report: TargetReport, _: Limits) -> Iterator[Match]:
+def _coverage_low(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     coverages = {model.model_name: model.coverage for model in report.requests.models} if report.requests else {}
     for model, _engines in _judgeable(report):
         coverage = coverages.get(model.model_name)
@@ -123,14 +121,14 @@ def _coverage_low(report: TargetReport, _: Limits) -> Iterator[Match]:
             yield Match({"model_name": model.model_name}, coverage)
 
 
-def _not_judged(report: TargetReport, _: Limits) -> Iterator[Match]:
+def _not_judged(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     """The V0 engine, whose counters are unusable."""
     models = {key.model_name for key, found in report.limitations.items() if Limitation.V0_COUNTERS in found}
     for model in sorted(models):
         yield Match({"model_name": model}, 1)
 
 
-Condition = Callable[[TargetReport, Limits], Iterator[Match]]
+Condition = Callable[[TargetReport, PushThresholds], Iterator[Match]]
 
 # The other rules ask for a past, for other pods or for the sidecar's own absence; only Prometheus can answer those.
 CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(

@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 
 from sidecar.alerting.alertmanager import Alertmanager, Message, alert_session
-from sidecar.alerting.conditions import CONDITIONS, Limits, Match, context
+from sidecar.alerting.conditions import CONDITIONS, Match, PushThresholds, context
 from sidecar.alerting.rules import Rule
 from sidecar.alerting.tracker import Alert, Tracker
 from sidecar.analysis.target_state import TargetReport
@@ -27,7 +27,7 @@ class PushOptions:
     instance: str
     runbooks: str
     rules: Mapping[str, Rule]
-    limits: Limits
+    limits: PushThresholds
     interval: float = 15.0
     resend: float = 60.0
     timeout: float = 5.0

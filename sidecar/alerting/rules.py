@@ -3,12 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-import sidecar
+from sidecar.shipped import shipped
 
 # What a summary or a description may quote; anything else needs Prometheus.
 _QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (humanizePercentage|printf \"%\.(\d)[gf]\")) \}\}")
@@ -36,13 +35,6 @@ class Rule:
             return f"{100 * value:.4g}%" if form == "humanizePercentage" else f"{value:.{digits}{form[-2]}}"
 
         return _QUOTE.sub(quoted, template)
-
-
-def shipped(name: str) -> Path:
-    """A file or folder of ``alerts/``: inside the installed package, else in the repository around it."""
-    package = Path(sidecar.__file__).parent
-    packaged = package / "alerts" / name
-    return packaged if packaged.exists() else package.parent / "alerts" / name
 
 
 def load_rules() -> dict[str, Rule]:

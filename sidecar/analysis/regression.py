@@ -7,7 +7,7 @@ from math import inf, sqrt
 from typing import Final
 
 _BLOCKS: Final = 40
-_SINGULAR: Final = 1e-9  # what elimination leaves of a diagonal element that others determine
+_SINGULAR: Final = 1e-9  # relative size of a diagonal element that is 0 but for rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Solution:
 
 
 def regress(observed: Sequence[Observation], size: int) -> Solution:
-    """The ``size`` unknowns that leave the least squares.
+    """The ``size`` unknowns that minimize the squared residuals.
 
-    ``observed`` is in the order of time, has at least two elements and is cut into blocks; each is left out in turn,
-    and the standard errors are the jackknife's. So what is common to neighbours counts once.
+    ``observed`` is in chronological order, has at least two elements and is cut into blocks; each is left out in turn,
+    and the standard errors are the jackknife's. So what neighbours have in common counts once.
     """
     count = min(_BLOCKS, len(observed) // 2)
     edges = [round(index * len(observed) / count) for index in range(count + 1)]
@@ -61,17 +61,21 @@ def _without(whole: list[list[float]], block: list[list[float]]) -> list[list[fl
 
 
 def _solve(sums: list[list[float]]) -> tuple[float, ...] | None:
-    """Gauss and Jordan's elimination; None if singular. Pivots on the diagonal will do: the matrix is positive."""
+    """The solution by Gauss-Jordan elimination; None if singular. Diagonal pivots suffice: the matrix is positive."""
     rows = [row.copy() for row in sums]
     for i in range(len(rows)):
         if rows[i][i] <= _SINGULAR * sums[i][i]:
             return None
-        rows[i] = [cell / rows[i][i] for cell in rows[i]]
-        for j in range(len(rows)):
-            if j != i:
-                factor = rows[j][i]
-                rows[j] = [cell - factor * pivot for cell, pivot in zip(rows[j], rows[i], strict=True)]
+        eliminate(rows, i)
     return tuple(row[-1] for row in rows)
+
+
+def eliminate(rows: list[list[float]], i: int) -> None:
+    """One step of Gauss-Jordan elimination, in place: column ``i`` becomes 1 in row ``i`` and 0 in all others."""
+    pivot = rows[i] = [cell / rows[i][i] for cell in rows[i]]
+    for j in range(len(rows)):
+        if j != i and (factor := rows[j][i]):
+            rows[j] = [cell - factor * above for cell, above in zip(rows[j], pivot, strict=True)]
 
 
 def _spread(values: Sequence[float]) -> float:

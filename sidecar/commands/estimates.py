@@ -13,6 +13,8 @@ from itertools import accumulate
 from statistics import NormalDist, fmean, variance
 from typing import Final
 
+from sidecar.analysis.quantile import interpolated
+
 _MOST_BATCHES: Final = 20
 LEAST_BATCHES: Final = 4
 _LEAST_BEYOND: Final = 1.0  # independent values expected beyond a quantile
@@ -118,14 +120,6 @@ def relative_change(before: Interval, after: Interval) -> Interval | None:
     down = math.hypot((after.value - after.low) / before.value, ratio * (before.high - before.value) / before.value)
     up = math.hypot((after.high - after.value) / before.value, ratio * (before.value - before.low) / before.value)
     return Interval(ratio - 1, ratio - 1 - down, ratio - 1 + up)
-
-
-def interpolated(ordered: Sequence[float], share: float) -> float:
-    """The quantile of ordered values, linear between neighbours."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def weighted_quantile(values: Sequence[tuple[float, float]], share: float) -> float | None:

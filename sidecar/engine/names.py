@@ -1,4 +1,4 @@
-"""Which name carries which quantity, in every vLLM version: the one table of vLLM's metric names.
+"""Which metric name carries which quantity in every vLLM version; only ``version.py`` knows further names.
 
 Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate that a page
 holds is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
@@ -26,7 +26,7 @@ class Counter(StrEnum):
     PREFIX_CACHE_HITS = "prefix_cache_hits"  # the same unit
     STEPS = "steps"  # engine steps; summed over API servers where there are several
     DECODE_SECONDS = "decode_seconds"  # between two output events of a request, summed over requests
-    DECODE_STEPS = "decode_steps"  # how many such intervals: one a request and engine step, whatever it accepted
+    DECODE_STEPS = "decode_steps"  # how many such intervals: one per request and engine step, whatever it accepted
     FIRST_TOKENS = "first_tokens"  # requests whose prefill ended
 
 
@@ -35,17 +35,17 @@ class Gauge(StrEnum):
 
     REQUESTS_RUNNING = "requests_running"
     REQUESTS_WAITING = "requests_waiting"
-    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # those of them that a larger engine would run
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # those that a larger engine would run
     KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
     LIFETIME_ACCEPTANCE = "lifetime_acceptance"  # V0 only: accepted / drafted since the start
 
 
 class Phase(StrEnum):
-    """A latency that vLLM keeps a histogram of, in seconds."""
+    """A latency that vLLM exports a histogram of, in seconds."""
 
     TTFT = "ttft"  # time to first token
-    ITL = "itl"  # between two output events of a request: one an engine step, not one a token
-    TPOT = "tpot"  # per output token, one observation a finished request
+    ITL = "itl"  # between two output events of a request: one per engine step, not one per token
+    TPOT = "tpot"  # per output token, one observation per finished request
     E2E = "e2e"  # arrival to last token
     QUEUE = "queue"  # waiting to be scheduled
 

@@ -25,7 +25,8 @@ class VersionFamily(StrEnum):
 
 _PREFIX_CACHE = frozenset({"prefix_cache_queries", "gpu_prefix_cache_queries"})
 
-# (version, has one of, lacks all of), newest first: the first row that holds (tests/data/pages/NAMES.md).
+# (versions, has one of, lacks all of), newest first; the first row that matches applies. From the recorded pages of
+# these versions (tests/data/pages).
 _MARKS: tuple[tuple[VersionFamily, frozenset[str], frozenset[str]], ...] = (
     (VersionFamily.V1_32, frozenset({"request_num_preemptions"}), frozenset()),
     (VersionFamily.V1_20, frozenset({"num_requests_waiting_by_reason"}), frozenset()),

@@ -1,4 +1,4 @@
-"""From the state to samples: every page gets new families, nothing is kept or mutated."""
+"""From the state to samples: every page gets new families; nothing is kept or mutated."""
 
 import platform
 from collections.abc import Iterable, Mapping
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar import __version__
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
+from sidecar.analysis.latency import LatencyBaselines
 from sidecar.analysis.plain_curve import plain_steps
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.speed_state import ModelSpeed
@@ -20,10 +21,8 @@ from sidecar.export import metrics
 from sidecar.export.families import Families, Family
 from sidecar.http.guard import Refusal
 
-if TYPE_CHECKING:  # what it imports would cost memory without a proxy
+if TYPE_CHECKING:  # its imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
-
-Baselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
 
 COUNTERS: Final = {
     Counter.DRAFTS: metrics.ENGINE_DRAFTS,
@@ -54,7 +53,7 @@ class ExportOptions:
     """
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    baselines: Baselines = field(default_factory=dict)
+    baselines: LatencyBaselines = field(default_factory=dict)
     plain_steps_at: Mapping[str, float] = field(default_factory=dict)
     max_positions: int = 16
     per_target: bool = False
@@ -64,7 +63,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCounts:
-    """What the sidecar counts of itself.
+    """What the sidecar counts about itself.
 
     ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
     by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy. ``loop_stall`` is in
@@ -176,7 +175,7 @@ def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
 
 
 def _scrape_reasons() -> list[str]:
-    """All reasons that a poll can fail for, so that each is exported from 0 on."""
+    """Every reason for which a poll can fail, so that each is exported from 0 on."""
     found = {ScrapeError.reason}
     waiting = [ScrapeError]
     while waiting:

@@ -134,11 +134,6 @@ def numbers():
             (DAY + 62, "round(model:specdec_engine_draft_tokens:per_draft_day_before, 1e-2)", {key(""): 3.74}),
             (
                 DAY + 62,
-                "round(pod_temperature:specdec_acceptance:day_before, 1e-2)",
-                {key("", "p", temperature="0"): 0.8},
-            ),
-            (
-                DAY + 62,
                 'round(pod_quantile:specdec_tpot_seconds:day_before{quantile="0.5"}, 1e-3)',
                 {key("", "p", quantile="0.5"): 0.025},
             ),

@@ -103,7 +103,7 @@ def scraped(instance, built, *phases, proxy=False):
     """A target's ``up``; for ``built`` minutes it was a sidecar, and a ``proxy`` perhaps."""
     made = Pod(instance, minutes=1)
     if built:
-        made.plain("specdec_build_info", gauge((built, 1)), version="1")
+        made.plain("specdec_up", gauge((built, 1))).plain("specdec_build_info", gauge((built, 1)), version="1")
     if proxy:
         made.plain("specdec_proxy_connections", gauge((built, 3)), side="client")
     return made.plain("up", gauge(*phases))

@@ -14,8 +14,8 @@ class Timed(Pod):
         self.of_model("specdec_engine_speedup_standard_error_ratio", gauge((minutes, error)), engine=engine)
         return self
 
-    def at(self, temperature, speedup, verdict, *, basis="speedup"):
-        self.of_model("specdec_speedup_ratio", gauge((self.minutes, speedup)), temperature=temperature)
+    def at(self, temperature, speedup, verdict, *, basis="speedup", minutes=None):
+        self.of_model("specdec_speedup_ratio", gauge((minutes or self.minutes, speedup)), temperature=temperature)
         for one in ("net_negative", "break_even"):
             values = gauge((self.minutes, float(one == verdict)))
             self.of_model("specdec_verdict", values, temperature=temperature, verdict=one)
@@ -114,6 +114,18 @@ def at_temperature():
         ],
         [(9, []), (30, [_firing("warning", "slow", text, temperature="1+")])],
     )
+    yield Scene(
+        "it lasts 5 minutes longer than its condition, and is pending for 10",
+        "SpecDecodeSlowerThanPlainAtTemperature",
+        "m: slower than without speculation at one temperature",
+        [Timed("slow").at("1+", 0.8, "net_negative", minutes=30)],
+        [
+            (9, []),
+            (12, [_firing("warning", "slow", text, temperature="1+")]),
+            (37, [_firing("warning", "slow", text, temperature="1+")]),
+            (44, []),
+        ],
+    )
 
 
 def acceptance_low():
@@ -128,7 +140,14 @@ def acceptance_low():
         "SpecDecodeAcceptanceLow",
         "m: few draft tokens are accepted, and it pays all the same",
         [pods[0], pods[3]],
-        [(9, []), (30, [paying("pays", "39%")])],
+        [(9, []), (17, [paying("pays", "39%")])],
+    )
+    yield Scene(
+        "it lasts 5 minutes longer than the speedup is known",
+        "SpecDecodeAcceptanceLow",
+        "m: few draft tokens are accepted, and it pays all the same",
+        [Timed("pays").drafting(5, 0.39).timed(1.3, minutes=30)],
+        [(9, []), (37, [paying("pays", "39%")])],
     )
     yield Scene(
         "a low acceptance that does not pay, or of which nothing is known, pages",

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from sidecar.alerting.conditions import Limits
 from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency
@@ -13,9 +12,10 @@ from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Estimate, Evidence, Judge, ModelEvidence, VerdictThresholds
 from sidecar.engine.names import Gauge, Phase
 from sidecar.engine.plan import EngineKey
+from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
+from sidecar.wiring import push_thresholds
 
-WINDOW = 300.0
 WINDOW = 300.0
 
 
@@ -70,13 +70,7 @@ def make_report(
 
 
 def make_limits(baselines=None):
-    thresholds = Thresholds()
-    return Limits(
-        latency_gap_growth=thresholds.latency_gap_growth,
-        kv_cache_usage=thresholds.kv_cache_usage,
-        min_requests=thresholds.min_requests,
-        baselines=baselines or {},
-    )
+    return replace(push_thresholds(Settings()), baselines=baselines or {})
 
 
 def _judged(engines, temperatures, coverage, limits, speedups):

@@ -68,7 +68,7 @@ class Receivers:
                 await asyncio.sleep(0.05)
         return found[0]
 
-    async def page(self, title):
+    async def page(self, title=""):
         """The first event at PagerDuty whose summary contains ``title``; a busy machine may bring others."""
         async with asyncio.timeout(PATIENCE):
             while not (found := [page for page in self.pages if title in page["payload"].get("summary", "")]):

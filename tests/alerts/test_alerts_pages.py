@@ -36,6 +36,16 @@ def test_page_says_what_someone_at_night_needs(page):
     assert f"Severity: {severity}." in text
 
 
+def test_readmes_have_every_alert():
+    text = (RULES.parent / "README.md").read_text()
+    assert f"{len(PAGES)} alerts for Prometheus" in text
+    rows = re.findall(
+        r"^\| (critical|warning|info) \| [^|]+ \| ([^|]+) \|$", (RULES / "README.md").read_text(), re.MULTILINE
+    )
+    listed = {(f"SpecDecode{name.split()[0]}", severity) for severity, names in rows for name in names.split(", ")}
+    assert listed == {(alert.name, alert.severity) for alert in ALERTS}
+
+
 def anchors(path):
     """Of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)

@@ -83,7 +83,7 @@ def test_scene_with_other_labels(scene, labels, tmp_path):
 def test_without_addresses_links_lead_to_the_sidecars_and_none_is_dead(tmp_path):
     """A pod's alert links to the pod itself, one on a dead sidecar to a living one, and no dashboard is made up."""
     low = Pod("low").drafting(5, 0.3).plain("specdec_build_info", gauge((90, 1)), version="1")
-    gone = Pod("gone", minutes=1).plain("specdec_build_info", gauge((20, 1)), version="1")
+    gone = Pod("gone", minutes=1).plain("specdec_up", gauge((20, 1)))
     gone.plain("up", gauge((20, 1), (60, 0)))
     for pod in (low, gone):
         pod.series = {series: values for series, values in pod.series.items() if "links_info" not in series}

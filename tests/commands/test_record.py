@@ -91,7 +91,7 @@ async def test_the_format_is_the_documented_one(tmp_path):
         assert len(chunks) - role <= steps + 1  # a step a chunk, and the prefill's token
     scrapes = lines_of(tmp_path, "scrapes")
     assert all(page["end"] > page["start"] for page in scrapes)
-    assert all("# HELP python_gc_objects_collected_total" in page["text"] for page in scrapes)  # the whole page
+    assert all("# HELP process_start_time_seconds" in page["text"] for page in scrapes)  # the whole page
 
 
 async def test_no_text_of_a_prompt_or_an_answer_is_written(tmp_path):
@@ -120,7 +120,7 @@ async def test_a_full_recording_ends_and_the_traffic_goes_on(tmp_path):
                 await asyncio.sleep(0.01)
         again = await traffic(settings, 10)
     assert (sent.completed, again.completed) == (60, 10)
-    assert log.lines == ["the recording has reached its size limit; recording stops, the sidecar goes on"]
+    assert log.lines == ["the recording has reached its size limit; recording stops, the sidecar continues"]
     sizes = [file.stat().st_size for file in tmp_path.iterdir()]
     assert len(sizes) == 2
     assert sum(sizes) <= 30_000
@@ -133,7 +133,7 @@ async def test_a_recording_is_never_overwritten(tmp_path, finished):
     given = sidecar_settings("http://127.0.0.1:1")
     code, out, err = await finished("record", "--out", str(tmp_path), **given)
     assert (code, out) == (1, "")
-    assert err == f"--out={tmp_path}: {tmp_path}/requests.jsonl.gz is there already; name another directory\n"
+    assert err == f"--out={tmp_path}: {tmp_path}/requests.jsonl.gz exists already; name another directory\n"
     assert (tmp_path / "requests.jsonl.gz").read_bytes() == b"mine"
 
 
@@ -144,8 +144,10 @@ def test_without_a_source_there_is_nothing_to_record(tmp_path, capsys):
 
 
 def test_a_bad_duration_is_refused(tmp_path, capsys):
-    assert command("record", "--out", str(tmp_path), "--duration", "soon", REQUESTS__SOURCE="proxy") == 2
-    assert capsys.readouterr().err.startswith("--duration=soon: expected duration, ")
+    with pytest.raises(SystemExit) as ended:
+        command("record", "--out", str(tmp_path), "--duration", "soon", REQUESTS__SOURCE="proxy")
+    assert ended.value.code == 2
+    assert "argument --duration: expected duration, " in capsys.readouterr().err
 
 
 @asynccontextmanager

@@ -40,6 +40,14 @@ FAMILIES = {
     "vllm-0.12.0-hidden.prom": V.V1_11,
     "vllm-0.14.1.prom": V.V1_14,
     "vllm-0.20.2.prom": V.V1_20,
+    "vllm-0.32.0.prom": V.V1_32,
+    "vllm-0.33.0.prom": V.V1_32,
+    "vllm-0.33.0-diffusion.prom": V.V1_32,
+    "vllm-0.33.0-dp2.prom": V.V1_32,
+    "vllm-0.33.0-dp2-multiproc.prom": V.V1_32,
+    "vllm-0.33.0-idle.prom": V.V1_32,
+    "vllm-0.33.0-multiproc.prom": V.V1_32,
+    "vllm-0.33.0-nospec.prom": V.V1_32,
 }
 
 
@@ -57,6 +65,7 @@ def assert_true(body, known):
 
 
 def test_page_gives_its_truth(page_name, recorded, truth):
+    assert page_name in truth, "add the page's values to tests/data/pages/TRUTH.json"
     page = assert_true(recorded(page_name), truth[page_name])
     assert page.malformed == 0
     assert (page.process_start is None) == truth[page_name]["multiproc"]
@@ -68,7 +77,8 @@ def test_page_gives_its_truth_under_other_prefixes(prefix, page_name, recorded, 
 
 
 def test_version_family(page_name, recorded):
-    expected = FAMILIES.get(page_name, V.V1_32)
+    assert page_name in FAMILIES, "add the page's version range to FAMILIES"
+    expected = FAMILIES[page_name]
     assert snapshot(recorded(page_name)).version is expected
     assert snapshot(with_prefix(recorded(page_name), "ray_vllm_")).version is expected
 

@@ -24,7 +24,7 @@ def all_metrics():
 def compared(path, text, *, update):
     if update:
         path.write_text(text)
-    assert text == path.read_text(), "if this is meant, run pytest --update-golden, and tell it in CHANGELOG.md"
+    assert text == path.read_text(), "if intended, run pytest --update-golden and add it to CHANGELOG.md"
 
 
 def rendered(state, options, now=NOW):

@@ -28,7 +28,7 @@ async def test_each_line_is_answered_from_the_traffic(lab, program):  # noqa: F8
             await asyncio.gather(*(_ask(session, gate, url, number) for number in range(REQUESTS)))
         process.send_signal(signal.SIGINT)
         out, _ = await process.communicate()
-    await vllm.kill()
+    vllm.kill()
     found = json.loads(out)
     lines = {line["question"]: line for line in found["lines"]}
     assert f"{REQUESTS} requests ({REQUESTS} completed)" in found["seen"][0]

@@ -33,6 +33,7 @@ async def sidecar(vllm, source):
         "SPECDEC_VLLM_URL": vllm.url,
         "SPECDEC_LISTEN": "127.0.0.1:0",
         "SPECDEC_REQUESTS__SOURCE": source,
+        "SPECDEC_TEMPERATURE_BUCKETS": "0, 0.3, 0.5, 0.7, 1, 1.4",  # the last for what ``caught_up`` sends
         "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
         "SPECDEC_TRACES__LISTEN": f"127.0.0.1:{vllm.traces_port}",
         "SPECDEC_MIDDLEWARE__SOCKET": str(vllm.socket),
@@ -45,7 +46,7 @@ async def caught_up(samples, ours, target):
     """Our page once all is in that the middleware kept while nobody listened: nothing else is sent at 1.5."""
     await samples.until(ours, lambda found: found.value("specdec_up") == 1)
     await send(target, {1.5: 1}, 1)
-    return await samples.until(ours, lambda found: found.sum("specdec_requests_total", temperature="1+") == 1)
+    return await samples.until(ours, lambda found: found.sum("specdec_requests_total", temperature="1.4+") == 1)
 
 
 async def engine_counters(samples, url):

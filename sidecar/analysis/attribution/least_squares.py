@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sidecar.analysis.regression import eliminate
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
@@ -25,7 +27,7 @@ class LeastSquares:
         self._matrix = [[0.0] * size for _ in range(size)]
         self._vector = [0.0] * size
         self._square = 0.0
-        self.count = 0.0  # observations, faded ones for what is left of them
+        self.count = 0.0  # of observations, each by its remaining weight
 
     def fade(self, factor: float) -> None:
         """Multiplies the weight of all observations so far by ``factor``, from 0 to 1."""
@@ -46,7 +48,7 @@ class LeastSquares:
     def solve(self, *, mean: float, deviation: float, noise: float) -> Solution:
         """The likeliest values if each unknown has the prior ``mean`` ± ``deviation``.
 
-        ``noise`` is the least that the observations' is taken for: what they leave unexplained may be more.
+        ``noise`` is a lower bound on the observations' variance: their residuals may show more.
         """
         values, _ = self._posterior(mean, noise / deviation**2)
         noise = max(noise, self._unexplained(values) / max(self.count - self._size, 1.0))
@@ -73,8 +75,5 @@ def _inverse(matrix: list[list[float]]) -> list[list[float]]:
     size = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
     for i in range(size):
-        pivot = rows[i] = [cell / rows[i][i] for cell in rows[i]]
-        for j in range(size):
-            if j != i and (factor := rows[j][i]):
-                rows[j] = [cell - factor * above for cell, above in zip(rows[j], pivot, strict=True)]
+        eliminate(rows, i)
     return [row[size:] for row in rows]

@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with its speculation",
     )
     parser.add_argument(
-        "--vllm-version", type=_version, default=NEWEST, metavar="VERSION", help="of --args (default: 0.33)"
+        "--vllm-version",
+        type=_version,
+        default=NEWEST,
+        metavar="VERSION",
+        help=f"the vLLM version that --args is for (default: {'.'.join(map(str, NEWEST))})",
     )
 
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Final
 
+from sidecar.analysis.quantile import interpolated
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.commands.check.vllm_flags import NEWEST, Version
-from sidecar.commands.estimates import interpolated
 from sidecar.commands.preflight.watch import Watched
 from sidecar.requests.record import Outcome, RequestRecord
 

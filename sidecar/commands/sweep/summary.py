@@ -6,8 +6,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from sidecar.analysis.quantile import interpolated
 from sidecar.analysis.verdict import Estimate, Evidence, Judgement, Verdict, VerdictThresholds, judge
-from sidecar.commands.estimates import Batches, Interval, batches, interpolated, quantile_interval, relative_change
+from sidecar.commands.estimates import Batches, Interval, batches, quantile_interval, relative_change
 from sidecar.commands.sweep.counters import Counted
 from sidecar.commands.sweep.level import Measured
 from sidecar.commands.sweep.results import LevelSummary, Quantiles, Speculation, Speed, TemperatureSummary

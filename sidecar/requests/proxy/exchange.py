@@ -127,8 +127,7 @@ class Exchange:
         return payload
 
     def _hold(self, asking: Asking, payload: bytes) -> None:
-        outgoing = asking.outgoing(payload, self._request_body)
-        if outgoing:
+        if outgoing := asking.outgoing(payload, self._request_body):
             self._open(outgoing)
 
     def _send(self, outgoing: bytes) -> None:

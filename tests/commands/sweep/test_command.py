@@ -20,7 +20,7 @@ from tests.commands.sweep.sweep_tools import simulated
         (("--mix", "0:0,1:1"), "--mix: write weights above 0"),
         (("--rate", "0"), "--rate: write requests a second up to 1024"),
         (("--rate", "nan%"), "--rate: write requests a second up to 1024"),
-        (("--requests", "0"), "--requests, --max-tokens: at least 1 request"),
+        (("--requests", "0"), "--requests, --rounds, --max-tokens: at least 1 request"),
         (("--requests", "20000"), "200,000 requests are more than 100,000"),
         (("--prompts", "/none"), "--prompts: /none: No such file or directory"),
         (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: no key in it"),

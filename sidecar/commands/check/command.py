@@ -114,7 +114,7 @@ async def _check_alertmanager(url: str, settings: Settings) -> int:
     async with alert_session(settings.alerting.timeout) as session:
         outcome, reason = await post_alerts(session, url)
     if outcome == "accepted":
-        print("  takes alerts")
+        print("  accepts alerts")
         return 0
     print(f"  {outcome} ({reason}): {_UNWILLING[outcome]}")
     return 1

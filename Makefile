@@ -4,7 +4,7 @@ BIN := .venv/bin
 SPECDEC_LAB ?= $(abspath ../shared/lab)
 DEBIAN := prometheus prometheus-alertmanager chromium nginx-light golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev
 
-.PHONY: help demo run test test-lab check lint types format docs docs-check bench accuracy screenshots lock build clean
+.PHONY: help demo run test test-lab mutations check lint types format docs docs-check bench accuracy screenshots lock build clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,6 +28,11 @@ test-lab: ## run the tests against a real vLLM on this machine's CPU; SPECDEC_LA
 	@scripts/debian-tools $(DEBIAN)
 	$(SPECDEC_LAB)/setup
 	SPECDEC_LAB=$(SPECDEC_LAB) $(BIN)/pytest -m lab $(ARGS)
+
+mutations: ## change every rule in every place, one at a time, and list what no scene notices (slow)
+	@scripts/setup dev
+	@scripts/debian-tools prometheus
+	$(BIN)/python -m tests.alerts.alert_mutations
 
 check: lint types docs-check test ## run what CI runs, except the lab
 

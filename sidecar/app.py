@@ -103,7 +103,7 @@ async def running(
         pages = Pages(
             Exporter(read, passthrough_series, every),
             status=lambda: status(reports(history=True), export),
-            ready=lambda: all(target.state.polled for target in targets),
+            ready=lambda: all(target.state.is_polled for target in targets),
             every=every,
         )
         server = GuardedServer(make_web(pages), wiring.own_page(settings))

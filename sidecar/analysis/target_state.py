@@ -91,7 +91,7 @@ class TargetState:
         self.restarts = 0
 
     @property
-    def polled(self) -> bool:
+    def is_polled(self) -> bool:
         """Whether one poll has ended, successfully or not."""
         return self._last_scrape is not None or self._last_error is not None
 

@@ -1,4 +1,4 @@
-"""The simulated engine: continuous batching in steps, without a clock or a loop of its own."""
+"""The simulated engine: continuous batching in steps, without its own clock or loop."""
 
 from collections import deque
 from random import Random

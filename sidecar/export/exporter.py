@@ -101,7 +101,12 @@ class Exporter:
             self._own = await asyncio.to_thread(own_series, reading.vllm_pages, self._passthrough_series)
 
     def _render(
-        self, content_type: str, packed: bool, names: frozenset[str], encode: Callable[[Collector], bytes], own: bytes
+        self,
+        content_type: str,
+        packed: bool,  # noqa: FBT001 - unpacked from a key
+        names: frozenset[str],
+        encode: Callable[[Collector], bytes],
+        own: bytes,
     ) -> Rendered:
         families = [family for family in self._families if _is_asked_for(family, names)] if names else self._families
         if content_type.startswith("text/plain"):

@@ -86,7 +86,7 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> An
         return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
     if not losing:
         return Answer(f"Speculation about breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged))
-    if share > 0.995:  # temperatures that can't be judged are not among them
+    if share > 0.995:  # temperatures that cannot be judged are not included
         return Answer("Speculation does not pay.", "bad", _listed(judged))
     text = f"Speculation loses at {_named(losing)}: {share:.0%} of attributed drafts."
     return Answer(text, "bad", _listed(judged))

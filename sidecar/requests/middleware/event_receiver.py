@@ -177,7 +177,7 @@ class EventReceiver:
             if len(self._senders) >= self._max_senders:
                 self._hang_up(min(self._senders, key=self._worth))
                 self._sink.dropped(TOO_MANY_SENDERS, 1)
-            connection.setblocking(False)
+            connection.setblocking(False)  # noqa: FBT003 - the socket's signature
             self._senders[connection] = _Sender(next(self._numbers))
             loop = asyncio.get_running_loop()
             loop.add_reader(connection, self._enqueue, connection)

@@ -139,7 +139,7 @@ def _is_on(fields: _Fields, name: str) -> bool:
 
 
 class AskedStream:
-    """A stream that was asked for usage: ``body`` is what to send to vLLM; whoever has sent it may empty it.
+    """A stream that was asked for usage: ``body`` is what to send to vLLM; the sender may empty it afterwards.
 
     Of the reply, only bytes wait that may still be the beginning of the usage event, and the end of the event with the
     ``finish_reason``, which vLLM sends together with the usage. ``outcome`` says what was done.
@@ -164,7 +164,7 @@ class AskedStream:
     def filters(self, status: int, headers: Collection[tuple[bytes, bytes]]) -> bool:
         """Whether a reply with this head goes through ``forward``: a stream of events whose bytes can be changed.
 
-        If they can't, vLLM is not asked for this model again: the client gets the usage that it did not ask for.
+        If they cannot, vLLM is not asked for this model again: the client gets the usage that it did not ask for.
         """
         found = {name.lower(): value.strip().lower() for name, value in headers}
         if status != 200 or not found.get(b"content-type", b"").startswith(b"text/event-stream"):
@@ -236,7 +236,7 @@ class AskedStream:
 class _Kind(Enum):
     LAST = auto()  # the last event of a choice, without a fingerprint
     USAGE = auto()  # usage and no choices
-    FORCED = auto()  # choices with usage that nobody asked for: the server's own flag
+    FORCED = auto()  # choices with usage that was not asked for: the server's own flag
     OTHER = auto()
 
 

@@ -29,7 +29,7 @@ class Row:
 
 
 def report(rows: Iterable[Row]) -> int:
-    """Prints the table; returns 0 where every bar is cleared, else 1."""
+    """Prints the table; returns 0 if every bar is cleared, else 1."""
     rows = list(rows)
     print("| what | measured | value | bar | |\n|---|---|---|---|---|")
     for row in rows:

@@ -1,4 +1,4 @@
-"""``python -m dashboards`` writes the JSON anew."""
+"""``python -m dashboards`` regenerates the JSON."""
 
 import argparse
 

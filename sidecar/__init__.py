@@ -1,3 +1,3 @@
-"""specdec-sidecar: knows, in production, whether speculative decoding pays."""
+"""specdec-sidecar: shows, in production, whether speculative decoding pays."""
 
 __version__ = "0.1.0"

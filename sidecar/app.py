@@ -40,10 +40,10 @@ if TYPE_CHECKING:  # most sidecars need neither
 async def running(
     settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
-    """Runs the sidecar until the block is left; gives the address of its own page.
+    """Runs the sidecar until the block is left; yields the address of its own page.
 
     Raises:
-        ListenError: it cannot bind an address or a socket.
+        ListenError: an address or a socket cannot be bound.
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
@@ -103,7 +103,7 @@ async def running(
         pages = Pages(
             Exporter(read, passthrough_series, every),
             status=lambda: status(reports(history=True), export),
-            ready=lambda: all(target.state.polled for target in targets),
+            ready=lambda: all(target.state.is_polled for target in targets),
             every=every,
         )
         server = GuardedServer(make_web(pages), wiring.own_page(settings))
@@ -142,6 +142,6 @@ def _push(settings: Settings, reports: Callable[[], list[TargetReport]], log: Lo
     """None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default, and then not paid for in memory
+    from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default; saves its memory
 
     return Push(reports, wiring.push(settings), StateLog(log))

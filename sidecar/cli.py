@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code: 0 success, 1 failure, 2 for unusable settings, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it reloads settings; by default it would end the process
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it reloads settings; by default it ends the process
     from sidecar.log import configure_logging  # noqa: PLC0415 - after that, as these take long to import
     from sidecar.settings import load_settings  # noqa: PLC0415 - the same
 
@@ -61,7 +61,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the command that ``argv`` names, or of all: no command pays for another's imports."""
     top = argparse.ArgumentParser(
         prog="specdec-sidecar",
-        description="Knows, in production, whether speculative decoding pays: a monitoring sidecar for vLLM.",
+        description="Shows, in production, whether speculative decoding pays: a monitoring sidecar for vLLM.",
         epilog="Settings come from SPECDEC_* variables and --config; docs/settings.md has them all.",
     )
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")

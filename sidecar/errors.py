@@ -1,6 +1,6 @@
-"""The errors that leave the package which raises them; those that stay inside one are defined there.
+"""The errors that leave the package that raises them; those that stay inside a package are defined there.
 
-Callers tell them apart by class, never by message. ``reason`` is the label value under which a failure is
+Callers distinguish them by class, never by message. ``reason`` is the label value under which a failure is
 counted (``specdec_scrape_errors_total{reason=...}`` and its kin), so it is short, fixed and free of data.
 """
 
@@ -49,7 +49,7 @@ def listening(variable: str, address: object) -> Iterator[None]:
 
 
 class ScrapeError(SpecDecError):
-    """One poll of vLLM's ``/metrics`` gave no usable page; ``remedy`` tells an operator what to check."""
+    """One poll of vLLM's ``/metrics`` gave no usable page; ``remedy`` says what an operator should check."""
 
     reason: ClassVar[str] = "scrape"
     remedy: ClassVar[str] = ""
@@ -111,7 +111,7 @@ class TruncatedPage(PageError):
 
 
 class NoVllmMetrics(PageError):
-    """A valid exposition without any metric of vLLM's."""
+    """A valid exposition without any of vLLM's metrics."""
 
     reason = "no_vllm_metrics"
     remedy = "This is another program's page; is it vLLM's own address?"

@@ -1,12 +1,12 @@
-"""How long the event loop was held up: the proof, or the alarm, that no input stalls the sidecar."""
+"""How long the event loop was blocked: shows whether any input stalls the sidecar."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-_EVERY: Final = 0.05  # seconds between two looks; a stall is seen but for at most so much
-_SPANS: Final = 6  # of 10 s each, which the longest stall is taken over
+_EVERY: Final = 0.05  # seconds between two checks; a stall is underestimated by at most this much
+_SPANS: Final = 6  # of 10 s each, over which the longest stall is reported
 _LOOKS: Final = round(10 / _EVERY)
 
 

@@ -20,7 +20,7 @@ class Supervisor:
         self._log = log
         self._pause = pause
         self._tasks: list[asyncio.Task[None]] = []
-        self.failures: dict[str, int] = {}  # by task; an error raised on purpose is never among them
+        self.failures: dict[str, int] = {}  # by task, without errors raised on purpose
 
     async def __aenter__(self) -> Self:
         return self

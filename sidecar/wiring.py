@@ -1,6 +1,6 @@
-"""From the settings to the options of each part: outside the commands, the only place that knows both.
+"""From the settings to the options of each part.
 
-What a sidecar may run without is imported only if the settings ask for it, to save its memory.
+Optional parts are imported only if the settings ask for them, to save their memory.
 """
 
 import contextlib
@@ -66,17 +66,17 @@ def passthrough_series(settings: Settings) -> int:
 
 
 def page_interval(settings: Settings) -> float:
-    """The seconds within which our own page is rendered once: no more often than vLLM is polled."""
+    """Seconds between two renderings of our own page: no more often than vLLM is polled."""
     return min(settings.scrape_interval, 1.0)
 
 
 def own_page(settings: Settings) -> GuardOptions:
-    """Whom our own page answers."""
+    """The guard's options for our own page."""
     return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts), linger_seconds=0)  # it takes no bodies
 
 
 def export(settings: Settings) -> ExportOptions:
-    """What the settings add to ``/metrics``."""
+    """What the settings contribute to ``/metrics``."""
     return ExportOptions(
         thresholds={name: float(value) for name, value in settings.thresholds.model_dump().items()},
         baselines=settings.baselines,
@@ -143,7 +143,7 @@ def speed(settings: Settings) -> SpeedOptions:
         baselines=plain_curves(settings),
         temperatures=buckets(settings).labels,
         window=settings.latency_window,
-        stretch=settings.latency_window / 60,  # how much these parts differ gives a speedup's error
+        stretch=settings.latency_window / 60,  # the differences between these parts give a speedup's error
         history=settings.history,
     )
 
@@ -168,7 +168,7 @@ def verdicts(settings: Settings) -> VerdictThresholds:
 
 def push_thresholds(settings: Settings) -> "PushThresholds":
     """The thresholds of pushed alerts that no verdict has."""
-    from sidecar.alerting.conditions import PushThresholds  # noqa: PLC0415 - see above
+    from sidecar.alerting.conditions import PushThresholds  # noqa: PLC0415 - optional part
 
     return PushThresholds(
         latency_gap_growth=settings.thresholds.latency_gap_growth,
@@ -180,8 +180,8 @@ def push_thresholds(settings: Settings) -> "PushThresholds":
 
 def push(settings: Settings) -> "PushOptions":
     """Which alerts are pushed, and where to."""
-    from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - see above
-    from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - see above
+    from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - optional part
+    from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - optional part
 
     alerting = settings.alerting
     return PushOptions(
@@ -200,7 +200,7 @@ def push(settings: Settings) -> "PushOptions":
 
 
 def _reachable(listen: Address) -> Address:
-    """Where others reach an address that is listened at: the host's own if it stands for all addresses."""
+    """The address at which others reach a listening address: the host's own if it is the wildcard address."""
     if listen.local == listen:
         return listen
     with contextlib.suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
@@ -209,17 +209,17 @@ def _reachable(listen: Address) -> Address:
 
 
 def request_source(settings: Settings) -> RequestSource:
-    """The source that ``requests.source`` names."""
+    """The request source that ``requests.source`` names."""
     match settings.requests.source:
         case "middleware":
-            from sidecar.requests.middleware.source import MiddlewareSource  # noqa: PLC0415 - see above
+            from sidecar.requests.middleware.source import MiddlewareSource  # noqa: PLC0415 - optional part
 
             return MiddlewareSource(socket=settings.middleware.socket, uid=settings.middleware.uid)
         case "proxy":
             return _proxy_source(settings)
         case "traces":
-            from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - see above
-            from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - see above
+            from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - optional part
+            from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - optional part
 
             traces = settings.traces
             options = TracesOptions(body_bytes=traces.body_bytes, max_inflight=traces.max_inflight)
@@ -229,9 +229,9 @@ def request_source(settings: Settings) -> RequestSource:
 
 
 def _proxy_source(settings: Settings) -> RequestSource:
-    from sidecar.requests.observe.usage import AskUsage  # noqa: PLC0415 - see above
-    from sidecar.requests.proxy.options import ProxyOptions, Upstream  # noqa: PLC0415 - see above
-    from sidecar.requests.proxy.source import ProxySource  # noqa: PLC0415 - see above
+    from sidecar.requests.observe.usage import AskUsage  # noqa: PLC0415 - optional part
+    from sidecar.requests.proxy.options import ProxyOptions, Upstream  # noqa: PLC0415 - optional part
+    from sidecar.requests.proxy.source import ProxySource  # noqa: PLC0415 - optional part
 
     url, proxy = urlsplit(settings.vllms[0].vllm_url), settings.proxy
     secure = url.scheme == "https"
@@ -255,7 +255,7 @@ def _proxy_source(settings: Settings) -> RequestSource:
 
 
 def tls(settings: Settings) -> ssl.SSLContext | bool:
-    """How aiohttp verifies vLLM's certificate. True: against the system's; False: not at all."""
+    """How aiohttp verifies vLLM's certificate. True: against the system's CAs; False: not at all."""
     return _tls_context(settings) if settings.vllm_ca_file is not None else settings.vllm_tls_verify
 
 

@@ -1,1 +1,1 @@
-"""How far attribution is off, on recorded traffic of a real vLLM."""
+"""The error of the attribution on recorded traffic of a real vLLM."""

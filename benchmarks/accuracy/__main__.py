@@ -1,4 +1,4 @@
-"""``python -m benchmarks.accuracy``: how far the inference is off, and what each of its mechanisms is worth.
+"""``python -m benchmarks.accuracy``: the error of the inference, and what each of its mechanisms contributes.
 
 Prints a row for each recording, then the ablation tables; with ``--sensitivity`` also each constant halved and doubled.
 The exit code is 1 if a recording misses its bar: 0.02 for a draft model, 0.05 for n-gram, and some more for those that
@@ -13,7 +13,10 @@ from benchmarks.accuracy.score import HOLD_OUT, bar, load, recordings, replayed
 
 def main() -> int:
     """Prints the tables."""
-    print("| recording | requests | buckets told | coverage | residual | worst bucket | per request: median | P90 |")
+    print(
+        "| recording | requests | buckets with numbers | coverage | residual | worst bucket "
+        "| per request: median | P90 |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     missed = False
     for folder in (*recordings(hold_out=False), *recordings(hold_out=True)):

@@ -1,4 +1,4 @@
-"""What each mechanism of the attribution is worth: the errors with it switched off, and with each constant changed."""
+"""What each mechanism of the attribution contributes: the errors without it, and with each constant changed."""
 
 import math
 import statistics
@@ -91,7 +91,7 @@ def results(*, hold_out: bool) -> dict[str, list[Score]]:
 
 
 def row(name: str, *, hold_out: bool) -> str:
-    """A row of the table: for each way of drafting the worst and mean bucket, median, P90, told buckets, coverage."""
+    """A row: for each way of drafting the worst and mean bucket, median, P90, buckets with numbers, coverage."""
     cells = []
     for scores in results(hold_out=hold_out).values():
         worst = [one.worst for one in scores]
@@ -103,7 +103,7 @@ def row(name: str, *, hold_out: bool) -> str:
 
 def header(first: str) -> str:
     """The table's head."""
-    columns = ("worst bucket", "mean of worst", "median", "P90", "buckets told", "coverage")
+    columns = ("worst bucket", "mean of worst", "median", "P90", "buckets with numbers", "coverage")
     names = [f"{kind}: {column}" for kind in ("draft model", "n-gram") for column in columns]
     return f"| {first} | {' | '.join(names)} |\n|---{'|---' * len(names)}|"
 

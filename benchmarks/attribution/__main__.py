@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.attribution
 
-Prints a table; exits with 1 where a bar is missed. The requests and the pages are made up
+Prints a table; exits with 1 if a bar is missed. The requests and the pages are made up
 beforehand, so only the attribution is timed, and the clock is the events' own.
 """
 

@@ -76,13 +76,13 @@ class Target:
 
 
 def abort(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection; who holds this also keeps the writer, without which the connection would close."""
+    """Ends a connection; a reference to this also keeps the writer, without which the connection would close."""
     writer.transport.abort()
 
 
 @asynccontextmanager
 async def probing(target: Target) -> AsyncIterator[None]:
-    """Another client, which asks all the while on a connection of its own."""
+    """Another client, which sends requests all the time on its own connection."""
 
     async def ask() -> None:
         reader, writer = await target.connect()
@@ -131,7 +131,7 @@ async def chunks(target: Target) -> Effect:
 
 
 async def bodies(target: Target) -> Effect:
-    """Row 3: 1,000 bodies of 1 MB, each one kB short of its end."""
+    """Row 3: 1,000 bodies of 1 MB, each 1 kB short of its end."""
     before = target.memory()
     async with AsyncExitStack() as stack:
         for _ in range(1000):

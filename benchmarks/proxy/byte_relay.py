@@ -1,6 +1,6 @@
 """The references on uvloop: ``python -m benchmarks.proxy.byte_relay PORT [json]``.
 
-It passes bytes on and looks at nothing: what a proxy in Python costs before it does anything. With ``json`` it also
+It forwards bytes without reading them: what a proxy in Python costs before it does anything. With ``json`` it also
 decodes both bodies with ``json.loads``: the least that learning a request's temperature and tokens costs in Python.
 """
 

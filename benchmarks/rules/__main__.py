@@ -23,7 +23,7 @@ _PODS = 1000
 _SERIES_BOUND = 1500
 _CPU_BOUND = 1.0  # seconds for one evaluation of a group over 1,000 pods
 _SHOWN = 8
-_TIMES = 5  # CPU time is told in hundredths of a second
+_TIMES = 5  # CPU time is reported in hundredths of a second
 
 
 async def main(pods: int, minutes: float) -> int:
@@ -49,7 +49,7 @@ async def main(pods: int, minutes: float) -> int:
             held = await head_series(running.url)
     print(f"{pods} pods, {series(page)} of {series(whole)} series each scraped; Prometheus holds {held} series")
     print(f"rules that failed: {', '.join(sorted(failed)) or 'none'}\n")
-    print(f"the dearest rules, CPU seconds per {_PODS} pods:")
+    print(f"the most expensive rules, CPU seconds per {_PODS} pods:")
     for (group, rule), seconds in sorted(costs.items(), key=lambda one: -one[1])[:_SHOWN]:
         print(f"  {seconds * _PODS / pods:6.3f}  {group}  {rule}")
     rows = [Row("series of one sidecar", "one model, one engine, proxy", series(whole), at_most=_SERIES_BOUND)]

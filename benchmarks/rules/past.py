@@ -25,7 +25,7 @@ _EVERY = 30  # seconds
 _END = 1_700_000_000
 _BUCKETS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+", "default", "unknown")
 _CPU_BOUND = 1.0  # seconds
-_TIMES = 30  # CPU time is told in hundredths of a second
+_TIMES = 30  # CPU time is reported in hundredths of a second
 
 
 def _series(pod: int) -> Iterator[tuple[str, float]]:

@@ -19,7 +19,7 @@ RULES = Path(__file__).parents[2] / "alerts"
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """A port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -88,7 +88,7 @@ async def prometheus(directory: Path, address: str, pods: int, interval: str) ->
 
 
 async def groups(url: str) -> list[dict[str, Any]]:
-    """The rule groups as Prometheus tells of them: ``evaluationTime`` is the last one's, in seconds."""
+    """The rule groups as Prometheus reports them: ``evaluationTime`` is the last one's, in seconds."""
     async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/rules") as answer:
         found: list[dict[str, Any]] = (await answer.json())["data"]["groups"]
     return found

@@ -1,4 +1,4 @@
-"""What several panels ask."""
+"""Expressions that several panels use."""
 
 from dashboards.builders.query import BUCKET, POD, alerts, at_least, ratio, series, total, worst
 from sidecar.export import metrics

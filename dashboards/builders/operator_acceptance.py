@@ -15,7 +15,7 @@ _ALL_DRAFT_TOKENS = total("model_name", metrics.DRAFT_TOKENS)
 
 
 def acceptance() -> Section:
-    """All about acceptance but what the first screen has."""
+    """Everything about acceptance that is not on the first screen."""
     spread = distribution(
         "Acceptance of single requests",
         "Each column is the requests that ended then, by their own acceptance. Two bands, one high and one low, are "
@@ -65,7 +65,7 @@ def _quantiles() -> timeseries.Panel:
 def _shares() -> timeseries.Panel:
     return over_time(
         "Share of the draft tokens, by temperature",
-        "How much of the drafting each temperature has. One below the dashes is not judged and not alerted on.",
+        "Each temperature's share of the drafting. One below the dashes is neither judged nor alerted on.",
         "A falling average with steady lines by temperature is this picture changing: the traffic became hotter, the "
         "draft model did not become worse.",
         [

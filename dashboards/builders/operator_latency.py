@@ -17,7 +17,7 @@ def latency() -> Section:
         "itl|tpot",
         "vLLM's own inter-token latency and time per output token over the sliding window, of the worst pod. Dashed: "
         "the configured baseline.",
-        "This is what speculation is to improve. P50 better and P99 worse than the baseline is a mixed workload; both "
+        "This is what speculation should improve. P50 better and P99 worse than the baseline is a mixed workload; both "
         "worse means that speculation, or load, costs more than it gives.",
     )
     whole = _phases(

@@ -1,4 +1,4 @@
-"""What vLLM has to do: KV cache, queue, throughput."""
+"""vLLM's load: KV cache, queue, throughput."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -105,7 +105,7 @@ def _throughput() -> timeseries.Panel:
 def _requests() -> timeseries.Panel:
     return over_time(
         "Finished requests, by temperature",
-        "Requests per second that ended, as the request source saw them; those that failed or were broken off apart.",
+        "Requests per second that ended, as the request source saw them; failed and aborted ones separately.",
         "A change of the mix explains a change of the average. Failures: look at vLLM's log, and at the proxy below if "
         "it is in use.",
         [

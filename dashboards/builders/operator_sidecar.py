@@ -1,4 +1,4 @@
-"""How the sidecar itself is, and the proxy in it."""
+"""The state of the sidecar itself, and of its proxy."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -31,8 +31,8 @@ def _polls() -> Line:
     )
     pace = over_time(
         "Polls of vLLM's page: duration and pause",
-        "How long the last good poll took, and the pause in force between two. The pause grows by itself where vLLM's "
-        "page is dear.",
+        "How long the last good poll took, and the current pause between two. The pause grows automatically if vLLM's "
+        "page is expensive.",
         "A poll of more than some 50 ms costs vLLM's event loop: keep scrape_filtered on.",
         [
             Query(worst("instance, target", series(metrics.SCRAPE_DURATION)), "duration {{instance}} {{target}}"),
@@ -100,7 +100,10 @@ def _own() -> Line:
     )
     seen = rows(
         "vLLM as seen",
-        ("Which vLLM each sidecar takes its page for.", "More than one at a time is a roll-out under way."),
+        (
+            "The range of vLLM versions that each sidecar recognizes.",
+            "More than one at a time is a roll-out under way.",
+        ),
         [Label("instance"), Label("version")],
         [Value(worst("instance, version", series(metrics.VLLM_INFO)), "Seen", COUNT)],
         sort="Seen",
@@ -110,11 +113,11 @@ def _own() -> Line:
 
 def _pushed() -> timeseries.Panel:
     return over_time(
-        "Alerts sent straight to Alertmanager",
-        "Alerts that the sidecar pushed by itself, repeats included, by replica and how it ended. No data: the direct "
-        "push is off, as it is to be wherever Prometheus has the rules.",
-        "A replica that takes nothing: look whether it is up and its address right. All of them: nobody is told "
-        "anything by this way.",
+        "Alerts sent directly to Alertmanager",
+        "Alerts that the sidecar pushed itself, repeats included, by replica and outcome. No data: the direct "
+        "push is off, as it should be if Prometheus has the rules.",
+        "If a replica accepts nothing, check whether it is up and its address right. If none does, no alert is sent "
+        "this way.",
         [Query(total("alertmanager, outcome", metrics.ALERTS_SENT), "{{alertmanager}} {{outcome}}")],
         PER_SECOND,
     )

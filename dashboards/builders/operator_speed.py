@@ -1,4 +1,4 @@
-"""Whether it pays in time: speedup by temperature, both curves over load, and what was won and lost."""
+"""Whether speculation saves time: speedup by temperature, both curves over load, and time saved and lost."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -24,7 +24,7 @@ def _speedup() -> timeseries.Panel:
     return over_time(
         "Speedup by temperature, against its thresholds",
         "Plain time per token divided by the actual one, at the same load; 1 is even. The thick line is all requests. "
-        "No line: nothing says how long plain decoding takes here.",
+        "No line: the time of plain decoding is unknown here.",
         "Without lines measure it: specdec-sidecar baseline --load. Below the red dashes speculation costs time: the "
         "sidecar's page proposes another number of draft tokens.",
         [

@@ -1,4 +1,4 @@
-"""The operator's first screen: does it pay, where not, since when, and can that be believed."""
+"""The operator's first screen: whether speculation pays, where not, since when, and how reliable that is."""
 
 from typing import Final
 
@@ -70,7 +70,7 @@ def _pays() -> stat.Panel:
         "The worst of the selected pods that draft enough to be judged, by its acceptance of the last 5 minutes "
         "against its own thresholds. NO: drafting costs more time than it saves.",
         "On NO look right for the temperature that loses. If all lose, start vLLM without --speculative-config; if "
-        "only the hot ones lose, route those to pods that don't speculate.",
+        "only the hot ones lose, route those to pods that do not speculate.",
         Query(PAYS),
         values=_PAYS,
         empty="too little drafting",
@@ -104,8 +104,8 @@ def _trust() -> stat.Panel:
 def _since() -> statetimeline.Panel:
     return states(
         "Verdict by temperature: where, and since when",
-        "A band a temperature; red began where speculation came to lose. Grey: too few requests to judge. Of several "
-        "pods the worst counts.",
+        "One band per temperature; red begins where speculation started to lose. Grey: too few requests. Of several "
+        "pods, the worst counts.",
         "Find where the colour changed and look what happened then: the marks are alerts and restarts. A deployment, "
         "another draft model, quantization or new traffic are the usual causes.",
         Query(verdict_code(BUCKET), "{{temperature}} {{model_name}}"),
@@ -120,7 +120,7 @@ def firing(*labels: str) -> table.Panel:
     return rows(
         "Alerts firing",
         (
-            "What fires now and since when its condition holds, oldest last. Empty is well, if the page is live.",
+            "What fires now and since when its condition holds, oldest last. Empty is good, if the page is live.",
             "Click the name for its runbook. Down and absent alerts explain the rest: begin with them.",
         ),
         [Label("alertname", ALERT_RUNBOOK), *map(Label, labels)],
@@ -174,8 +174,8 @@ def _health() -> Line:
     coverage = figure(
         "Is the split by temperature complete?",
         "Whether enough of vLLM's draft tokens, by the threshold, were attributed to requests that the sidecar saw.",
-        "Part unseen: some traffic goes round the proxy, or the middleware is missing in a replica. Until then the "
-        "temperatures speak for a part of the traffic only.",
+        "Part unseen: some traffic bypasses the proxy, or the middleware is missing in a replica. Until then the "
+        "temperatures cover only a part of the traffic.",
         Query(f"min({at_least(series(metrics.COVERAGE), 'coverage')})"),
         values=_COMPLETE,
         empty="no source, or idle",
@@ -198,7 +198,7 @@ def _health() -> Line:
     waiting = figure(
         "Requests waiting",
         "Requests in vLLM's queue, summed over the selected pods.",
-        "A queue that stays is overload, not speculation; with much of it, speculation often stops to pay.",
+        "A queue that stays is overload, not speculation; under much of it, speculation often stops paying.",
         Query(f"sum({series(metrics.REQUESTS_WAITING)})"),
     )
     return beside(3, (coverage, 6), (now, 6), (peak, 6), (waiting, 6))

@@ -16,7 +16,7 @@ def trust() -> Section:
         "Coverage and residual",
         "Coverage: the share of vLLM's draft tokens that was attributed to requests. Residual: how far the inference's "
         "sums are off vLLM's counters.",
-        "Coverage below the dashes: traffic goes round the source, so the temperatures speak for a part only. A "
+        "Coverage below the dashes: traffic bypasses the source, so the temperatures cover a part only. A "
         "residual above about 0.05: prefer exact numbers (--per-request-spec-decode-metrics summary).",
         [
             Query(least("model_name", series(metrics.COVERAGE)), "coverage {{model_name}}"),
@@ -28,16 +28,16 @@ def trust() -> Section:
     attribution = over_time(
         "Requests by attribution",
         "exact: the response carried vLLM's own numbers; inferred: from its counters; none: neither was possible.",
-        "Many 'none' at little traffic are well. With enough traffic they mean that the inference cannot tell this "
+        "Many 'none' at little traffic are normal. With enough traffic they mean that the inference cannot tell this "
         "engine's requests apart: use exact numbers.",
         [Query(total("attribution", metrics.REQUESTS), "{{attribution}}")],
         "reqps",
         stacked=True,
     )
     events = over_time(
-        "Events: told and lost",
-        "Finished requests that the source told of, and events that were lost or refused, by reason.",
-        "Any loss makes coverage fall. docs/metrics.md says of each reason what to do; a full queue means that the "
+        "Events: reported and lost",
+        "Finished requests that the source reported, and events that were lost or refused, by reason.",
+        "Any loss lowers coverage. docs/metrics.md says what to do about each reason; a full queue means that the "
         "sidecar is starved of CPU.",
         [
             Query(total("source", metrics.REQUEST_EVENTS), "told {{source}}"),
@@ -58,7 +58,7 @@ def _lost() -> timeseries.Panel:
     lost, told = total("source", metrics.REQUEST_EVENTS_DROPPED), total("source", metrics.REQUEST_EVENTS)
     return over_time(
         "Share of events lost",
-        "Events that were lost or refused, of all that the source had to tell.",
+        "Events that were lost or refused, as a share of all events of the source.",
         "Above the dashes the split by temperature is doubtful: the reasons are beside it.",
         [
             Query(f"{lost} / ({lost} + {told} > 0)", "{{source}}"),
@@ -70,9 +70,9 @@ def _lost() -> timeseries.Panel:
 
 def _limitations() -> table.Panel:
     return rows(
-        "What vLLM's page does not tell",
+        "What vLLM's page does not export",
         (
-            "What can't be known of an engine from its page, so what is missing above and why. Empty is well.",
+            "What an engine's page does not export, so what is missing above and why. Empty is good.",
             "Most go away with a newer vLLM or another of its flags; docs/metrics.md says which.",
         ),
         [Label("instance"), Label("model_name"), Label("limitation")],

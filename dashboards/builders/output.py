@@ -23,6 +23,6 @@ def files() -> dict[str, str]:
 
 
 def write() -> None:
-    """Writes the committed files anew."""
+    """Rewrites the committed files."""
     for name, text in files().items():
         (FOLDER / name).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""PromQL, put together from the contract of metrics so that a name can't go wrong.
+"""PromQL, built from the contract of metrics so that every name exists.
 
 Every selector carries the page's variables: ``$job`` and ``$instance``, and of ``$model_name`` and ``$temperature``
 those that the metric has as labels.
@@ -86,12 +86,12 @@ def growth_by_bucket(histogram: Metric) -> str:
 
 
 def threshold(name: str) -> str:
-    """A threshold as the selected sidecars have it; where they differ, the highest."""
+    """A threshold as the selected sidecars have it; if they differ, the highest."""
     return f"max({series(metrics.THRESHOLD, _named(name))})"
 
 
 def own_threshold(name: str) -> str:
-    """A threshold as each sidecar has it, one series each even where two clusters have the same addresses."""
+    """A threshold as each sidecar has it, one series each even if two clusters have the same addresses."""
     return worst("job, instance", series(metrics.THRESHOLD, _named(name)))
 
 

@@ -1,4 +1,4 @@
-"""One replica of Alertmanager: what it has to know, and how to send it (API v2)."""
+"""One replica of Alertmanager: what to send it, and how (API v2)."""
 
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from sidecar.log import StateLog
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
 _MOST_ALERTS: Final = 64  # in one request
-_LIVES: Final = 4  # an alert that is not sent again ends by itself after as many resend intervals
-_LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it does not take alerts
+_LIVES: Final = 4  # an alert that is not sent again expires after this many resend intervals
+_LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it does not accept alerts
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
@@ -55,7 +55,7 @@ class Message:
 
 
 class Alertmanager:
-    """Sends one replica what it does not know yet, and again what fires; backs off while it does not take alerts."""
+    """Sends one replica what it does not know yet, and firing alerts repeatedly; backs off while it accepts none."""
 
     def __init__(self, url: str, message: Message, interval: float, log: StateLog) -> None:
         """``interval`` is the first pause after a failure, in seconds; it doubles up to a minute."""
@@ -93,11 +93,11 @@ class Alertmanager:
         if batches:
             self._answered = True
             self._failures = 0
-            self._log.clear(self.name, "Alertmanager takes alerts again", alertmanager=self.name)
+            self._log.clear(self.name, "Alertmanager accepts alerts again", alertmanager=self.name)
 
     @property
     def is_failing(self) -> bool:
-        """Whether it did not take the last alerts."""
+        """Whether it did not accept the last alerts."""
         return self._failures > 0
 
     def _is_due(self, key: Key, notice: Notice, now: float) -> bool:
@@ -110,7 +110,7 @@ class Alertmanager:
         outcome, reason = await post_alerts(session, self._url, self._message.body(batch, wall))
         self.sent[outcome] += len(batch)
         if outcome != "accepted":
-            self._log.fault(self.name, "Alertmanager did not take alerts", reason=reason, alertmanager=self.name)
+            self._log.fault(self.name, "Alertmanager did not accept alerts", reason=reason, alertmanager=self.name)
         return outcome == "accepted"
 
 
@@ -122,7 +122,7 @@ def alert_session(seconds: float) -> aiohttp.ClientSession:
 async def post_alerts(session: aiohttp.ClientSession, url: str, body: bytes = b"[]") -> tuple[str, str]:
     """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``) and the reason.
 
-    An empty list tests whether it would take any.
+    An empty list tests whether it would accept any.
     """
     headers = {"Content-Type": "application/json"}
     try:

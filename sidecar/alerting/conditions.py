@@ -1,4 +1,4 @@
-"""The alerts that the direct push can judge: what their rules ask of Prometheus, asked of the sidecar's own state."""
+"""The alerts that the direct push can evaluate: their rules' conditions, applied to the sidecar's own state."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,14 +26,14 @@ class PushThresholds:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One thing for which a condition holds: which, and the value that the alert quotes."""
+    """One thing for which a condition holds: its labels, and the value that the alert quotes."""
 
     labels: Mapping[str, str]
     value: float
 
 
 def _acceptance_low(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    """Where a measured speedup says that it pays, ``_acceptance_low_and_pays`` takes its place."""
+    """If a measured speedup shows that speculation pays, ``_acceptance_low_and_pays`` applies instead."""
     return (match for match, pays in _low(report, limits) if not pays)
 
 
@@ -130,7 +130,7 @@ def _not_judged(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
 
 Condition = Callable[[TargetReport, PushThresholds], Iterator[Match]]
 
-# The other rules ask for a past, for other pods or for the sidecar's own absence; only Prometheus can answer those.
+# The other rules need the past, other pods or the sidecar's own absence; only Prometheus can evaluate those.
 CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
     {
         "SpecDecodeAcceptanceLow": _acceptance_low,
@@ -150,7 +150,7 @@ CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
 
 
 def context(report: TargetReport, model_name: str) -> str:
-    """A model's other numbers for a person to read, as the rules' annotation ``context`` has them."""
+    """A model's other numbers as text, as in the rules' annotation ``context``."""
     judged = {model.model_name: model for model in report.judgements}.get(model_name)
     engines = _by_model(report.engines).get(model_name, [])
     sentences = list(_acceptance_sentences(judged)) if judged else []

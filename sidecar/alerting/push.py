@@ -1,4 +1,4 @@
-"""Alerts sent straight to Alertmanager, for sites without Prometheus: the rules over the sidecar's own state."""
+"""Alerts sent directly to Alertmanager, for sites without Prometheus: the rules over the sidecar's own state."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from sidecar.analysis.target_state import TargetReport
 from sidecar.log import StateLog
 
 _REFUSED: Final = "SpecDecodePushRefused"
-SOURCE = "sidecar"  # an identity of its own, so that these alerts and Prometheus' do not resolve each other
+SOURCE = "sidecar"  # a separate identity, so that these alerts and Prometheus' do not resolve each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Push:
         self._replicas = [Alertmanager(url, message, options.interval, log) for url in options.alertmanagers]
 
     async def run(self) -> None:
-        """Goes on until it is cancelled. What fires then ends by itself, since it is not sent again."""
+        """Runs until cancelled. What fires then expires, since it is not sent again."""
         async with alert_session(self._options.timeout) as session:
             while True:
                 await self.evaluate(session)

@@ -16,7 +16,7 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One alert; its condition has to hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds."""
+    """One alert; its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds."""
 
     name: str
     severity: str
@@ -38,7 +38,7 @@ class Rule:
 
 
 def load_rules() -> dict[str, Rule]:
-    """All alerts by name; of two with one name the second is under ``name/severity``."""
+    """All alerts by name; the second of two with the same name is under ``name/severity``."""
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
     rules = [_rule(found) for group in groups for found in group["rules"] if "alert" in found]
     found: dict[str, Rule] = {}

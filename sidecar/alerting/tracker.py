@@ -14,7 +14,7 @@ RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is still known, as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A rule whose condition holds for ``match``; ``context`` is text for a person."""
+    """A rule whose condition holds for ``match``; ``context`` is text for the notification."""
 
     rule: Rule
     match: Match
@@ -22,7 +22,7 @@ class Alert:
 
     @property
     def key(self) -> Key:
-        """What tells it from every other alert."""
+        """Its identity among all alerts."""
         return self.rule.name, frozenset(self.match.labels.items())
 
 
@@ -41,7 +41,7 @@ class _Course:
 
     alert: Alert
     since: float  # the condition has held without a break
-    held: float  # the condition held last
+    held: float  # the condition last held
     started: float | None = field(default=None, kw_only=True)
     ended: float | None = field(default=None, kw_only=True)
     ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
@@ -59,7 +59,7 @@ class Tracker:
     """Follows alerts from evaluation to evaluation; at most ``most`` at a time, ``overflowed`` counts the others."""
 
     def __init__(self, pace: float = 1.0, most: int = 1000) -> None:
-        """``pace`` multiplies how long conditions have to hold and how long alerts outlast them."""
+        """``pace`` multiplies how long conditions must hold and how long alerts outlast them."""
         self._pace = pace
         self._most = most
         self._courses: dict[Key, _Course] = {}

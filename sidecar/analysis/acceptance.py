@@ -10,7 +10,7 @@ from sidecar.engine.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What was drafted and accepted in a window; ``draft_tokens`` is more than 0.
+    """What was drafted and accepted in a window; ``draft_tokens`` is positive.
 
     ``drafts`` counts verification steps of speculating requests; ``positions[p]`` the steps that accepted the
     draft token at position p.
@@ -33,12 +33,12 @@ class Acceptance:
 
     @property
     def position_rates(self) -> tuple[float, ...]:
-        """For each draft position the share of steps that accepted it, 0 to 1."""
+        """The share of steps that accepted each draft position, 0 to 1."""
         return tuple(min(accepted / self.drafts, 1.0) for accepted in self.positions) if self.drafts > 0 else ()
 
 
 def over_engines(acceptances: Sequence[Acceptance]) -> Acceptance:
-    """At least one engine's acceptance together, each with the weight of what it drafted."""
+    """The acceptance of one or more engines together, each weighted by what it drafted."""
     return Acceptance(
         drafts=sum(one.drafts for one in acceptances),
         draft_tokens=sum(one.draft_tokens for one in acceptances),

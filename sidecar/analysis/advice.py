@@ -25,7 +25,7 @@ def _fewer(acceptance: float, rates: Sequence[float], worthwhile: float) -> str:
         return f"{text}."
     worth = sum(1 for rate in rates if rate >= worthwhile)  # rates fall from position to position
     if worth == 0:
-        return f"{text}, or none: even the first is accepted only {rates[0]:.0%} of the time."
+        return f"{text}, or none: even the first one is accepted only {rates[0]:.0%} of the time."
     if worth == len(rates):
         return f"{text}."
     return f"{text}: {worth} instead of {len(rates)}; the next one is accepted only {rates[worth]:.0%} of the time."

@@ -1,4 +1,4 @@
-"""How long a decode step took, and would have taken without speculation, over any stretch of time: one model's."""
+"""How long one model's decode steps took, and would have taken without speculation, over any stretch of time."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from sidecar.analysis.plain_curve import PlainStep
 from sidecar.analysis.steps import Steps
 
 _COVERED: Final = 0.8  # share of the steps whose plain time must be known
-_PRUNE: Final = 64  # readings dropped at once
+_PRUNE: Final = 64  # readings dropped together
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Mean seconds of a step over a stretch of time: as it was, and plain with its standard error."""
+    """Mean seconds of a step over a stretch of time: actual, and plain with its standard error."""
 
     actual: float
     plain: PlainStep
@@ -43,7 +43,7 @@ class DecodeClock:
                 plain += steps.decode_steps * step.seconds
                 error += steps.decode_steps * step.error
                 others += steps.decode_steps * step.others
-        # Per running request: each of them took part in so many steps.
+        # Per running request: each took part in this many steps.
         scale = 1 / running if running else 0.0
         grown = (decode_steps, seconds, known, plain, error, others)
         self._times.append(end)

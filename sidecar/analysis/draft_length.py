@@ -1,7 +1,7 @@
 """How many tokens to speculate, in time per token rather than by acceptance (docs/speedup.md).
 
-The step time with k draft tokens is taken to be S0 + k (S - S0) / K, a line from the plain step to the one measured
-with K. It spreads over the draft tokens what any number of them costs, so it is a little too kind to few of them.
+The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line from the plain step to the one measured
+with K. It spreads the fixed cost of drafting over the draft tokens, so it slightly favours few of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class StepCosts:
     drafted: float
 
     def step(self, tokens: int) -> float:
-        """Seconds of a step with so many draft tokens."""
+        """Seconds of a step with this number of draft tokens."""
         return self.plain + tokens * (self.actual - self.plain) / self.drafted
 
 
@@ -46,7 +46,7 @@ def choices(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
 
 
 def extrapolated(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
-    """More draft tokens than are in use, up to twice as many, their rates falling on as they do on average."""
+    """More draft tokens than are in use, up to twice as many, whose rates keep falling at the average rate."""
     if not rates or not 0 < rates[-1] < 1:
         return []
     fall = rates[-1] ** (1 / len(rates))
@@ -56,9 +56,9 @@ def extrapolated(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
-    """What to change about the number of draft tokens at this load; None if too little would be won.
+    """What to change about the number of draft tokens at this load; None if too little would be gained.
 
-    None also if their number varies: vLLM divides position rates by all drafts, so they say nothing of shorter ones.
+    None also if their number varies: vLLM divides position rates by all drafts, so they say nothing about shorter ones.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
@@ -86,8 +86,8 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
 def schedule(rates: Sequence[float], loads: Mapping[int, StepCosts]) -> list[tuple[int, int, int]]:
     """The best number of draft tokens for ranges of running requests, as vLLM's num_speculative_tokens_per_batch_size.
 
-    ``loads`` are costs by the highest number of requests that they hold for, in rising order. Empty if there is
-    nothing to say, or one number for all.
+    ``loads`` are costs by the highest number of requests that they hold for, in rising order. Empty if nothing is
+    known, or if one number suits all.
     """
     entries: list[tuple[int, int, int]] = []
     for highest, costs in loads.items():

@@ -1,4 +1,4 @@
-"""What is known of one engine: takes one snapshot a poll, gives a report at any time."""
+"""The state of one engine: takes one snapshot per poll, gives a report at any time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ _SLICES = 30
 class EngineReport:
     """One engine at one moment.
 
-    ``counters`` and ``accepted_per_position`` are totals that never fall. What follows ``window_acceptances``
-    holds only for the moment and is empty or None if the last poll failed.
+    ``counters`` and ``accepted_per_position`` are totals that never fall. The fields after ``window_acceptances``
+    hold only for the moment and are empty or None if the last poll failed.
     """
 
     key: EngineKey
@@ -86,7 +86,7 @@ class EngineState:
         return totals
 
     def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
-        """The state at ``now``; without what holds only for the moment unless the last poll is ``fresh``.
+        """The state at ``now``; what holds only for the moment is included only if the last poll is ``fresh``.
 
         ``history`` asks for the two histories, which only the page and the status show.
         """

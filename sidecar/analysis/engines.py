@@ -36,7 +36,7 @@ class Engines:
         state = self.states.get(engine.key)
         if state is None:
             state = self.states[engine.key] = EngineState(self._lookback)
-        # By engine, since one may show up only some polls after its process restarted.
+        # By engine, since one may appear only some polls after its process restarted.
         # ``other`` is continued already.
         restarted = False if engine.key == OTHER else is_another(state.process_start, process_start)
         state.process_start = process_start

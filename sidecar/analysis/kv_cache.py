@@ -42,7 +42,7 @@ class KvCacheUsage:
         return tuple(self._slots)
 
     def peak(self, now: float) -> float | None:
-        """The highest usage of the window that ends at ``now``; None if it has no poll."""
+        """The highest usage in the window that ends at ``now``; None if it has no poll."""
         self._drop(now - self._window)
         return self._peaks[0][1] if self._peaks else None
 

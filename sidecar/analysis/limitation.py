@@ -1,4 +1,4 @@
-"""What an engine's own page does not export, and what would change that."""
+"""What an engine's page does not export, and how to change that."""
 
 from enum import StrEnum
 from typing import Final

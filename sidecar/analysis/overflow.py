@@ -8,7 +8,7 @@ from sidecar.engine.merge import merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 
-_MOST = 256  # engines; protects against a page that names new ones all the time
+_MOST = 256  # engines; protects against a page that keeps naming new ones
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Overflow:
         self._carried: dict[EngineKey, _Carried] = {}
 
     def merged(self, engines: Sequence[EngineSnapshot], process_start: float | None) -> EngineSnapshot | None:
-        """All of them so far under the key ``other``; None if there are none. ``engines`` are on the page now."""
+        """All of them so far under the key ``other``; None if there are none. ``engines`` are those on the page now."""
         for engine in engines:
             self._carry(engine, process_start)
         if not self._carried:

@@ -9,14 +9,14 @@ from typing import Final
 from sidecar.analysis.regression import Observation, regress
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
 
-_BEYOND: Final = 1.05  # how far past the lowest and highest load measured the outer lines are extended
+_BEYOND: Final = 1.05  # how far the outer lines are extended past the lowest and highest measured load
 _SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half an octave
 _HALF_OCTAVE: Final = sqrt(2)
 _STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
-_TOLD_APART: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
+_SIGNIFICANT: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
 _ALIKE: Final = 1.5  # ratio of two prompt shares up to which they are taken as the same if the cost is unknown
 _SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
-_FEW: Final = 0.2  # prompt tokens per generated token that cost nothing worth correcting
+_FEW: Final = 0.2  # prompt tokens per generated token whose cost needs no correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class PlainCurve:
         )
 
     def prompt_excess(self, prompt_share: float) -> float | None:
-        """Seconds that a plain step is longer, for each other request, with so many prompt tokens per generated token.
+        """Seconds added to a plain step per other running request at this prompt share.
 
         None if the prompts are not like those of the measurement and it does not show what a prompt token costs.
         """
@@ -81,7 +81,7 @@ def plain_steps(curve: PlainCurve | None) -> dict[str, float]:
 
 
 def fit(periods: Sequence[Steps]) -> PlainCurve | None:
-    """The curve through short periods of plain decoding, in the order of time; None if they are too few.
+    """The curve through short periods of plain decoding, in chronological order; None if they are too few.
 
     Weighted least squares of S on b. The weights are decode steps, so the curve reproduces the total time measured.
     """
@@ -100,7 +100,7 @@ def fit(periods: Sequence[Steps]) -> PlainCurve | None:
 
 
 def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
-    """The curve of an engine that speculates: what its steps would take without drafts; None if that can't be told.
+    """The curve of an engine that speculates: what its steps would take without drafts; None if undetermined.
 
     From the periods that drafted nothing if they are enough, else S at no draft tokens in a regression of S on b and
     on draft tokens per engine step, which takes drafts whose number varies.
@@ -129,7 +129,7 @@ def _is_sharp(curve: PlainCurve) -> bool:
 
 
 def _knots(loads: Sequence[float]) -> tuple[float, ...]:
-    """The ends of what was measured, and between them the powers of two that were."""
+    """The lowest and highest measured load, and the measured powers of two between them."""
     low, high = min(loads), max(loads)
     if high < low * _HALF_OCTAVE:
         return (sum(loads) / len(loads),)
@@ -143,7 +143,7 @@ def _knots(loads: Sequence[float]) -> tuple[float, ...]:
 
 
 def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
-    """The weights, with sum 1, of the knots in the curve's value at a load."""
+    """The weights of the knots in the curve's value at a load; their sum is 1."""
     if len(knots) == 1:
         return {0: 1.0}
     right = min(max(bisect_right(knots, running), 1), len(knots) - 1)
@@ -152,10 +152,10 @@ def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
 
 
 def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float | None:
-    """The cost of a prompt token to each other request, from steady periods; None if it can't be told from 0.
+    """The cost of a prompt token to each other request, from steady periods; None if not significantly above 0.
 
     While one request prefills, the b - 1 others wait: S grows by cost x prompt tokens per generated token x (b - 1).
-    If many requests begin at once, few wait for their prefills.
+    If many requests begin together, few wait for their prefills.
     """
     steady = [one for one in periods if one.first_tokens <= max(_STEADY * one.running, 1.0)]
     if len(steady) < _SUPPORT * len(knots):
@@ -163,7 +163,7 @@ def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float |
     prompt = len(knots)
     rows = [_shares(one.running, knots) | {prompt: one.prompt_share * max(one.running - 1, 0.0)} for one in steady]
     found = regress([_observation(one, row) for one, row in zip(steady, rows, strict=True)], prompt + 1)
-    return found.values[-1] if found.values[-1] > _TOLD_APART * found.errors[-1] else None
+    return found.values[-1] if found.values[-1] > _SIGNIFICANT * found.errors[-1] else None
 
 
 def _observation(one: Steps, row: Mapping[int, float]) -> Observation:

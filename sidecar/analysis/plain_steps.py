@@ -11,14 +11,14 @@ _HISTORY = 3600.0  # seconds
 
 
 class PlainSteps:
-    """Gathers what every engine decodes from poll to poll; several engines of a model draw one curve."""
+    """Collects what every engine decodes from poll to poll; several engines of a model share one curve."""
 
     def __init__(self) -> None:
         self._engines: dict[EngineKey, tuple[Continuation, Timeline, Periods]] = {}
         self._periods: dict[str, list[Steps]] = {}
 
     def scraped(self, at: float, page: PageSnapshot) -> None:
-        """Takes in one poll, later than the one before. Several API servers count steps several times: no use."""
+        """Takes in one poll, in chronological order. Ignores pages of several API servers, which each count steps."""
         if page.process_start is None:
             return
         for engine in page.engines:
@@ -36,6 +36,6 @@ class PlainSteps:
         return {model for model, periods in self._periods.items() if any(one.drafts for one in periods)}
 
     def curves(self) -> dict[str, PlainCurve]:
-        """By model; without those that speculated, or decoded too little."""
+        """By model; without those that speculated or decoded too little."""
         plain = {model: fit(periods) for model, periods in self._periods.items() if model not in self.drafted}
         return {model: curve for model, curve in plain.items() if curve is not None}

@@ -11,9 +11,9 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
     """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None if it has none.
 
     It has none without observations, and for the quantile 0 if the first bucket is empty (NaN in Prometheus).
-    Interpolates in a straight line within the bucket, whose lower edge is 0 for the first one; gives the highest
-    finite edge if the quantile lies beyond it. The formula is ``bucketQuantile`` of Prometheus
-    (``promql/quantile.go``), so our numbers are those of ``histogram_quantile()`` over the same buckets.
+    Interpolates linearly within the bucket, the first of which begins at 0; gives the highest finite edge if the
+    quantile lies beyond it. The formula is ``bucketQuantile`` of Prometheus
+    (``promql/quantile.go``), so our numbers equal those of ``histogram_quantile()`` over the same buckets.
     """
     edges, counts = histogram.edges, histogram.counts
     if len(edges) < 2 or counts[-1] <= 0:

@@ -7,7 +7,7 @@ from math import inf, sqrt
 from typing import Final
 
 _BLOCKS: Final = 40
-_SINGULAR: Final = 1e-9  # what elimination leaves of a diagonal element that others determine
+_SINGULAR: Final = 1e-9  # relative size of a diagonal element that is 0 but for rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Solution:
 
 
 def regress(observed: Sequence[Observation], size: int) -> Solution:
-    """The ``size`` unknowns that leave the least squares.
+    """The ``size`` unknowns that minimize the squared residuals.
 
-    ``observed`` is in the order of time, has at least two elements and is cut into blocks; each is left out in turn,
-    and the standard errors are the jackknife's. So what is common to neighbours counts once.
+    ``observed`` is in chronological order, has at least two elements and is cut into blocks; each is left out in turn,
+    and the standard errors are the jackknife's. So what neighbours have in common counts once.
     """
     count = min(_BLOCKS, len(observed) // 2)
     edges = [round(index * len(observed) / count) for index in range(count + 1)]

@@ -1,4 +1,4 @@
-"""What is known of one server's requests: a request sink; each poll settles what the source delivered."""
+"""The state of one server's requests: a request sink; each poll settles what the source delivered."""
 
 import math
 from collections import Counter as Tally
@@ -41,7 +41,7 @@ class RequestReport:
     dropped: Mapping[str, int]
     asked_usage: Mapping[AskedUsage, int]
     models: tuple[ModelRequests, ...]
-    overflowed_models: int = 0  # models that became "other", at each poll that settled a request of theirs
+    overflowed_models: int = 0  # models that became "other", counted at each poll that settled one of their requests
 
 
 class RequestState:
@@ -59,7 +59,7 @@ class RequestState:
     ) -> None:
         """``window`` is the sliding window in seconds; ``drop_reasons`` are those to count from 0 on.
 
-        Past ``max_models``, which are those that have requests first, requests count as the model ``other``.
+        The first ``max_models`` models that have requests keep their names; further ones count as ``other``.
         """
         self._source = source
         self._labels = buckets.labels
@@ -102,7 +102,7 @@ class RequestState:
         shown = self._attributors.by_model.keys()
         self._take(at, settled)
         for model in self._stats.keys() - shown - {OTHER.model_name}:
-            self._stats[model].clear_window()  # it is not on the page any more
+            self._stats[model].clear_window()  # it is no longer on the page
         if len(shown) <= self._max_models:
             for model in shown:
                 self._stats_of(self._label(model))  # its series begin at 0, before its first request
@@ -122,13 +122,13 @@ class RequestState:
 
     @property
     def models(self) -> tuple[ModelRequests, ...]:
-        """All models as of the last poll, good or failed: however often they are read, the windows are read once."""
+        """All models as of the last poll, successful or not; the windows are read once, however often this is."""
         return self._models
 
     def report(self) -> RequestReport:
         """The state as of the last poll."""
         dropped = self._dropped.copy()
-        dropped.update(self._attributors.dropped)  # adds, and unlike + keeps what is 0
+        dropped.update(self._attributors.dropped)  # unlike +, keeps counts of 0
         for attributor in self._attributors.by_model.values():
             dropped.update(attributor.dropped)
         return RequestReport(

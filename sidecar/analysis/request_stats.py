@@ -42,7 +42,7 @@ class AttributedTotals:
 
 
 class Latencies:
-    """Latencies of one temperature's completed requests as the source saw them, in seconds."""
+    """Latencies of one temperature's completed requests, as the source saw them, in seconds."""
 
     __slots__ = ("duration", "tpot", "ttft")
 
@@ -85,7 +85,7 @@ class RequestStats:
         self._outcomes.add(request, at)
 
     def clear_window(self) -> None:
-        """Begins the sliding windows anew; the totals stay."""
+        """Restarts the sliding windows; the totals stay."""
         self._recent = {temperature: SlidingRequests(self._window) for temperature in self.temperatures}
         self._outcomes = SlidingOutcomes(self._window)
 

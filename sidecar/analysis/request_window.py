@@ -20,7 +20,7 @@ _MOST_POSITIONS: Final = 64  # further draft positions count as the last one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationSummary:
-    """What speculation did for a number of requests.
+    """What speculation did for a set of requests.
 
     ``acceptance`` is accepted / draft tokens; None without drafts, and if its standard error is too large. P10 to P90
     are quantiles of single requests' acceptance, and ``distribution`` counts it in ten equal bins from 0 to 1.
@@ -39,7 +39,7 @@ class SpeculationSummary:
     position_rates: tuple[float, ...] = ()
 
     def evidence(self, total: float) -> Evidence:
-        """What a judgement is made from; ``total`` are the draft tokens of all temperatures."""
+        """What a judgement is based on; ``total`` is the draft tokens of all temperatures."""
         return Evidence(
             requests=self.requests,
             drafts=self.drafts,
@@ -54,8 +54,8 @@ class SpeculationSummary:
 class SlidingRequests:
     """The attributed requests of the last ``seconds``, to a sixtieth of them.
 
-    The latest ``most`` are kept one by one, and quantiles, distribution and positions are theirs; the sums are of all.
-    Reading costs the same however many there are.
+    The latest ``most`` are kept individually, for quantiles, distribution and positions; the sums are of all.
+    The cost of reading does not depend on their number.
     """
 
     def __init__(self, seconds: float, most: int = 2000) -> None:
@@ -110,7 +110,7 @@ class SlidingRequests:
         while self._slices and self._slices[0][0] < now - self._seconds:
             _add(self._sums, self._slices.popleft()[1], -1)
         if not self._slices:
-            self._sums = _nothing()  # without what rounding left
+            self._sums = _nothing()  # without rounding residue
         oldest = self._slices[0][0] if self._slices else math.inf
         while self._latest and self._latest[0][0] < oldest:
             self._count(self._latest.popleft()[1], -1)

@@ -1,4 +1,4 @@
-"""What is known of one server's speed: per engine by load, and plain against actual time by model and temperature."""
+"""The speed of one server: per engine by load, and plain against actual time by model and temperature."""
 
 import math
 from collections import deque
@@ -26,8 +26,8 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 
 _PERIODS: Final = 900  # of a model's own decoding, kept to find steps without drafts
-_ENOUGH_STEPS: Final = 1000  # decode steps at a load that tell how long one takes there
-_REFIT: Final = 30.0  # seconds between two looks at them
+_ENOUGH_STEPS: Final = 1000  # decode steps at a load from which the time of one is known
+_REFIT: Final = 30.0  # seconds between two fits to them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class LoadTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemperatureSpeed:
-    """One temperature: its speedup over the sliding window, and request-seconds won and lost since the start.
+    """One temperature: its speedup over the sliding window, and request-seconds saved and lost since the start.
 
     ``contradicts``: the engine's steps and the request source's clock differ by more than their errors.
     """
@@ -92,7 +92,7 @@ class SpeedState:
     def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
         """Takes in a poll; ``timelines`` are those of the engines on the page.
 
-        Several API servers count the same engine step several times, so with them nothing is known of b.
+        Several API servers count the same engine step several times, so b is then unknown.
         """
         start, self._polled_at = self._polled_at, at
         for name in sorted({key.model_name for key in timelines}):
@@ -124,7 +124,7 @@ class SpeedState:
                 model.finished(at, requests)
 
     def loads(self) -> Mapping[EngineKey, Mapping[str, LoadTotals]]:
-        """By engine, what was decoded at each load; every load is there from the start."""
+        """What was decoded at each load, by engine; every load is present from the start."""
         return {key: loads for model in self._models.values() for key, loads in model.loads.items()}
 
     def engines(self, now: float) -> Mapping[EngineKey, EngineSpeed]:
@@ -155,7 +155,7 @@ class _Model:
         self._gathering: dict[EngineKey, Periods] = {}
         self._fitted_at = -math.inf
         self.seen_at = 0.0
-        self.idle: Withheld | None = None  # why there may be no steps; None while nothing speculates
+        self.idle: Withheld | None = None  # why there may be no step times; None while nothing speculates
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps], speculating: set[EngineKey]) -> None:
         clock: list[tuple[Steps, PlainStep | None]] = []
@@ -189,7 +189,7 @@ class _Model:
                 continue
             actual = None
             if request.attribution is not Attribution.NONE:
-                # A step gives one token more than it accepts, but for a last one that is cut off.
+                # A step gives one token more than it accepts, unless it is a last one that is cut off.
                 actual = max(request.drafts, tokens - request.accepted_tokens) * times.actual
                 window.by_steps.add(at, tokens=tokens, plain=times.plain, actual=actual)
             if request.tpot is not None:

@@ -1,4 +1,4 @@
-"""Does it pay: plain time per token / actual, of an engine and of each temperature (docs/speedup.md).
+"""Whether speculation pays: plain time per token / actual, of an engine and of each temperature (docs/speedup.md).
 
 A request at temperature t gets L_t tokens from a step of S seconds; without speculation it would get one in S0(b).
 Tokens and seconds are summed over the sliding window and then divided, never averaged.
@@ -15,15 +15,15 @@ from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.plain_curve import PlainCurve, PlainStep
 from sidecar.analysis.steps import Steps, joined
 
-_FEWEST: Final = 5  # stretches with data that make an estimate
+_FEWEST: Final = 5  # stretches with data that an estimate needs
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
-_OFF: Final = 0.25  # standard error of a correction for other prompts, as a part of it
-_CONFIDENCE: Final = 2.0  # standard errors by which two ways may differ
+_OFF: Final = 0.25  # relative standard error of a correction for other prompts
+_CONFIDENCE: Final = 2.0  # standard errors by which the two methods may differ
 _CLOSE: Final = 0.05  # and by how much of the ratio in any case
 
 
 class Reference(StrEnum):
-    """Where S0(b) comes from, the best first."""
+    """Where S0(b) comes from, best first."""
 
     BASELINE = "baseline"  # measured on the same model without speculation
     UNDRAFTED = "undrafted"  # this engine's own steps without drafts
@@ -33,9 +33,9 @@ class Withheld(StrEnum):
     """Why no speedup is claimed."""
 
     NO_STEPS = "no_steps"  # vLLM does not export the step times, or several API servers count steps
-    NO_REFERENCE = "no_reference"  # nothing says how long a plain step takes
+    NO_REFERENCE = "no_reference"  # the time of a plain step is unknown
     OTHER_MODEL = "other_model"  # the baseline is of other models
-    LOAD = "load"  # the reference does not cover as many requests as are running
+    LOAD = "load"  # the reference does not cover the number of running requests
     PROMPTS = "prompts"  # the reference was measured with other prompts
     TOO_LITTLE = "too_little"  # too few tokens so far
 
@@ -47,9 +47,9 @@ WITHHELD: Final = {
         "specdec-sidecar baseline --url PLAIN --load 1,2,4,8,16 --out baseline.yaml"
     ),
     Withheld.OTHER_MODEL: "the baseline is of other models than this vLLM serves",
-    Withheld.LOAD: "the baseline does not cover as many running requests; measure it at higher loads: --load",
+    Withheld.LOAD: "the baseline does not cover this many running requests; measure it at higher loads: --load",
     Withheld.PROMPTS: (
-        "the baseline was measured with prompts of another length for each generated token; "
+        "the baseline was measured with another ratio of prompt to generated tokens; "
         "measure it with prompts like the traffic's: --prompts, --max-tokens"
     ),
     Withheld.TOO_LITTLE: "too few tokens so far",
@@ -83,7 +83,7 @@ class SlidingTimes:
         self._stretches: deque[_Times] = deque()
 
     def add(self, at: float, *, tokens: float, plain: PlainStep, actual: float) -> None:
-        """Adds ``tokens`` that took ``actual`` seconds in all, and a step of ``plain`` each without speculation."""
+        """Adds ``tokens`` that took ``actual`` seconds in total, and would each take a step of ``plain`` seconds."""
         if not self._stretches or at - self._stretches[-1].begun >= self._stretch:
             self._stretches.append(_Times(at))
         stretch = self._stretches[-1]
@@ -95,7 +95,7 @@ class SlidingTimes:
         self._forget(at)
 
     def read(self, now: float, prompt_excess: float) -> Speedup | None:
-        """The window that ends now; None if there is too little in it. ``prompt_excess``: see ``PlainCurve``."""
+        """The window that ends now; None if it has too few data. ``prompt_excess``: see ``PlainCurve``."""
         self._forget(now)
         count = len(self._stretches)
         tokens = sum(one.tokens for one in self._stretches)
@@ -119,7 +119,7 @@ class SlidingTimes:
         )
 
     def _forget(self, now: float) -> None:
-        # One that begins after now was added before the clock was set back.
+        # A stretch that begins after now was added before the clock was set back.
         while self._stretches and not now - self._seconds <= self._stretches[0].begun <= now:
             self._stretches.popleft()
 
@@ -133,10 +133,10 @@ class _Times:
 
 
 def reconciled(by_clock: Speedup | None, by_steps: Speedup | None) -> tuple[Speedup | None, bool]:
-    """One estimate from two ways, and whether they contradict each other: then the error reaches from one to the other.
+    """One estimate from two methods, and whether they contradict each other: then the error spans both.
 
     The clock is what the request source saw of its streams, and needs no attribution. Steps times S is what vLLM's own
-    counters say of all attributed requests, and does not see what happens between vLLM and its clients.
+    counters say about all attributed requests, and does not see what happens between vLLM and its clients.
     """
     if by_clock is None or by_steps is None:
         return by_clock or by_steps, False
@@ -164,7 +164,7 @@ class EngineSpeed:
 
     @property
     def costs(self) -> StepCosts | None:
-        """Step times over the window; None if nothing says what a plain one takes, or nothing was drafted."""
+        """Step times over the window; None if the plain step time is unknown or nothing was drafted."""
         if self.steps is None or not self.break_even_length or not self.steps.draft_tokens:
             return None
         actual = self.steps.step_seconds
@@ -230,7 +230,7 @@ class EngineSpeedWindow:
 
 
 class _Stretch:
-    """A part of the window. ``known_tokens`` are those with a plain time; so are the decode steps of the times."""
+    """A part of the window. ``known_tokens`` are those with a plain time, as are the decode steps of the times."""
 
     __slots__ = ("begun", "known_tokens", "others", "plain", "seconds", "steps")
 

@@ -13,11 +13,11 @@ LOAD_EDGES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # requests running, incl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What an engine decoded over a period that decoded something: ``decode_steps`` and ``engine_steps`` exceed 0.
+    """What an engine decoded over a period; ``decode_steps`` and ``engine_steps`` are positive.
 
     A decode step is one request's part in one engine step. ``seconds`` is the time between the output events of a
     request, summed over requests; ``tokens`` are those that decode steps gave, so not the first of each request.
-    ``prompt_tokens`` are those computed, without what the prefix cache had.
+    ``prompt_tokens`` are those computed, without those found in the prefix cache.
     """
 
     seconds: float
@@ -46,12 +46,12 @@ class Steps:
 
     @property
     def prompt_share(self) -> float:
-        """Prompt tokens computed per generated token: how much prefill there is in S."""
+        """Prompt tokens computed per generated token: how much prefill S includes."""
         return self.prompt_tokens / (self.tokens + self.first_tokens)
 
 
 def steps_between(timeline: Timeline, start: float, end: float) -> Steps | None:
-    """What one engine decoded between two moments; None if it decoded nothing or vLLM does not export what it takes."""
+    """What one engine decoded between two moments; None if it decoded nothing or vLLM does not export the counters."""
     grown = {counter: timeline.growth(counter, start, end) for counter in _NEEDED}
     known = {counter: value for counter, value in grown.items() if value is not None}
     if len(known) < len(_NEEDED) or known[Counter.DECODE_STEPS] <= 0 or known[Counter.STEPS] <= 0:
@@ -83,7 +83,7 @@ _NEEDED: Final = (
 
 
 def joined(one: Steps, other: Steps) -> Steps:
-    """Two periods as one: everything is summed, nothing averaged."""
+    """Two periods as one: everything is summed, nothing is averaged."""
     return Steps(
         seconds=one.seconds + other.seconds,
         decode_steps=one.decode_steps + other.decode_steps,
@@ -122,7 +122,7 @@ _ALMOST: Final = 0.9  # polls are a little early or late
 
 
 def load_label(running: float) -> str:
-    """The value of the label ``running`` for so many requests: 1, 2, 3-4, 5-8, …, 257+."""
+    """The value of the label ``running`` for this number of requests: 1, 2, 3-4, 5-8, …, 257+."""
     return LOAD_LABELS[bisect_left(LOAD_EDGES, round(running))]
 
 

@@ -7,12 +7,12 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log, StateLog
 
-# ``check``, the metric and the page show the others; these change what the numbers are worth.
+# ``check``, the metric and the page show the others; these affect whether the numbers can be trusted.
 _WARNED = (Limitation.V0_COUNTERS, Limitation.DIFFUSION)
 
 
 class LoggedTarget:
-    """A scrape sink that passes everything on to a state and logs what changed."""
+    """A scrape sink that passes everything to a state and logs what changed."""
 
     def __init__(self, state: TargetState, log: Log, changes: StateLog) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""What is known of one vLLM server: every engine on its page, its requests, and how the scraping goes."""
+"""The state of one vLLM server: every engine on its page, its requests, and the scraping itself."""
 
 from collections import Counter as Tally
 from collections import defaultdict
@@ -20,7 +20,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 
-_FRESH_INTERVALS = 2  # what a poll gave is shown for this many intervals
+_FRESH_INTERVALS = 2  # a poll's data are shown for this many intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +91,13 @@ class TargetState:
         self.restarts = 0
 
     @property
-    def polled(self) -> bool:
+    def is_polled(self) -> bool:
         """Whether one poll has ended, successfully or not."""
         return self._last_scrape is not None or self._last_error is not None
 
     @property
     def engines(self) -> Mapping[EngineKey, EngineState]:
-        """The engines that the pages show, and those that left them not long ago."""
+        """The engines on the pages, and those that left them recently."""
         return self._engines.states
 
     @property
@@ -184,13 +184,13 @@ class TargetState:
         self._judgements = self.judge.judge(self._evidence())
 
     def _evidence(self) -> Iterator[ModelEvidence]:
-        """What each model is judged by; nothing of its engines is known while polls fail."""
+        """What each model is judged by; nothing about its engines is known while polls fail."""
         acceptances: dict[str, list[Acceptance]] = defaultdict(list)
         for key, state in self.engines.items() if self._last_error is None else ():
             if self._is_shown(state):
                 acceptances[key.model_name] += [state.acceptance] if state.acceptance is not None else []
         requests = {model.model_name: model for model in self._requests.models} if self._requests is not None else {}
-        requests.pop(OTHER.model_name, None)  # a mixture of models, which says nothing of any of them
+        requests.pop(OTHER.model_name, None)  # a mixture of models, which says nothing about any of them
         for name in dict.fromkeys([*acceptances, *requests]):
             model = requests.get(name)
             total = sum(found.draft_tokens for found in model.recent.values()) if model else 0.0

@@ -17,7 +17,7 @@ _EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 class TemperatureBuckets:
     """Upper edges, inclusive, and the labels they make: ``0``, ``0-0.3``, …, ``1+``, ``default``, ``unknown``.
 
-    ``default_temperature`` is that of requests that give none; None if it is unknown.
+    ``default_temperature`` is that of requests that specify none; None if it is unknown.
     """
 
     def __init__(self, edges: Sequence[float] = _EDGES, default_temperature: float | None = None) -> None:
@@ -29,7 +29,7 @@ class TemperatureBuckets:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every label there can be, the coldest first, then ``default`` and ``unknown``."""
+        """Every possible label, coldest first, then ``default`` and ``unknown``."""
         return (GREEDY, *self._labels, DEFAULT, UNKNOWN)
 
     def label(self, temperature: float | None) -> str:

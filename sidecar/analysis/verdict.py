@@ -1,4 +1,4 @@
-"""Whether speculation pays: the one place that judges, a model as a whole and each temperature of it.
+"""Whether speculation pays. Only this module judges: a model as a whole and each of its temperatures.
 
 The page, the report, ``/api/v1/status``, the metrics and the direct push read a ``Judgement`` and decide nothing.
 """
@@ -32,7 +32,7 @@ class Basis(StrEnum):
     """What a verdict rests on."""
 
     SPEEDUP = "speedup"  # plain time per token / actual, if plain decoding was measured
-    ACCEPTANCE = "acceptance"  # the rule of thumb if nothing better is known
+    ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a judgement is made from: one model's or one temperature's speculation over the sliding window.
+    """What a judgement is based on: one model's or one temperature's speculation over the sliding window.
 
     ``requests`` is None if requests were not counted (vLLM's own counters). ``acceptance`` is accepted / drafted,
     0 to 1; None without drafts, or if its error is too large. ``position_rates[p]`` is the acceptance rate at draft
@@ -103,7 +103,7 @@ class Judgement:
 
     @property
     def verdict(self) -> Verdict:
-        """The one that counts: by speedup if it is known."""
+        """The verdict in force: by speedup if it is known."""
         return self.by_acceptance if self.by_speedup is None else self.by_speedup
 
     @property
@@ -119,7 +119,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvidence:
-    """What is known of one model: over all its engines, and by temperature if there is a request source.
+    """What is known about one model: over all its engines, and by temperature if there is a request source.
 
     ``coverage`` is the share of its draft tokens that is attributed to requests, 0 to 1; None if unknown.
     """
@@ -132,9 +132,9 @@ class ModelEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
-    """All judgements on one model. ``is_covered``: the temperatures speak for (nearly) all of its traffic.
+    """All judgements on one model. ``is_covered``: the temperatures represent (nearly) all of its traffic.
 
-    ``temperatures`` is empty without a request source, and has every bucket otherwise, the coldest first.
+    ``temperatures`` is empty without a request source, and otherwise has every bucket, coldest first.
     """
 
     model_name: str
@@ -151,7 +151,7 @@ class Judge:
         self._last: dict[tuple[str, str | None], Judgement] = {}
 
     def judge(self, models: Iterable[ModelEvidence]) -> tuple[ModelJudgement, ...]:
-        """The judgements on all models there are now; a model that is not among them is forgotten."""
+        """The judgements on all present models; a model that is not among them is forgotten."""
         before, self._last = self._last, {}
         return tuple(self._model(model, before) for model in models)
 

@@ -1,4 +1,4 @@
-"""One module or package a subcommand.
+"""One module or package per subcommand.
 
 Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``.
 """

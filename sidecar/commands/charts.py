@@ -13,7 +13,7 @@ _RIGHT: Final = 16
 _TOP: Final = 14
 _BOTTOM: Final = 44
 _TICKS: Final = 5
-# Told apart by people who see few colours (Okabe and Ito), and by their dashes.
+# Distinguishable with colour blindness (Okabe and Ito), and by their dashes.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#666666")
 _DASHES: Final = ("", "7 4", "2 3", "9 3 2 3")
 
@@ -64,7 +64,7 @@ class Chart:
 
 
 def page(title: str, summary: Sequence[str], charts: Sequence[Chart], text: Sequence[str]) -> str:
-    """The whole file: what it says in words, the charts that have lines, and the tables as text."""
+    """The whole file: its summary in words, the charts that have lines, and the tables as text."""
     figures = "\n".join(_figure(chart) for chart in charts if any(series.points for series in chart.series))
     said = "\n".join(f"<p>{escape(line)}</p>" for line in summary)
     return (

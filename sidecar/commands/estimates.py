@@ -50,7 +50,7 @@ def batches(requests: int, in_flight: float) -> Batches | None:
 
 
 def by_rounds(requests: int, rounds: int) -> Batches | None:
-    """A batch a round of a sweep; None if there are too few rounds for any interval."""
+    """One batch per round of a sweep; None if there are too few rounds for any interval."""
     return Batches(requests // rounds, rounds) if rounds >= LEAST_BATCHES and requests >= rounds else None
 
 
@@ -65,7 +65,7 @@ def confidence_factor(confidence: float, degrees: int) -> float:
 def design_effect(values: Sequence[float], cut: Batches) -> float:
     """How many times the variance of their mean exceeds that of independent values; at least 1.
 
-    There is a value for each batch at least.
+    There is at least one value per batch.
     """
     size, spread = len(values) // cut.count, variance(values)
     if spread <= 0:

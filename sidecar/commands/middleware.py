@@ -51,12 +51,12 @@ def _fault(file: Path) -> str | None:
     if file.suffix != ".py" or not file.stem.isascii() or not file.stem.isidentifier() or keyword.iskeyword(file.stem):
         return "not the name of a Python module"
     if file.stem in sys.stdlib_module_names or file.stem in _IN_THE_WAY:
-        return "vLLM would import it in place of the module that has this name"
+        return "vLLM would import it instead of the module with this name"
     return None
 
 
 def _write(file: Path, source: str) -> None:
-    """Replaces the file atomically: a vLLM that starts meanwhile reads the old one or the new one."""
+    """Replaces the file atomically: a vLLM that starts at that moment reads either the old one or the new one."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     scratch = Path(name)
     try:

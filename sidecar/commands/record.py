@@ -1,4 +1,4 @@
-"""``record``: what ``run`` does, with everything it sees written to files for later analysis."""
+"""``record``: like ``run``, but also writes everything it sees to files for later analysis."""
 
 import argparse
 import contextlib

@@ -6,7 +6,7 @@ _NOTHING = "-"
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """One line a row, the first column to the left and the others to the right, two spaces between them."""
+    """One line per row, the first column left-aligned and the others right-aligned, two spaces apart."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [
         "  ".join(

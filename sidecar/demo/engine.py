@@ -1,4 +1,4 @@
-"""The simulated engine: continuous batching in steps, without a clock or a loop of its own."""
+"""The simulated engine: continuous batching in steps, without its own clock or loop."""
 
 from collections import deque
 from random import Random
@@ -22,7 +22,7 @@ class Engine:
     """Schedules and advances generations; its driver calls ``schedule``, waits, and calls ``complete``.
 
     As in vLLM: a generation's first token comes with the end of its prompt; after it, each step verifies K
-    draft tokens and yields those accepted and one more. What exceeds ``max_tokens`` is cut off but counts as
+    draft tokens and yields those accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as
     accepted. When the KV cache is full, the youngest running request is preempted and recomputed later.
     """
 
@@ -37,7 +37,7 @@ class Engine:
 
     @property
     def load(self) -> Load:
-        """The gauges as they stand."""
+        """The current gauges."""
         return Load(len(self._running), len(self._waiting), self._pool.usage)
 
     def submit(self, prompt: Prompt, sampling: Sampling, *, index: int, sink: Sink, now: float) -> Generation:

@@ -37,7 +37,7 @@ class Sink(Protocol):
     """Receives a sequence's tokens."""
 
     def put(self, index: int, tokens: int, reason: FinishReason | None) -> None:
-        """``tokens`` new ones for choice ``index``; ``reason`` with the last of them. Never blocks or raises."""
+        """``tokens`` new tokens for choice ``index``; ``reason`` comes with the last. Never blocks or raises."""
 
 
 @dataclass(slots=True, eq=False)

@@ -71,7 +71,7 @@ class InferenceRequest:
 
 
 def parse_request(raw: bytes, *, chat: bool, options: SimulatorOptions) -> InferenceRequest:
-    """Raises ``BadRequest`` with vLLM's message if it is known, and never with text of the request."""
+    """Raises ``BadRequest`` with vLLM's message if it is known, never with text of the request."""
     try:
         body = _decode_body(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -78,7 +78,7 @@ _Kind = TypeVar("_Kind", Counter, Gauge)
 
 
 class MetricsPage:
-    """One simulated server's families, in a registry of its own, from its start at ``started`` (Unix seconds)."""
+    """One simulated server's families, in their own registry, from its start at ``started`` (Unix seconds)."""
 
     def __init__(self, options: SimulatorOptions, *, started: float) -> None:
         self.registry = CollectorRegistry()
@@ -86,7 +86,7 @@ class MetricsPage:
         self._positions = options.num_speculative_tokens
         text = "Start time of the process since unix epoch in seconds."
         Gauge("process_start_time_seconds", text, registry=self.registry).set(started)
-        self._counters: dict[tuple[str, str], Counter] = {}  # by name and value of the label of their own
+        self._counters: dict[tuple[str, str], Counter] = {}  # by name and value of their own label
         self._gauges: dict[tuple[str, str], Gauge] = {}
         if self._positions:
             numbers = tuple(map(str, range(self._positions)))

@@ -15,10 +15,10 @@ class SimulatorOptions:
 
     model_name: str = "demo"  # the only name that requests may ask for
     engine: str = "0"  # the value of the `engine` label
-    seed: int = 0  # equal seeds and an equal order of requests give equal tokens
+    seed: int = 0  # the same seed and the same order of requests give the same tokens
     speed: float = 1.0  # factor on engine speed; above about 10 the event loop is the limit
 
-    num_speculative_tokens: int = 3  # draft tokens a verification step; 0: no speculation
+    num_speculative_tokens: int = 3  # draft tokens per verification step; 0: no speculation
     exact: bool = True  # as --per-request-spec-decode-metrics summary
     force_include_usage: bool = True  # as --enable-force-include-usage
     default_temperature: float = 1.0  # for requests without one, as in the model's generation_config
@@ -30,13 +30,15 @@ class SimulatorOptions:
     max_num_seqs: int = 16  # requests that run at once
     max_num_batched_tokens: int = 2048  # prompt and generated tokens computed in one step, at most
     max_model_len: int = 8192  # tokens of prompt and completion together
-    block_size: int = 16  # tokens a KV-cache block
+    block_size: int = 16  # tokens per KV-cache block
     num_gpu_blocks: int = 4096  # KV-cache blocks
 
     step_seconds: float = 0.014  # an empty engine step
     step_seconds_per_request: float = 0.0002  # added for every running request
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
-    draft_seconds_per_token: float = 0.0  # added for every draft token of a request, which come one after the other
+    draft_seconds_per_token: float = (
+        0.0  # added for every draft token of a request, since they are drafted one after the other
+    )
 
     max_body_bytes: int = 4 * 1024 * 1024  # a larger request is answered 413
     max_choices: int = 128  # n times the number of prompts; more is answered 400

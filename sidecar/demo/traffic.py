@@ -23,7 +23,7 @@ from sidecar.errors import SettingsError
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FAILURES = (aiohttp.ClientError, HttpProcessingError, msgspec.DecodeError, UnicodeDecodeError, OSError)
 
-Mix = Mapping[float | None, float]  # temperature (None: the request names none) -> weight
+Mix = Mapping[float | None, float]  # temperature (None: the request specifies none) -> weight
 
 COLD: Mix = MappingProxyType({0.0: 6, 0.3: 2, 0.7: 1, None: 1})
 MIXED: Mix = MappingProxyType({0.0: 3, 0.3: 2, 0.7: 2, 1.0: 2, None: 1})
@@ -57,7 +57,7 @@ class TrafficOptions:
     repeat: bool = False  # start over after the last phase, until max_requests or cancelled
     concurrency: int = 8  # requests in flight
     max_requests: int = 10_000  # in all
-    request_seconds: float = 60.0  # a request that takes longer has failed
+    request_seconds: float = 60.0  # seconds after which a request has failed
     min_tokens: int = 16  # shortest completion
     max_tokens: int = 160  # longest completion
     streamed: float = 0.7  # share of requests that stream (0-1)

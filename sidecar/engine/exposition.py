@@ -1,11 +1,11 @@
-"""Prometheus text exposition, bytes to samples: only those asked for, at the cost of a few C calls.
+"""Prometheus text exposition, bytes to samples: only the wanted ones, at the cost of a few C calls.
 
 vLLM's page has some 650 lines of which a quarter matter, and from poll to poll only the numbers change. So the
 first page is read line by line (``lines.py``) and its layout remembered: for each wanted family the ``# TYPE``
 header and the sample keys under it. Later pages are read by finding each header, splitting the block under it
-on white space and comparing the keys with the remembered ones. Any difference sends the page back to the line
-reader, which is the only judge of the grammar; every ``RECHECK`` polls the number of lines and the list of all
-families are compared too, so that what appears elsewhere on the page is found.
+on white space and comparing the keys with the remembered ones. Any difference sends the page to the line reader,
+which alone decides on the grammar; every ``RECHECK`` polls the number of lines and the list of all families are
+compared too, to find what appears elsewhere on the page.
 """
 
 import re
@@ -18,7 +18,7 @@ from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 RECHECK = 8  # polls between two comparisons of what stands outside the remembered blocks
 
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
-_NEAR = 4096  # bytes: where the next header is searched first, since a short search is cheaper
+_NEAR = 4096  # bytes: the next header is searched here first, since a short search is cheaper
 
 
 @dataclass(frozen=True, slots=True)

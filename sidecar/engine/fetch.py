@@ -48,7 +48,7 @@ class Fetcher:
             async with asyncio.timeout(self._options.timeout):
                 return await self._get(path)
         except TimeoutError as error:
-            raise TimedOut(f"not whole after {self._options.timeout:g} s") from error
+            raise TimedOut(f"incomplete after {self._options.timeout:g} s") from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             raise Interrupted(type(error).__name__) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -70,7 +70,9 @@ class Fetcher:
                 if target.origin() != url.origin() or not redirects_left:
                     break
                 url = url.join(target.relative())  # keeps the credentials
-        raise BadStatus(f"status {response.status}, which is followed {_REDIRECTS} times and on the same server only")
+        raise BadStatus(
+            f"status {response.status}; at most {_REDIRECTS} redirects are followed, on the same server only"
+        )
 
     async def _accepted(self, response: aiohttp.ClientResponse) -> bytes:
         if response.status != 200:
@@ -108,6 +110,6 @@ class Fetcher:
 
 
 def _reason(error: Exception) -> str:
-    """The cause, without addresses: they may hold credentials."""
+    """The cause, without addresses, which may contain credentials."""
     cause = error.strerror if isinstance(error, OSError) else None
     return f"{type(error).__name__}: {cause}" if cause else type(error).__name__

@@ -10,7 +10,7 @@ _READINGS = 60  # a window: its start is known to a sixtieth of its length
 
 
 class HistogramWindow:
-    """Bounded history of continued histograms (``Continuation``); times must rise."""
+    """Bounded history of continued histograms (``Continuation``); times must increase."""
 
     def __init__(self, window: float) -> None:
         """``window`` is in the clock's seconds."""
@@ -22,7 +22,7 @@ class HistogramWindow:
         """Adds a reading.
 
         A reading that is not later than the last restarts the history, since the clock was set back; so does one with
-        other buckets, since another vLLM was started.
+        other buckets, since another vLLM version was started.
         """
         if self._latest is not None and (at <= self._latest[0] or _other_buckets(self._latest[1], histograms)):
             self._kept.clear()

@@ -27,8 +27,8 @@ class PageLimits:
 
     page_bytes: int = 8 * 1024 * 1024
     line_bytes: int = 16 * 1024
-    labels: int = 64  # a sample
-    series: int = 10_000  # wanted ones, a page
+    labels: int = 64  # per sample
+    series: int = 10_000  # wanted ones per page
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ _HIGHEST = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
 
 
 def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
-    """At least one engine's quantities under one key: sums, but the highest of the ratios."""
+    """The quantities of one or more engines under one key: sums, but the highest of the ratios."""
     capacities = [engine.kv_cache_capacity_tokens for engine in engines]
     known = [capacity for capacity in capacities if capacity is not None]
     return EngineSnapshot(

@@ -26,7 +26,7 @@ class Counter(StrEnum):
     PREFIX_CACHE_HITS = "prefix_cache_hits"  # the same unit
     STEPS = "steps"  # engine steps; summed over API servers where there are several
     DECODE_SECONDS = "decode_seconds"  # between two output events of a request, summed over requests
-    DECODE_STEPS = "decode_steps"  # how many such intervals: one a request and engine step, whatever it accepted
+    DECODE_STEPS = "decode_steps"  # how many such intervals: one per request and engine step, whatever it accepted
     FIRST_TOKENS = "first_tokens"  # requests whose prefill ended
 
 
@@ -41,11 +41,11 @@ class Gauge(StrEnum):
 
 
 class Phase(StrEnum):
-    """A latency that vLLM keeps a histogram of, in seconds."""
+    """A latency that vLLM exports a histogram of, in seconds."""
 
     TTFT = "ttft"  # time to first token
-    ITL = "itl"  # between two output events of a request: one an engine step, not one a token
-    TPOT = "tpot"  # per output token, one observation a finished request
+    ITL = "itl"  # between two output events of a request: one per engine step, not one per token
+    TPOT = "tpot"  # per output token, one observation per finished request
     E2E = "e2e"  # arrival to last token
     QUEUE = "queue"  # waiting to be scheduled
 

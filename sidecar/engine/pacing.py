@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_RECENT = 5  # scrapes; the fastest shows the cost, the others also waited for something else
+_RECENT = 5  # scrapes; the fastest shows the cost, the others also include waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +18,10 @@ class PacingOptions:
 
 
 class Pacing:
-    """Decides the pause between the starts of two polls."""
+    """Decides the time between the starts of two polls."""
 
     def __init__(self, options: PacingOptions, random: Callable[[], float]) -> None:
-        """``random`` gives numbers from 0 to 1."""
+        """``random`` returns numbers from 0 to 1."""
         self._options = options
         self._random = random
         self._durations: deque[float] = deque(maxlen=_RECENT)

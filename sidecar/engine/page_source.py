@@ -2,7 +2,7 @@
 
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
 a tenth of that. It exists where prometheus_client serves the page from one process; with several API servers it is
-an empty page, and a proxy in between may not pass it. So it is used only after it has shown exactly the series that
+an empty page, and a proxy in between may not pass it. So it is used only after it has returned exactly the series that
 the whole page has, and the whole page is fetched again at every tenth poll, and whenever the filtered one changes.
 """
 
@@ -19,7 +19,7 @@ from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, Scr
 WHOLE_PAGE = "/metrics"
 LARGE = 256 * 1024  # bytes: several times a page of eight engines
 RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten
-REFUSALS = 5  # in a row of an older process's page, then it is accepted
+REFUSALS = 5  # consecutive pages of an older process, after which it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
 
 
@@ -97,7 +97,8 @@ class PageSource:
         if page is not None and page.layout is not self._proven:
             page = page if frozenset(page.layout.series) == self._expected else None
         if page is None:
-            # Once proven, a page that changed means that vLLM did; a first one means that filters don't work.
+            # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
+            # work.
             self._whole_left = 0 if self._proven is not None else RETRY
             self._filter, self._proven = "", None
             return None

@@ -11,7 +11,7 @@ from sidecar.engine.exposition import Layout
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
-_MOST_ENGINES = 256  # pairs of model and engine on a page; four times what ``limits.engines`` may be
+_MOST_ENGINES = 256  # pairs of model and engine on a page; four times the maximum of ``limits.engines``
 _DIGITS = 15  # at most; Python refuses integers of some thousands of digits
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
@@ -160,7 +160,7 @@ def _capacity(config: Mapping[str, str]) -> int | None:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number that a float can hold."""
+    """A whole number that a float can represent."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 

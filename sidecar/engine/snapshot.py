@@ -1,4 +1,4 @@
-"""One page as vLLM's engines: quantities by their meaning, whatever the version calls them."""
+"""One page as vLLM's engines: quantities by their meaning, whatever names the version uses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class SnapshotReader:
         """Finds the engines in a layout.
 
         Raises:
-            PageTooLarge: there are more than any vLLM has.
+            PageTooLarge: there are more engines than any vLLM has.
         """
         self._plans = engine_plans(page.layout)
         self._version = version_family(page.layout)

@@ -12,7 +12,7 @@ _COLUMNS = {counter: column for column, counter in enumerate(Counter)}
 _RUNNING = len(_COLUMNS)
 _WAITING = _RUNNING + 1
 _FIRST_POSITION = _WAITING + 1
-_PRUNE = 64  # readings dropped at once, since dropping from the front of a list moves the rest
+_PRUNE = 64  # readings dropped together, since dropping from the front of a list moves the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Span:
 
 
 class Timeline:
-    """Bounded history of continued counters (``Continuation``); times must rise.
+    """Bounded history of continued counters (``Continuation``); times must increase.
 
     Between two polls values are interpolated linearly; outside the span there are none. A window that contains a
     restart of vLLM misses what was counted between the last poll before it and the restart.
@@ -48,7 +48,7 @@ class Timeline:
 
     @property
     def times(self) -> list[float]:
-        """The times of the readings, oldest first. Not to be changed."""
+        """The times of the readings, oldest first. Do not modify."""
         return self._times
 
     def append(self, at: float, totals: Totals) -> None:

@@ -12,7 +12,7 @@ from sidecar.export.text import go_float
 
 
 class MetricCollector(Collector):
-    """Hands prometheus_client's encoders metrics that are already there."""
+    """Passes ready metrics to prometheus_client's encoders."""
 
     def __init__(self, found: Iterable[Metric]) -> None:
         self._metrics = list(found)
@@ -30,7 +30,7 @@ class FamilyCollector(MetricCollector):
 
 
 def process_families(collector: ProcessCollector) -> list[Family]:
-    """``process_*``: what the kernel says of this process; empty if it says nothing."""
+    """``process_*``: what the kernel reports about this process; empty if nothing."""
     return [_family(metric) for metric in collector.collect()]
 
 

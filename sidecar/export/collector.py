@@ -1,4 +1,4 @@
-"""From the state to samples: every page gets new families, nothing is kept or mutated."""
+"""From the state to samples: every page gets new families; nothing is kept or mutated."""
 
 import platform
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from sidecar.export import metrics
 from sidecar.export.families import Families, Family
 from sidecar.http.guard import Refusal
 
-if TYPE_CHECKING:  # what it imports would cost memory without a proxy
+if TYPE_CHECKING:  # its imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 COUNTERS: Final = {
@@ -63,7 +63,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCounts:
-    """What the sidecar counts of itself.
+    """What the sidecar counts about itself.
 
     ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
     by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy. ``loop_stall`` is in
@@ -175,7 +175,7 @@ def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
 
 
 def _scrape_reasons() -> list[str]:
-    """All reasons that a poll can fail for, so that each is exported from 0 on."""
+    """Every reason for which a poll can fail, so that each is exported from 0 on."""
     found = {ScrapeError.reason}
     waiting = [ScrapeError]
     while waiting:

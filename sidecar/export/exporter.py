@@ -17,13 +17,13 @@ from sidecar.export.families import Family
 from sidecar.export.reexport import own_series
 from sidecar.export.text import TextRenderer
 
-_MOST_FILTERED = 16  # pages with only the metrics asked for, before the state is read again
-_GZIP_LEVEL = 1  # half the bytes of no compression at a fifth of the default's time
+_MOST_FILTERED = 16  # pages with selected metrics, before the state is read again
+_GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's time
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that one page shows, taken at one moment.
+    """Everything that one page shows, taken at one moment.
 
     ``vllm_pages`` are the pages of the vLLM servers that are up, by target, if their own series are re-exported.
     """
@@ -41,7 +41,7 @@ class Rendered:
 
 
 class TooManyRenders(SpecDecError):
-    """More different sets of metrics were asked for at once than are worth rendering."""
+    """More different sets of metrics were requested at the same time than are worth rendering."""
 
     def __init__(self) -> None:
         super().__init__("too many different name[]; ask again later, or for the whole page")
@@ -64,7 +64,7 @@ class Exporter:
         self._clock = clock
         self._text = TextRenderer()
         self._process = ProcessCollector(registry=None)
-        self._turn = asyncio.Lock()  # whoever comes while a page is being rendered gets that page
+        self._turn = asyncio.Lock()  # requests that arrive while a page is being rendered get that page
         self._taken_at = -math.inf
         self._families: list[Family] = []
         self._own = b""  # vLLM's own series
@@ -101,7 +101,12 @@ class Exporter:
             self._own = await asyncio.to_thread(own_series, reading.vllm_pages, self._passthrough_series)
 
     def _render(
-        self, content_type: str, packed: bool, names: frozenset[str], encode: Callable[[Collector], bytes], own: bytes
+        self,
+        content_type: str,
+        packed: bool,  # noqa: FBT001 - unpacked from a key
+        names: frozenset[str],
+        encode: Callable[[Collector], bytes],
+        own: bytes,
     ) -> Rendered:
         families = [family for family in self._families if _is_asked_for(family, names)] if names else self._families
         if content_type.startswith("text/plain"):
@@ -117,7 +122,7 @@ class Exporter:
 def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
         return choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is no number
+    except (TypeError, ValueError):  # a version that is not a number
         return choose_encoder("")
 
 

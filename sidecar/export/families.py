@@ -11,10 +11,10 @@ Labels = tuple[str, ...]  # values, in the order of the metric's label names
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric's samples: ``values[i]`` stands under ``labels[i]``.
+    """One metric's samples: ``values[i]`` has the label values ``labels[i]``.
 
     A histogram's sample is a row of ``len(edges) + 3`` values: the cumulative counts by ``edges`` and +Inf, the count,
-    the sum. Other metrics have one value a sample and no edges.
+    the sum. Other metrics have one value per sample and no edges.
     """
 
     metric: Metric
@@ -31,10 +31,10 @@ class Families:
         """``scope_names`` are label names that every series has in front of its metric's own."""
         self._scope_names = scope_names
         self._families: dict[str, Family] = {}
-        self.scope: Labels = ()  # the values of the scope's labels for what is added from now on
+        self.scope: Labels = ()  # the values of the scope's labels for samples added from now on
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """Adds a counter's or gauge's sample; None is absence and adds nothing."""
+        """Adds a counter's or gauge's sample; None means absent and adds nothing."""
         if value is not None:
             family = self._family(metric)
             family.labels.append(self.scope + labels)

@@ -60,7 +60,7 @@ SCRAPE_INTERVAL = _gauge("scrape_interval_seconds", "Current interval between tw
 SCRAPE_ERRORS = _counter("scrape_errors", "Polls that returned no usable page, by reason.", "reason")
 MALFORMED_LINES = _counter("scrape_malformed_lines", "Malformed lines and histograms that were skipped on vLLM's page.")
 VLLM_RESTARTS = _counter("vllm_restarts", "Restarts of vLLM that the sidecar has seen.")
-VLLM_INFO = _gauge("vllm_info", "1, labelled with the range of vLLM versions that the page looks like.", "version")
+VLLM_INFO = _gauge("vllm_info", "1, labelled with the range of vLLM versions that the page may come from.", "version")
 INTERNAL_ERRORS = _counter(
     "internal_errors", "Failures of a part of the sidecar, each followed by a restart of that part.", "part"
 )
@@ -185,7 +185,7 @@ RESIDUAL = _gauge(
 VERDICT = _gauge("verdict", "1 for the current verdict, 0 for the others.", *_BUCKET, "verdict")
 VERDICT_BASIS = _gauge(
     "verdict_basis",
-    "1 for what the verdict rests on: a measured speedup, else the acceptance rate.",
+    "1 for the basis of the verdict: a measured speedup, else the acceptance rate.",
     *_BUCKET,
     "basis",
 )
@@ -194,17 +194,19 @@ VERDICT_BASIS = _gauge(
 _LOAD = (*_ENGINE, "running")
 DECODE_SECONDS = _counter("decode_seconds", "Time between a request's engine steps, summed over requests.", *_LOAD)
 DECODE_STEPS = _counter("decode_steps", "Engine steps, counted once for each request that decoded in them.", *_LOAD)
-DECODE_TOKENS = _counter("decode_tokens", "Tokens that these steps gave, so without each request's first.", *_LOAD)
+DECODE_TOKENS = _counter(
+    "decode_tokens", "Tokens generated in these steps, so without each request's first token.", *_LOAD
+)
 PLAIN_STEP = _gauge(
     "plain_step_seconds",
-    "Time of an engine step without speculation at this load, and what says so.",
+    "Time of an engine step without speculation at this load, by source.",
     "model_name",
     "running",
     "reference",
 )
 BASELINE_TIMESTAMP = _gauge("baseline_timestamp_seconds", "When the plain step times were measured.", "model_name")
 SPEEDUP = _gauge(
-    "speedup_ratio", "Plain time per token / actual over latency_window; above 1 speculation is the faster.", *_BUCKET
+    "speedup_ratio", "Plain time per token / actual over latency_window; above 1, speculation is faster.", *_BUCKET
 )
 ENGINE_SPEEDUP = _gauge(
     "engine_speedup_ratio", "Plain time per token / actual of all requests over latency_window.", *_ENGINE
@@ -214,10 +216,10 @@ ENGINE_SPEEDUP_ERROR = _gauge(
 )
 BREAK_EVEN_ACCEPTANCE = _gauge(
     "break_even_acceptance_ratio",
-    "Acceptance rate at which this load is as fast as plain decoding; above 1: none is.",
+    "Acceptance rate at which this load is as fast as plain decoding; above 1: no rate is.",
     *_ENGINE,
 )
-TIME_SAVED = _counter("time_saved_seconds", "Request-seconds won against plain decoding.", *_BUCKET)
+TIME_SAVED = _counter("time_saved_seconds", "Request-seconds saved against plain decoding.", *_BUCKET)
 TIME_LOST = _counter("time_lost_seconds", "Request-seconds lost against plain decoding.", *_BUCKET)
 
 REQUEST_EVENTS = _counter("request_events", "Finished requests that the request source reported.", "source")

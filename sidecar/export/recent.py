@@ -1,4 +1,4 @@
-"""What is rendered once in a while, however often it is asked for."""
+"""Rendering at a limited rate, however often the result is requested."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _Made = TypeVar("_Made")
 def at_most_every(
     seconds: float, make: Callable[[], _Made], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], _Made]:
-    """``make``, but what it returned is returned again for ``seconds``."""
+    """``make``, whose result is reused for ``seconds``."""
     kept: list[tuple[float, _Made]] = []
 
     def recent() -> _Made:

@@ -1,4 +1,4 @@
-"""vLLM's own series on our page: an option for sites whose Prometheus can't reach vLLM itself."""
+"""vLLM's own series on our page: an option for sites whose Prometheus cannot reach vLLM itself."""
 
 from collections.abc import Mapping
 
@@ -13,9 +13,9 @@ from sidecar.export.client import MetricCollector
 def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
     """The text format of vLLM's own families on its servers' pages, by target.
 
-    ``limit`` bounds the series. A server's family is whole or left out; it is left out, too, if another server's of
-    the same name has another type. With several servers each series gets its ``target`` as a label. Takes some 15 ms
-    for the page of one engine.
+    ``limit`` bounds the series. A server's family is exported completely or left out; it is also left out if another
+    server's family of the same name has another type. With several servers each series gets its ``target`` as a
+    label. Takes some 15 ms for the page of one engine.
     """
     found: dict[str, Metric] = {}
     series = 0
@@ -32,7 +32,7 @@ def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
 
 
 def _families(page: bytes) -> list[Metric]:
-    """The families of one page; none if prometheus_client can't read it.
+    """The families of one page; none if prometheus_client cannot parse it.
 
     Times of creation are left out: OpenMetrics takes their names for the counters' own.
     """

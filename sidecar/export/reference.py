@@ -29,7 +29,7 @@ The label `limitation` of `specdec_engine_limitation`.
 |---|---|
 """
 
-_BY_HAND: Final = "\n## Why request events are dropped\n"  # from here on the page is written by hand
+_BY_HAND: Final = "\n## Why request events are dropped\n"  # the rest of the page is written by hand
 
 
 def all_metrics() -> list[Metric]:

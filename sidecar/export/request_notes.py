@@ -37,12 +37,12 @@ def attribution_outcomes(report: RequestReport) -> Tally[AttributionOutcome]:
 
 
 def unattributed(ended: int) -> str:
-    """Says that none of the ``ended`` requests has numbers; without a full stop."""
+    """A phrase without a full stop, for ``ended`` requests of which none has numbers."""
     return f"{ended:,} request{'' if ended == 1 else 's'} ended, none could be attributed"
 
 
 def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -> Iterator[str]:
-    """Plain sentences; what is to be typed stands between backticks."""
+    """Plain sentences; commands and settings are in backticks."""
     found = attribution_outcomes(report)
     incomplete = {model.model_name for model in judgements if not model.is_covered}
     if found[AttributionOutcome.WITHOUT_USAGE]:
@@ -52,7 +52,7 @@ def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -
             past = "" if found[AttributionOutcome.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
             yield (
                 f"Only {model.coverage:.0%} of {model.model_name}'s draft tokens are attributed to requests, "
-                f"so the split by temperature speaks for that part alone.{past}"
+                f"so the split by temperature holds for that part alone.{past}"
             )
     if report.source == "traces":
         yield _TRACES

@@ -14,7 +14,7 @@ _THRESHOLD: Final = re.compile(r"`thresholds\.(\w+)`")
 
 
 def names() -> list[str]:
-    """The runbooks there are, each named after its alert."""
+    """The names of all runbooks, which are those of their alerts."""
     return sorted(path.stem for path in shipped("runbooks").glob("*.md"))
 
 
@@ -33,9 +33,9 @@ def runbook(name: str, status: Mapping[str, Any]) -> str | None:
 
 
 def render(text: str) -> str:
-    """Markdown as the runbooks use it: headings, lists, code and paragraphs, each apart by a blank line.
+    """Markdown as the runbooks use it: headings, lists, code and paragraphs, separated by blank lines.
 
-    A link to what is not served beside the page is left as text.
+    A link to a file that is not served beside the page becomes text.
     """
     return "\n".join(map(_block, re.split(r"\n{2,}", text.strip("\n"))))
 

@@ -48,7 +48,7 @@ def _speedup(found: Speedup | None) -> dict[str, float | None]:
 
 
 def _by_load(report: TargetReport, model_name: str, speed: ModelSpeed) -> list[dict[str, Any]]:
-    """Seconds per token since the start and plain, for each load at which either is known."""
+    """Actual seconds per token since the start and plain ones, for each load at which either is known."""
     plain = plain_steps(speed.curve)
     engines = [loads for key, loads in report.loads.items() if key.model_name == model_name]
     found = []

@@ -50,7 +50,7 @@ def _target(report: TargetReport, options: ExportOptions) -> dict[str, Any]:
 
 
 def _model(model: ModelJudgement, report: TargetReport) -> dict[str, Any]:
-    """A model as a whole, over all its engines; ``is_covered``: the temperatures speak for its traffic."""
+    """A model as a whole, over all its engines; ``is_covered``: the temperatures represent its traffic."""
     return {
         "model_name": model.model_name,
         **_judgement(model.whole),

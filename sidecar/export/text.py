@@ -1,4 +1,4 @@
-"""The plain text page, byte for byte as prometheus_client renders it, at some tenth of the time.
+"""The plain text page, byte for byte as prometheus_client renders it, in about a tenth of the time.
 
 From one page to the next only the numbers change, so each family's lines are learned once as a template; a family
 whose label sets changed is learned again. Escaping and number format are prometheus_client's.
@@ -11,7 +11,7 @@ from prometheus_client.utils import floatToGoString
 
 from sidecar.export.families import Family, Labels, is_histogram
 
-_PLAIN = 1e6  # from here on Go writes an exponent and Python does not
+_PLAIN = 1e6  # from this value on Go writes an exponent and Python does not
 
 
 def go_float(value: float) -> str:
@@ -26,11 +26,11 @@ def go_float(value: float) -> str:
 class _Template:
     labels: list[Labels]
     edges: tuple[float, ...]
-    text: str  # one %s a value
+    text: str  # one %s per value
 
 
 class TextRenderer:
-    """Renders families; keeps one template a family between calls."""
+    """Renders families; keeps one template per family between calls."""
 
     def __init__(self) -> None:
         self._templates: dict[str, _Template] = {}

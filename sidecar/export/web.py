@@ -20,10 +20,10 @@ _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server shows. The status is rendered at most once every ``every`` seconds, however many ask.
+    """What the server shows. The status is rendered at most once every ``every`` seconds.
 
-    ``ready`` tells whether every server has been polled once, successfully or not. It says nothing about vLLM: a Pod
-    whose sidecar is not ready gets no traffic.
+    ``ready`` is whether every server has been polled once, successfully or not. It does not depend on vLLM, since a
+    Pod whose sidecar is not ready gets no traffic.
     """
 
     exporter: Exporter

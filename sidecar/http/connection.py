@@ -50,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asks for a place."""
-        # A cast, for uvloop's transports are no subclasses of asyncio's.
+        # Cast because uvloop's transports do not subclass asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
         self.is_loopback = _is_loopback(self.address)
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives the place back."""
+        """Frees the place."""
         self._disarm()
         if self._inner is not None:
             self._server.forget(self._inner)
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arm(self._idle_seconds)
 
     def cut(self) -> None:
-        """Aborts, for a close that flushes would wait for a client that does not read; gives the place back at once."""
+        """Aborts, since a close that flushes would wait for a client that does not read; frees the place now."""
         if self._inner is not None:
             self._server.forget(self._inner)
         if self._transport is not None:
@@ -136,6 +136,6 @@ class Connection(asyncio.BufferedProtocol):
 def _is_loopback(address: str) -> bool:
     try:
         found = ip_address(address)
-    except ValueError:  # the client was gone before it was asked for, or its address has a zone
+    except ValueError:  # the client was gone before its address was read, or the address has a zone
         return False
     return (getattr(found, "ipv4_mapped", None) or found).is_loopback

@@ -1,7 +1,7 @@
 """A small web server that no client can block: deadlines for heads and idle connections, limits on connections.
 
 A connection past a limit takes the place of the one that has been idle longest: of its own address if that has
-``max_per_address``, else of any but loopback's, which have places of their own, for a probe or a browser on the spot.
+``max_per_address``, else of any but loopback's, which have their own places, for probes and a local browser.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class GuardOptions:
 
     header_seconds: float = 10.0  # from a head's first byte (or the connection's start) to its last
     idle_seconds: float = 75.0  # to read a response and begin the next request
-    linger_seconds: float = 2.0  # to go on reading a body after its response was sent
+    linger_seconds: float = 2.0  # to continue reading a body after its response was sent
     shutdown_seconds: float = 2.0  # for running handlers when the server stops
     max_connections: int = 64  # open at once, without loopback's
     max_per_address: int = 16  # open at once from one address, loopback included
@@ -45,20 +45,20 @@ class GuardOptions:
 
 
 class Refusal(StrEnum):
-    """Why a connection or a request got nothing, or less than it asked for."""
+    """Why a connection or a request was refused or cut short."""
 
-    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed at once: none of those that hold the places is idle
+    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed immediately: no open connection is idle
     GAVE_WAY = "gave_way"  # closed as the longest idle, for a new connection
     TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
     MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
     INTERNAL = "internal"  # the handler raised; aiohttp answers 500
-    HOST = "host"  # the request names a host that is not known as ours
+    HOST = "host"  # the request names a host that is not ours
 
 
 class GuardedServer:
     """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
 
-    ``app`` must not be frozen yet. Bodies arrive as they were sent: whoever reads one limits and decompresses it.
+    ``app`` must not be frozen yet. Bodies arrive as they were sent: the handler must limit and decompress them.
     Nothing that a client sends is logged: neither access lines nor aiohttp's tracebacks, which quote the request.
     """
 
@@ -113,7 +113,7 @@ class GuardedServer:
         protocol = _RequestHandler(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # what turns it off, says its documentation
+            access_log=None,  # type: ignore[arg-type]  # its documentation says that None turns it off
             logger=self._logger,
             auto_decompress=False,
             keepalive_timeout=self.options.idle_seconds,
@@ -130,7 +130,7 @@ class GuardedServer:
         return Connection(self, self.options.header_seconds, self.options.idle_seconds)
 
     def _has_place(self, connection: Connection) -> bool:
-        """Whether there is one, or the connection that has been idle longest made room."""
+        """Whether there is a place, or the connection that has been idle longest made room."""
         others = list(self._connections.values())
         holders = [other for other in others if other.address == connection.address]
         if len(holders) < self.options.max_per_address:

@@ -1,7 +1,7 @@
 """Which ``Host`` a request to our own page may name: the defence against DNS rebinding.
 
-A web page that a browser has open anywhere can resolve its own domain to our address and then read ours; its requests
-carry that domain. Nobody can register an IP address, a name without a dot, or one under the endings below.
+Any web page open in a browser can resolve its own domain to our address and then read our pages; its requests carry
+that domain. An IP address, a name without a dot, or one under the suffixes below cannot be registered.
 """
 
 from collections.abc import Collection
@@ -13,7 +13,7 @@ _PRIVATE: Final = (".svc", ".local", ".internal", ".localhost")  # not in the pu
 
 
 def is_ours(host: str, allowed: Collection[str]) -> bool:
-    """Whether ``host``, the header with or without a port, can't be another site's; ``allowed`` are lower-case names.
+    """Whether ``host``, the header with or without a port, cannot be another site's; ``allowed`` are lower-case names.
 
     A request without the header passes: browsers always send one.
     """

@@ -1,7 +1,7 @@
-"""Records what a sidecar sees, for replay: vLLM's metrics pages and one line a request, never any text.
+"""Records what a sidecar sees, for replay: vLLM's metrics pages and one line per request, never any text.
 
 A recording is a directory with ``scrapes.jsonl.gz`` and ``requests.jsonl.gz``; ``recording.py`` reads it. Each file
-grows by whole gzip members, so whatever ends the process, what was written before can be read.
+grows by whole gzip members, so what was written stays readable however the process ends.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from sidecar.requests.source import RequestSink
 SCRAPES: Final = "scrapes.jsonl.gz"
 REQUESTS: Final = "requests.jsonl.gz"
 
-_PENDING_PAGES: Final = 64 * 1024 * 1024  # bytes waiting for the disk
-_PENDING_NUMBERS: Final = 1_000_000  # fields and offsets of requests waiting for it
+_PENDING_PAGES: Final = 64 * 1024 * 1024  # bytes waiting to be written
+_PENDING_NUMBERS: Final = 1_000_000  # fields and offsets of requests waiting to be written
 _FIELDS: Final = 20  # of one request, without its offsets
 _DIGITS: Final = 6  # microseconds
 
@@ -38,7 +38,7 @@ class Recorder:
     """Records until the end of an ``async with`` block, between the sources and their sinks.
 
     It never raises into what it observes. Once ``max_bytes`` of disk are used, or the disk fails, it stops writing and
-    the sidecar goes on. Compression and writing happen in another thread.
+    the sidecar continues. Compression and writing happen in another thread.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int, log: Log, every: float = 1.0) -> None:
@@ -92,12 +92,12 @@ class Recorder:
             file.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
-        """Record one poll: Unix seconds around the HTTP call, and the whole page."""
+        """Records one poll: Unix seconds before and after the HTTP call, and the whole page."""
         if not self._stopped:
             self._pages.add((start, end, body), len(body))
 
     def request(self, record: RequestRecord) -> None:
-        """Record one finished request."""
+        """Records one finished request."""
         if not self._stopped:
             self._records.add(record, _FIELDS + len(record.event_offsets))
 
@@ -155,11 +155,11 @@ class Recorder:
 
     def _stop(self, event: str, **fields: object) -> None:
         self._stopped = True
-        self._log.warning(f"{event}; recording stops, the sidecar goes on", **fields)
+        self._log.warning(f"{event}; recording stops, the sidecar continues", **fields)
 
 
 class _Lines:
-    """Items waiting to be written to one file; ``encode`` makes a line of one, in another thread."""
+    """Items waiting to be written to one file; ``encode`` turns one into a line, in another thread."""
 
     def __init__(self, encode: Callable[[Any], bytes], most: int) -> None:
         self.encode = encode
@@ -224,9 +224,10 @@ def _request_line(record: RequestRecord) -> bytes:
 def request_fields(record: RequestRecord) -> dict[str, Any]:
     """A record as plain JSON values.
 
-    ``chunks`` has the times of the events with tokens, without the usage event; for chat one more before them, for vLLM
-    sends the role first: its time is not known and taken to be the first token's. ``stream_events`` and ``first_token``
-    (seconds from ``start``) serve sources that keep no times. A temperature that could not be read is "nan".
+    ``chunks`` has the times of the events with tokens, without the usage event; for chat one more before them, since
+    vLLM sends the role first: its time is unknown and assumed to be the first token's. ``stream_events`` and
+    ``first_token`` (seconds from ``start``) serve sources that keep no times. A temperature that could not be read is
+    "nan".
     """
     chunks = [round(offset, _DIGITS) for offset in record.event_offsets[: record.stream_events]]
     unknown = record.temperature is not None and math.isnan(record.temperature)

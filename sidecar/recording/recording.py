@@ -23,7 +23,7 @@ _CHAT: Final = "/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One poll; ``snapshot`` is None where the page was no use, as in a failed scrape."""
+    """One poll; ``snapshot`` is None if the page was unusable, as after a failed scrape."""
 
     at: float
     snapshot: PageSnapshot | None
@@ -33,7 +33,7 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
     """The polls of a recording, in order.
 
     Raises:
-        RecordingError: the file is missing or a line can't be read.
+        RecordingError: the file is missing or a line is invalid.
     """
     pages = PageReader(wanted(), PageLimits())
     snapshots = SnapshotReader()
@@ -50,10 +50,10 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
 
 
 def read_requests(directory: Path) -> Iterator[RequestRecord]:
-    """The requests of a recording, as a source would have told of them.
+    """The requests of a recording, as a live source would have reported them.
 
     Raises:
-        RecordingError: the file is missing or a line can't be read.
+        RecordingError: the file is missing or a line is invalid.
     """
     for place, line in _lines(directory, "requests.jsonl"):
         try:
@@ -67,7 +67,9 @@ def _lines(directory: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]
     if not path.exists():
         path = directory / f"{name}.gz"
     if not path.exists():
-        raise RecordingError(f"{directory}: no recording ({name} is not in it); name what `record --out` wrote")
+        raise RecordingError(
+            f"{directory}: no recording ({name} is missing); give the directory that `record --out` wrote"
+        )
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             for number, text in enumerate(file, 1):
@@ -83,7 +85,7 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
     path, start, end = str(line["path"]), float(line["start"]), float(line["end"])
     chunks = [float(offset) for offset in line.get("chunks") or ()]
     if path.endswith(_CHAT):
-        chunks = chunks[1:]  # the role comes by itself, before any token
+        chunks = chunks[1:]  # the role has its own event, before any token
     temperature = line.get("temperature")
     usage = line.get("usage") or {}
     return RequestRecord(
@@ -107,7 +109,7 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
 
 
 def _first_token(line: Mapping[str, Any], start: float, chunks: list[float]) -> float | None:
-    """From the stream's events, else as the source told it: not every source tells of single events."""
+    """From the stream's events, otherwise as the source reported it; not every source reports single events."""
     offset = chunks[0] if chunks else line.get("first_token")
     return None if offset is None else start + float(offset)
 

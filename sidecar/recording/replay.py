@@ -1,4 +1,4 @@
-"""What the live attribution makes of a recording: the same code, event by event in the order of time."""
+"""Replays a recording through the live attribution: the same code, event by event in chronological order."""
 
 import math
 from collections import defaultdict
@@ -29,14 +29,14 @@ _HISTORY: Final = 3600.0  # seconds
 _STRETCH: Final = 5.0  # seconds: parts whose differences give the speedup's error
 
 _Event = Scrape | RequestStart | RequestRecord
-_Timed = tuple[float, int, _Event]  # when, and what comes first of what happens at once
+_Timed = tuple[float, int, _Event]  # time, then the order of simultaneous events
 
 
 @dataclass(frozen=True, slots=True)
 class BucketSummary:
-    """One temperature bucket; ``attribution`` is exact where all its requests are, and none where no request is.
+    """One temperature bucket; ``attribution`` is exact if all its requests are, and none if it has no requests.
 
-    The ratios are from 0 to 1, the quantiles those of single requests' acceptance; None where there is nothing to tell.
+    Ratios are 0 to 1, quantiles those of single requests' acceptance; None if unknown.
     """
 
     attribution: Attribution
@@ -64,11 +64,11 @@ class ReplayResult:
 
     @property
     def speedup(self) -> float | None:
-        """Plain time per token / actual, of all that was decoded; None if it is not known."""
+        """Plain time per token / actual, of everything decoded; None if unknown."""
         return self.speed.whole.speedup.ratio if self.speed and self.speed.whole.speedup else None
 
     def speedup_at(self, temperature: str) -> float | None:
-        """The same of one temperature."""
+        """The same for one temperature."""
         found = self.speed.temperatures.get(temperature) if self.speed else None
         return found.speedup.ratio if found and found.speedup else None
 
@@ -106,12 +106,12 @@ def replay(
     buckets: TemperatureBuckets | None = None,
     baselines: Mapping[str, PlainCurve] | None = None,
 ) -> ReplayResult:
-    """Plays a recording; ``infer``: without vLLM's own numbers for each request.
+    """Replays a recording; ``infer``: without vLLM's own numbers for each request.
 
     ``baselines`` are measured plain step times by model name.
 
     Raises:
-        RecordingError: the recording can't be read.
+        RecordingError: the recording is unusable.
     """
     records = list(read_requests(directory))
     return replay_events(
@@ -131,7 +131,7 @@ def replay_events(
     buckets: TemperatureBuckets,
     baselines: Mapping[str, PlainCurve] | None = None,
 ) -> ReplayResult:
-    """The same for polls and requests from anywhere; the polls come in the order of time."""
+    """The same for polls and requests from anywhere; the polls are in chronological order."""
     player = _Player(buckets, infer=infer, baselines=baselines or {})
     for event in _in_order(scrapes, records):
         player.play(event)
@@ -148,12 +148,12 @@ def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
 
 
 def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> Iterator[_Event]:
-    """All events in the order of time; a request ends before the next one starts, as a client would have it."""
-    told: list[_Timed] = [(record.end, 0, record) for record in records]
-    told += [(record.start, 1, RequestStart(record.id, record.start)) for record in records]
-    told.sort(key=_when)
+    """All events in chronological order; a request ends before the next starts, as a sequential client would see it."""
+    events: list[_Timed] = [(record.end, 0, record) for record in records]
+    events += [(record.start, 1, RequestStart(record.id, record.start)) for record in records]
+    events.sort(key=_when)
     polls: Iterator[_Timed] = ((scrape.at, 2, scrape) for scrape in scrapes)
-    for _, _, event in merge(told, polls, key=_when):
+    for _, _, event in merge(events, polls, key=_when):
         yield event
 
 
@@ -162,7 +162,7 @@ def _when(timed: _Timed) -> tuple[float, int]:
 
 
 class _Player:
-    """Holds what the live program holds: a timeline an engine, the attributors, and the speed."""
+    """Holds what the live program holds: a timeline per engine, the attributors, and the speed."""
 
     def __init__(self, buckets: TemperatureBuckets, *, infer: bool, baselines: Mapping[str, PlainCurve]) -> None:
         self._buckets = buckets
@@ -221,16 +221,16 @@ class _Player:
 
 
 def summary(requests: Sequence[AttributedRequest]) -> BucketSummary:
-    """One bucket's requests in sum; those without numbers are not among them."""
-    told = [request for request in requests if request.attribution is not Attribution.NONE]
-    kinds = {request.attribution for request in told}
-    drafted = sum(request.draft_tokens for request in told)
-    accepted = sum(request.accepted_tokens for request in told)
-    error = acceptance_error(told)
-    ratios = sorted(request.acceptance for request in told if request.acceptance is not None)
+    """The sums over one bucket's requests, without those that have no numbers."""
+    attributed = [request for request in requests if request.attribution is not Attribution.NONE]
+    kinds = {request.attribution for request in attributed}
+    drafted = sum(request.draft_tokens for request in attributed)
+    accepted = sum(request.accepted_tokens for request in attributed)
+    error = acceptance_error(attributed)
+    ratios = sorted(request.acceptance for request in attributed if request.acceptance is not None)
     return BucketSummary(
         attribution=Attribution.NONE if not kinds else Attribution.INFERRED if len(kinds) > 1 else kinds.pop(),
-        requests=len(told),
+        requests=len(attributed),
         draft_tokens=drafted,
         accepted_tokens=accepted,
         acceptance=accepted / drafted if error <= WORST_ERROR else None,

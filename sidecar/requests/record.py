@@ -1,6 +1,6 @@
-"""What is known of one request to vLLM: never its text.
+"""What is known about one request to vLLM, never its text.
 
-The ranges are those that a record read from outside the process is held to; see ``middleware/wire.py``.
+The ranges apply to records read from outside the process; see ``middleware/wire.py``.
 """
 
 import math
@@ -14,7 +14,7 @@ UNKNOWN_TEMPERATURE: Final = math.nan
 """The request may have given a temperature, but it could not be read. None would claim that it gave none."""
 
 LARGEST_COUNT: Final = 2**53  # the largest range of integers that a double holds exactly
-MOST_CHOICES: Final = 2**20  # vLLM refuses n > 16,384 unless told otherwise
+MOST_CHOICES: Final = 2**20  # vLLM refuses n > 16,384 by default
 LONGEST_NAME: Final = 256
 LONGEST_HISTOGRAM: Final = 128
 
@@ -34,11 +34,11 @@ class Outcome(StrEnum):
 
 
 class AskedUsage(StrEnum):
-    """What became of usage that vLLM was asked for on the client's behalf; see ``observe/usage.py``."""
+    """The outcome of asking vLLM for usage on the client's behalf; see ``observe/usage.py``."""
 
-    REMOVED = "removed"  # it came, and was taken out again
+    REMOVED = "removed"  # it came and was removed
     MISSING = "missing"  # the stream ended without it, or it was the server's own
-    REFUSED = "refused"  # vLLM refused to be asked, and took the original request
+    REFUSED = "refused"  # vLLM refused the changed request and accepted the original one
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class RequestRecord:
 
     ``path`` is the endpoint's, empty if unknown. ``temperature`` is the one in the request: None if it gave none, so
     that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
-    of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one an engine
+    of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one per engine
     step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
     if the reply did not say. ``asked_usage`` is None if the client's own request was sent. ``parameters`` names the
     sampling parameters in the request that not every vLLM serves under speculation (``observe/payload.py`` has the
-    list); traces do not tell them.
+    list); traces do not carry them.
     """
 
     id: Name
@@ -105,7 +105,7 @@ class RequestRecord:
 
 
 def aborted(request: RequestStart, end: float) -> RequestRecord:
-    """The record of a request whose end was not observed: aborted, for all that is known."""
+    """The record of a request whose end was not observed: counted as aborted."""
     return RequestRecord(
         id=request.id,
         path="",

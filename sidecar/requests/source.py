@@ -1,4 +1,4 @@
-"""What every request source has in common: how it is opened, and why it may lose events."""
+"""What all request sources have in common: how they are opened, and why they may lose events."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from sidecar.log import Log
 from sidecar.requests.record import RequestRecord, RequestStart
 
-if TYPE_CHECKING:  # what it imports would cost memory in every other mode
+if TYPE_CHECKING:  # its imports would cost memory in every other mode
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 Stats = Callable[[], "ProxyStats | None"]
@@ -28,7 +28,7 @@ class RequestSink(Protocol):
 
 
 class RequestSource(Protocol):
-    """One way to see requests; ``drop_reasons`` are counted from 0 on."""
+    """One way to observe requests; ``drop_reasons`` are counted from 0 on."""
 
     @property
     def drop_reasons(self) -> frozenset[str]:
@@ -45,11 +45,11 @@ class RequestSource(Protocol):
 
 
 class NoSource:
-    """No requests are seen."""
+    """Observes no requests."""
 
     drop_reasons: frozenset[str] = frozenset()
 
     @asynccontextmanager
-    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002
+    async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - the protocol's signature
         """Delivers nothing."""
         yield lambda: None

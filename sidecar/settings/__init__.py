@@ -1,4 +1,4 @@
-"""The settings: what they are (``groups``, ``model``), how they are loaded, and what is reported of bad ones."""
+"""The settings: their models (``groups``, ``model``), how they are loaded, and the messages about invalid ones."""
 
 from sidecar.settings.load import load_settings
 from sidecar.settings.model import Settings

@@ -23,7 +23,7 @@ class Address:
 
     @property
     def local(self) -> "Address":
-        """Where a client on this machine reaches it: the loopback address if it stands for all addresses."""
+        """The address at which a client on this machine reaches it: loopback if it is the wildcard address."""
         loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared
         return Address(loopback.get(self.host, self.host), self.port)
 
@@ -69,7 +69,7 @@ def parse_base_url(text: str) -> str:
 
 
 def _split(text: str) -> SplitResult | None:
-    if not text.isprintable() or " " in text or "\\" in text:  # urlsplit would quietly drop some of these
+    if not text.isprintable() or " " in text or "\\" in text:  # urlsplit would silently drop some of these
         return None
     try:
         url = urlsplit(text)

@@ -1,6 +1,6 @@
-"""The field types that pydantic lacks, and how every type is written: for the reference and for messages.
+"""The field types that pydantic lacks, and how every type is described in the reference and in messages.
 
-A validator that raises an empty ``ValueError`` means "expected what ``expected`` says of this field".
+If a validator raises an empty ``ValueError``, the message is what ``expected`` says about this field.
 """
 
 import math
@@ -32,12 +32,12 @@ class Notation:
 
 
 def render_number(value: float) -> str:
-    """The shortest text of a number that reads back as the same; whole ones without a point."""
+    """The shortest text that parses as the same number; whole numbers without a decimal point."""
     return str(int(value)) if value == int(value) else repr(value)
 
 
 def render_duration(seconds: float) -> str:
-    """A duration in the largest unit that holds it in whole numbers, else in seconds."""
+    """A duration in the largest unit in which it is a whole number, else in seconds."""
     for unit, length in (("h", 3600), ("m", 60), ("s", 1)):
         if seconds >= length and seconds % length == 0:
             return f"{int(seconds // length)}{unit}"
@@ -155,7 +155,7 @@ SocketPath = Annotated[
 
 
 def notation(field: FieldInfo) -> Notation:
-    """How a field's value is written, its range left out."""
+    """How a field's value is written, without its range."""
     options = (field.annotation, *get_args(field.annotation))  # X, or the X of ``X | None``
     metadata = (*field.metadata, *(part for option in options for part in get_args(option)[1:]))
     found = next((part for part in metadata if isinstance(part, Notation)), None)

@@ -52,18 +52,18 @@ class Target(Group):
 
 
 class PlainSteps(Group):
-    """How long an engine step takes without speculation, by the number of requests running; times in seconds."""
+    """How long an engine step takes without speculation, by the number of running requests; times in seconds."""
 
     running: tuple[float, ...] = Field(min_length=1, max_length=16)
-    """requests running, rising"""
+    """running requests, ascending"""
     seconds: tuple[float, ...] = Field(max_length=16)
-    """time of a step with so many; between them it is taken to change linearly"""
+    """step time at each of these loads; interpolated in between"""
     errors: tuple[float, ...] = Field(max_length=16)
     """standard errors of `seconds`"""
     prompt_share: float = Field(0.0, ge=0, le=1e6)
-    """prompt tokens computed per generated token meanwhile"""
+    """prompt tokens computed per generated token during the measurement"""
     prompt_seconds: float | None = Field(None, ge=0, le=60)
-    """time that each of them adds to a step of every other request"""
+    """time that each prompt token adds to a step of every other request"""
     measured: datetime | None = None
     """when"""
     vllm: str | None = Field(None, max_length=100)
@@ -83,19 +83,19 @@ class PlainSteps(Group):
 
 
 class Requests(Group):
-    """How the sidecar sees single requests, and so their temperatures."""
+    """How the sidecar observes single requests and their temperatures."""
 
     source: Source = "none"
     """`none`: vLLM's counters only; `proxy`: the sidecar forwards the traffic; `middleware`: a class loaded into vLLM
     reports it; `traces`: vLLM's OTLP traces"""
     ask_usage: AskUsage = "false"
-    """`true`: ask vLLM for the usage of streams whose clients did not ask, and take it out of their replies, so that
+    """`true`: ask vLLM for the usage of streams whose clients did not ask, and remove it from their replies, so that
     every stream counts (`proxy`; for `middleware` set the variable in vLLM's environment too); `any`: also of vLLM
     versions for which it is not known that clients see no difference"""
 
 
 class Limits(Group):
-    """The most that is accepted from vLLM; whatever exceeds a limit is counted."""
+    """Limits on what is accepted from vLLM; what exceeds a limit is counted."""
 
     page_bytes: Bytes = Field(8 * _MEBIBYTE, ge=64 * _KIBIBYTE, le=64 * _MEBIBYTE)
     """largest `/metrics` page"""
@@ -106,13 +106,13 @@ class Limits(Group):
     series: int = Field(10_000, ge=100, le=1_000_000)
     """samples used from one page"""
     engines: int = Field(8, ge=1, le=64)
-    """pairs of model and engine told apart per target; further ones become `other`"""
+    """pairs of model and engine with their own label values per target; further ones become `other`"""
     models: int = Field(1, ge=1, le=16)
-    """models whose requests are told apart per target; further ones become `other`"""
+    """models whose requests have their own label values per target; further ones become `other`"""
     positions: int = Field(16, ge=1, le=64)
-    """draft positions told apart"""
+    """draft positions with their own label values; further ones become `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
-    """vLLM's own series passed on if `reexport` is on"""
+    """vLLM's own series exported if `reexport` is on"""
 
 
 class Thresholds(Group):
@@ -178,7 +178,7 @@ class Proxy(Group):
     max_body_bytes: Bytes | None = Field(None, ge=1, le=1024 * _MEBIBYTE)
     """largest request body that is forwarded; not set: vLLM decides"""
     max_connections: int = Field(4096, ge=1, le=65_536)
-    """clients connected at one time"""
+    """clients connected at a time"""
     send_timeout: Duration = Field(60.0, ge=1, le=3600)
     """time after which a client that reads nothing of its reply is disconnected, and vLLM stops generating"""
     drain_timeout: Duration = Field(30.0, ge=0, le=3600)
@@ -193,7 +193,7 @@ class Middleware(Group):
     socket: SocketPath = Path("/run/specdec/events.sock")
     """Unix socket on a volume that both containers mount"""
     uid: int | None = Field(None, ge=0, le=2**32 - 2)
-    """user id of vLLM's process; processes of other users are not heard; not set: all are"""
+    """user id of vLLM's process; events of other users' processes are refused; not set: all are accepted"""
 
 
 class Traces(Group):
@@ -204,17 +204,17 @@ class Traces(Group):
     body_bytes: Bytes = Field(4 * _MEBIBYTE, ge=_KIBIBYTE, le=64 * _MEBIBYTE)
     """largest export, compressed or not"""
     max_inflight: int = Field(16, ge=1, le=1024)
-    """exports processed at one time"""
+    """exports processed at a time"""
 
 
 class Alerting(Group):
-    """Where alerts link to, and alerts sent straight to Alertmanager for sites without Prometheus.
+    """Where alerts link to, and alerts sent directly to Alertmanager for sites without Prometheus.
 
     With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
     """
 
     alertmanagers: _Urls = Field((), max_length=8, repr=False)  # may hold credentials
-    """every replica of Alertmanager, never a load balancer in front of them; empty: nothing is sent"""
+    """all replicas of Alertmanager, never a load balancer in front of them; empty: nothing is sent"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
     """time between two evaluations"""
     resend: Duration = Field(60.0, ge=0.1, le=3600)
@@ -230,4 +230,4 @@ class Alerting(Group):
     dashboards: BaseUrl | None = None
     """Grafana's address; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)
-    """factor for how long conditions must hold; 0: alerts are sent at once"""
+    """factor for how long conditions must hold; 0: alerts are sent immediately"""

@@ -1,4 +1,4 @@
-"""From a file and an environment to settings, or to everything that is wrong with them."""
+"""Loads the settings from a file and an environment, or reports everything that is wrong with them."""
 
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ _MEASURED = ("baseline", "plain_steps")  # what a baseline file may hold
 def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Settings:
     """The settings: ``environ`` before the file ``config`` before the defaults.
 
-    Reads only these two and the files that they name, never the process's own environment. An empty variable counts
-    as not set.
+    Reads only these two and the files they name, never the process's own environment. An empty variable counts as
+    not set.
 
     Raises:
         SettingsError: with a line for everything that is wrong, not only the first.

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, one line each: the key as it was written, its value, what is expected."""
+"""Messages about invalid settings, one line each: the key as it was written, its value, what is expected."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -58,7 +58,7 @@ def messages(error: ValidationError, written: Written) -> Iterator[str]:
 
 
 def conflict_messages(error: ValidationError, written: Written, left_out: Collection[str]) -> Iterator[str]:
-    """One line for each conflict, with the settings that have a part in it; none for those in ``left_out``."""
+    """One line for each conflict, with the settings involved; none for those in ``left_out``."""
     defaults = {leaf.path: leaf.default for leaf in leaves()}
     for conflict in (one for detail in error.errors() for one in detail.get("ctx", {}).get("conflicts", ())):
         paths: list[tuple[str, ...]] = [tuple(key.split(".")) for key in conflict.keys]
@@ -102,7 +102,7 @@ def _keys(path: Path) -> list[str]:
 
 
 def _unknown(name: str, candidates: list[str]) -> str:
-    """A suggestion from the same group, if there is one: what all its keys begin with says nothing of closeness."""
+    """A suggestion from the same group, if there is one: the common beginning of its keys does not count."""
     separator = "__" if name.startswith(PREFIX) else "."
     group = name[: name.rfind(separator)] + separator
     prefix = next((one for one in (group, PREFIX) if any(key.startswith(one) for key in candidates)), "")

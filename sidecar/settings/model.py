@@ -1,4 +1,4 @@
-"""All settings: the groups, what is in none, and the rules between settings."""
+"""All settings: the groups, those in no group, and the rules between settings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ class Settings(BaseSettings, groups.Group):
     allowed_hosts: Annotated[
         tuple[HostName, ...], JsonText, Notation("list of at most 32 host names (JSON in the environment)", render_json)
     ] = Field((), max_length=32)
-    """names in the public DNS by which `listen` may be reached; IP addresses, names without a dot and names under
-    `.svc`, `.local`, `.internal` and `.localhost` always may, `*`: any"""
+    """names in the public DNS by which clients may reach `listen`; IP addresses, names without a dot and names under
+    `.svc`, `.local`, `.internal` and `.localhost` are always allowed, `*`: any name"""
     requests: groups.Requests = groups.Requests()
 
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
@@ -87,12 +87,12 @@ class Settings(BaseSettings, groups.Group):
     kv_peak_window: Duration = Field(60.0, ge=1, le=3600)
     """sliding window of the KV cache's peak"""
     history: Duration = Field(900.0, ge=10, le=7200)
-    """how long past counter values are kept; at least `latency_window`"""
+    """how long counter values are kept; at least `latency_window`"""
 
     reexport: bool = False
-    """pass vLLM's own series on unchanged; with several targets, with a label `target`"""
+    """export vLLM's own series unchanged; with several targets, with a label `target`"""
     default_temperature: float | None = Field(None, ge=0, le=100)
-    """temperature of requests that give none; not set: they get the bucket `default`"""
+    """temperature of requests that specify none; not set: they get the bucket `default`"""
     temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
     """upper edges, inclusive, of the temperature buckets; hotter requests get one more bucket"""
     thresholds: groups.Thresholds = groups.Thresholds()
@@ -164,7 +164,7 @@ class Settings(BaseSettings, groups.Group):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Settings that contradict each other: their dotted keys, and what to do."""
+    """Settings that contradict each other: their dotted keys, and the remedy."""
 
     keys: tuple[str, ...]
     problem: str
@@ -204,7 +204,7 @@ def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
 
 
 def _reaches(url: str, address: Address) -> bool:
-    """Whether a connection to ``url`` would end up at ``address``, as far as the two texts tell."""
+    """Whether a connection to ``url`` would reach ``address``, as far as the two texts show."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     loopback = parts.hostname in _LOOPBACK and address.local.host in _LOOPBACK

@@ -39,15 +39,15 @@ Several vLLMs, and a baseline to compare latencies with:
 settings are refused as a whole, with a log line for each problem, and the old ones stay in force;
 `specdec_settings_reloads_total` counts both. Environment variables of a running process never change.
 
-Invalid or unknown settings stop the start with exit code 2 and one line for each. Settings of a request source that is
-not selected are validated too, and have no effect.
+With invalid or unknown settings the sidecar exits with code 2 and one line for each. Settings of a request source that
+is not selected are validated too, and have no effect.
 """
 
 _COLUMNS = ("Setting", "Environment", "Value", "Default", "Meaning")
 
 
 def settings_reference() -> str:
-    """All settings as Markdown: a table of those in no group, then one a group."""
+    """All settings as Markdown: a table of those in no group, then one per group."""
     found = list(leaves())
     parts = [_HEAD, "## General\n", _table(leaf for leaf in found if len(leaf.path) == 1)]
     for name, group in groups().items():

@@ -15,7 +15,7 @@ _Stamp = tuple[int, int, int] | None
 
 
 class Reloader:
-    """Loads the settings anew and applies what can change live: ``thresholds`` and ``log.level``.
+    """Reloads the settings and applies what can change live: ``thresholds`` and ``log.level``.
 
     Invalid settings are refused as a whole and the old ones stay in force. ``outcomes`` counts both.
     """
@@ -23,7 +23,7 @@ class Reloader:
     def __init__(
         self, settings: Settings, load: Callable[[], Settings], log: Log, config: Path | None = None, every: float = 5.0
     ) -> None:
-        """``settings`` are in force; ``load`` loads them anew, may block and raises SettingsError.
+        """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
 
         ``every`` is the seconds between two checks of the file ``config``.
         """
@@ -41,7 +41,7 @@ class Reloader:
         self._requested.set()
 
     async def run(self, apply: Callable[[Settings], None]) -> None:
-        """Goes on until it is cancelled; calls ``apply`` with the settings in force after every reload."""
+        """Runs until cancelled; calls ``apply`` with the settings in force after every reload."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
@@ -76,7 +76,7 @@ class Reloader:
 
 
 def _with_live(old: Settings, new: Settings) -> Settings:
-    """The old settings with what of the new ones can change live."""
+    """The old settings with those of the new ones that can change live."""
     log = old.log.model_copy(update={"level": new.log.level})
     return old.model_copy(update={"thresholds": new.thresholds, "log": log})
 

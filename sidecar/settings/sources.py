@@ -34,7 +34,7 @@ class EnvironmentSource(EnvSettingsSource):
 
 
 def is_service_link(name: str, text: str) -> bool:
-    """Whether Kubernetes made this variable for a Service."""
+    """Whether Kubernetes created this variable for a Service."""
     return bool(_SERVICE_LINK.fullmatch(f"{name}={text}"))
 
 

@@ -31,7 +31,7 @@ class Leaf:
 
     @property
     def default(self) -> str | None:
-        """Its default as an operator would write it; None if it is not set by default."""
+        """Its default as an operator would write it; None if it has no default."""
         value = self.field.get_default(call_default_factory=False)
         return None if value is None else notation(self.field).render(value)
 

@@ -178,7 +178,7 @@ async def test_every_replica_is_told_and_one_that_is_down_hears_it_later(scene):
     await pushed.evaluate(EVEN, after=15)
     assert len(ill.posts) == 3
     kinds = [(kind, event) for kind, event, _ in pushed.log.lines]
-    assert kinds == [("warning", "Alertmanager did not take alerts"), ("info", "Alertmanager takes alerts again")]
+    assert kinds == [("warning", "Alertmanager did not accept alerts"), ("info", "Alertmanager accepts alerts again")]
     assert sorted(pushed.push.sent.values()) == [0, 0, 0, 0, 0, 1, 1, 2]
 
 
@@ -199,13 +199,13 @@ async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
     pushed = await scene(replica)
     await pushed.evaluate(FINE)
     assert pushed.log.lines == [
-        ("warning", "Alertmanager did not take alerts", {"reason": "status 404", "alertmanager": pushed.name})
+        ("warning", "Alertmanager did not accept alerts", {"reason": "status 404", "alertmanager": pushed.name})
     ]
     replica.status = 200
     for _ in range(3):
         await pushed.evaluate(FINE, after=60)
     assert replica.posts == [[], []]
-    assert pushed.log.lines[-1][:2] == ("info", "Alertmanager takes alerts again")
+    assert pushed.log.lines[-1][:2] == ("info", "Alertmanager accepts alerts again")
     assert sum(pushed.push.sent.values()) == 0
 
 

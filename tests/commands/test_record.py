@@ -120,7 +120,7 @@ async def test_a_full_recording_ends_and_the_traffic_goes_on(tmp_path):
                 await asyncio.sleep(0.01)
         again = await traffic(settings, 10)
     assert (sent.completed, again.completed) == (60, 10)
-    assert log.lines == ["the recording has reached its size limit; recording stops, the sidecar goes on"]
+    assert log.lines == ["the recording has reached its size limit; recording stops, the sidecar continues"]
     sizes = [file.stat().st_size for file in tmp_path.iterdir()]
     assert len(sizes) == 2
     assert sum(sizes) <= 30_000

@@ -78,7 +78,7 @@ def test_the_table_shows_the_same_numbers(capsys):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (None, None, "no recording (requests.jsonl is not in it)"),
+        (None, None, "no recording (requests.jsonl is missing)"),
         ("requests.jsonl", "{}\n", "requests.jsonl, line 1: not a request"),
         ("requests.jsonl", "[]\n", "requests.jsonl, line 1: not a JSON object"),
         ("requests.jsonl.gz", "no gzip", "requests.jsonl.gz: "),

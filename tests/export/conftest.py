@@ -50,7 +50,7 @@ def state():
         page = PageSnapshot((speculating(polls), old(polls)), VersionFamily.V1_32, 17.0, malformed=polls - 1)
         target.scraped(1_700_000_000.0 + polls, 0.0078125, 1.0, page)
         if polls == 1:
-            target.failed(1_700_000_001.5, TimedOut("not whole after 5 s"))
+            target.failed(1_700_000_001.5, TimedOut("incomplete after 5 s"))
     return target
 
 

@@ -114,7 +114,7 @@ async def check(samples, vllm, source, socket, expected):
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         if source == "proxy":  # it asks once it knows vLLM's version
             await asyncio.wait_for(first_asked(samples, ours, target), 120)
-        kept = await samples(ours)
+        kept = await samples.until(ours, settled)
         before = await counters(samples, vllm.url)
         for number, reply in enumerate(expected):
             if number == STREAMS - SEVERAL:
@@ -130,6 +130,10 @@ async def check(samples, vllm, source, socket, expected):
     sums = [grown.sum(f"specdec_{name}_tokens_total", attribution="exact") for name in ("draft", "accepted")]
     assert sums == [after[0] - before[0], after[1] - before[1]]
     assert found.value("specdec_attribution_coverage_ratio") == pytest.approx(1, abs=0.02)
+
+
+def settled(found):
+    return found.sum("specdec_requests_total") == found.sum("specdec_request_events_total")
 
 
 async def first_asked(samples, ours, target):
@@ -169,12 +173,16 @@ async def test_streams_of_the_other_endpoints_count_as_inferred(shared, samples,
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         kept = await samples(ours)
         async with aiohttp.ClientSession() as session:
-            for _ in range(4):
-                body = {"model": "lab", "stream": True, "temperature": 0.4} | fields
-                async with session.post(target + path, json=body) as response:
-                    assert response.status == 200
-                    await response.read()
+
+            async def several():
+                for _ in range(15):
+                    body = {"model": "lab", "stream": True, "temperature": 0.4} | fields
+                    async with session.post(target + path, json=body) as response:
+                        assert response.status == 200
+                        await response.read()
+
+            await asyncio.gather(*(several() for _ in range(4)))
         found = await samples.until(
-            ours, lambda found: found.since(kept).sum("specdec_requests_total", attribution="inferred") == 4
+            ours, lambda found: found.since(kept).sum("specdec_requests_total", attribution="inferred") > 50
         )
     assert found.since(kept).sum("specdec_draft_tokens_total", attribution="inferred", temperature="0.3-0.5") > 0

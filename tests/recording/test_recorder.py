@@ -84,7 +84,7 @@ async def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
             one.request(record_of())
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert log.lines == ["cannot write the recording; recording stops, the sidecar goes on"]
+    assert log.lines == ["cannot write the recording; recording stops, the sidecar continues"]
     assert list(read_requests(tmp_path)) == [record_of()]
 
 

@@ -64,14 +64,14 @@ class Attributor:
     def coverage(self) -> float | None:
         """Recently attributed draft tokens as a share of those counted, 0 to 1; None while unknown.
 
-        0 if vLLM drafts and its requests never carried enough to learn from.
+        0 if vLLM drafts but its requests never carried enough to learn from.
         """
         coverage = self._engine.coverage
         return 0.0 if coverage is None and self._lost >= _MANY_LOST and self._engine.drafted else coverage
 
     @property
     def residual(self) -> float | None:
-        """The inference's own error: how far requests' sums are off the counters, relative; None while unknown."""
+        """The inference's own error: the relative difference of requests' sums from the counters; None if unknown."""
         return self._engine.residual
 
     def started(self, request: RequestStart) -> None:
@@ -114,7 +114,7 @@ class Attributor:
         return self._take_ready()
 
     def flush(self) -> list[AttributedRequest]:
-        """Attributes all that is left, whatever is missing."""
+        """Attributes all remaining requests, whatever is missing."""
         self._enter(math.inf, -math.inf)
         if (last := self._windows.last) is not None:
             self._engine.close(last.end)
@@ -162,7 +162,7 @@ class Attributor:
     def _enter(self, oldest: float, newest: float) -> None:
         """Takes in the requests whose end the windows cover.
 
-        Those that ended before ``oldest`` never will be covered, and those after ``newest`` are from another clock.
+        Those that ended before ``oldest`` will never be covered, and those after ``newest`` are from another clock.
         """
         covered = -math.inf if self._windows.last is None else self._windows.last.end
         waiting: deque[tuple[RequestRecord, int]] = deque()
@@ -192,7 +192,7 @@ class Attributor:
         self._held[bucket].append(request)
 
     def _horizon(self, now: float) -> float:
-        """Until when all requests are known, or were waited for long enough."""
+        """The time up to which every request has been reported or given up on."""
         patient = now - self._options.patience
         if not self._sees_starts:
             return patient
@@ -202,7 +202,8 @@ class Attributor:
         return max(min(begun, default=now), patient)
 
     def _release(self, now: float, *, at_last: bool = False) -> None:
-        # A fit that becomes good enough must not stop the event loop, and with it requests, for all that have waited.
+        # A fit that becomes good enough must not stall the event loop, and with it requests, by settling the whole
+        # backlog at once.
         left = math.inf if at_last else max(_MOST_RELEASED, 2 * self._entered)
         for bucket, held in enumerate(self._held):
             error = self._engine.bucket_error(bucket) if held and self._engine.applies else math.inf
@@ -234,7 +235,7 @@ class Attributor:
         )
 
     def _lose(self, record: RequestRecord, bucket: int) -> None:
-        """Gives a request out without numbers, unless it was given out when it ended."""
+        """Returns a request without numbers, unless it was returned when it ended."""
         if not self._exact(record) and record.completion_tokens is not None:
             self._ready.append(attributed(record, self._buckets.labels[bucket], Attribution.NONE))
             self._lost += 1

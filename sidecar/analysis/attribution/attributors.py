@@ -29,7 +29,7 @@ class Settled(NamedTuple):
 class Attributors:
     """Attributes requests to the models on vLLM's page.
 
-    If the page has one model, all requests are its own, whatever name they use: it serves aliases and adapters too.
+    If the page has one model, all requests are for it, whatever name they use: it serves aliases and adapters too.
     With several models the name decides, and a request for none of them is not attributed. Until the first page is
     read, requests wait.
     """
@@ -64,7 +64,7 @@ class Attributors:
     def poll(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
         """Takes in a scrape at ``at``; ``timelines`` are those of the engines on the page, and of no others."""
         models = {key.model_name for key in timelines}
-        # A vLLM that restarted with another number of API servers counts steps in another way, and if the clock was
+        # A vLLM restarted with another number of API servers counts steps differently, and if the clock was
         # set back, earlier windows are in the future: start over.
         kept = models if several_processes == self._several_processes and at >= self._polled_at else set()
         self._timelines, self._several_processes, self._polled_at = timelines, several_processes, at
@@ -85,7 +85,7 @@ class Attributors:
         return self._settled(at)
 
     def flush(self) -> list[Settled]:
-        """Attributes all that is left, whatever is missing."""
+        """Attributes all remaining requests, whatever is missing."""
         for event in self._waiting:
             if isinstance(event, RequestRecord):
                 self._lose(event)

@@ -1,8 +1,8 @@
 """How many of a request's steps drafted, if not every step does (n-gram, suffix, a K that falls to 0 under load).
 
 A step that drafts accepts at most K tokens, so at least accepted / K steps drafted; of the others, a request's
-*optional* steps, a share drafted that is taken as the same throughout a temperature bucket. Windows in which the
-buckets' optional steps stand in different proportions determine those shares:
+*optional* steps, a share drafted that is assumed to be the same throughout a temperature bucket. Windows in which
+the buckets' optional steps have different proportions determine those shares:
 
     drafts - accepted / K = sum over buckets (share * optional steps)
 
@@ -18,9 +18,9 @@ from sidecar.analysis.attribution.least_squares import LeastSquares, Solution
 from sidecar.analysis.attribution.windows import Window
 
 _UNSEEN: Final = 0.1  # of a window's steps: less is the noise of spreading requests over windows
-_ENOUGH_OBSERVATIONS: Final = 20  # fewer, and the noise is hardly known
-# Seconds. What is off in one window is off in the next one as well, since requests' steps are spread evenly: taken as
-# observations of their own, short windows would make errors look smaller than they are. (1 s, less the polls' jitter.)
+_ENOUGH_OBSERVATIONS: Final = 20  # with fewer, the noise is hardly known
+# Seconds. What is off in one window is off in the next one as well, since requests' steps are spread evenly: as
+# separate observations, short windows would make errors look smaller than they are. (1 s, less the polls' jitter.)
 _OBSERVATION: Final = 0.9
 _SPREAD: Final = 0.5  # standard deviation of buckets' shares relative to their mean: 0.43 (development recordings)
 _LEAST_SHARE: Final = 0.01  # keeps the prior proper
@@ -66,7 +66,7 @@ class Drafting:
         if self._steps <= 0 or self._fit.count < _ENOUGH_OBSERVATIONS:
             return
         mean = min(max(self._drafts / self._steps, _LEAST_SHARE), 1 - _LEAST_SHARE)
-        # Steps draft or not by chance: at least that much noise there is.
+        # Steps draft or not by chance, so the noise is at least that large.
         self._solution = self._fit.solve(mean=mean, deviation=_SPREAD * mean, noise=mean * (1 - mean))
 
     def share(self, bucket: int) -> float:

@@ -32,9 +32,9 @@ from sidecar.analysis.attribution.exposure import Amount, Exposures
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.windows import Window, Windows
 
-_PRIOR_WEIGHT: Final = 5  # measurements that the usual prefill is worth: its error of 0.35 against a request's 1
+_PRIOR_WEIGHT: Final = 5  # measurements that the prior prefill is worth: its error of 0.35 against a request's 1
 _PREFILLS: Final = 256  # the latest measurements, which follow the load
-_ENOUGH_PREFILLS: Final = 8  # fewer have no standard deviation to speak of
+_ENOUGH_PREFILLS: Final = 8  # fewer are too few for a meaningful standard deviation
 _QUEUED: Final = 0.02  # waiting / (running + waiting): 0.000 to 0.002 without a queue, 0.3 with one (recordings)
 _SEEN_IN_FLIGHT: Final = 0.9  # of vLLM's running and waiting requests
 
@@ -56,7 +56,7 @@ class EngineLearner:
 
     @property
     def all_seen(self) -> bool:
-        """Whether every request is seen: by vLLM's gauges, and as soon as it is known by the tokens."""
+        """Whether every request is seen, judged by vLLM's gauges and, once they are known, by the tokens."""
         if self._in_flight < _SEEN_IN_FLIGHT * (self._running + self._waiting):
             return False
         return not self.ready or seen_share(self._exposures.sums, self._exposures.counted) == 1
@@ -83,7 +83,7 @@ class EngineLearner:
 
     @property
     def residual(self) -> float | None:
-        """How far requests' sums are off the counters, relative to these; None while unknown."""
+        """How far the requests' sums are off the counters, relative to the counters; None while unknown."""
         return residual(self._exposures.sums, self._exposures.counted, self._drafts()) if self.ready else None
 
     @property
@@ -101,7 +101,7 @@ class EngineLearner:
         self.model = replace(self.model, queued=self._waiting > _QUEUED * (self._running + self._waiting))
 
     def estimate(self, request: ObservedRequest) -> Estimate | None:
-        """A request's speculation by the present model; None if it can't be inferred."""
+        """A request's speculation by the present model; None if it cannot be inferred."""
         steps = steps_of(request, self.model)
         if steps is None or steps.ambiguous:
             return None
@@ -137,7 +137,7 @@ class EngineLearner:
         self._exposures.close(until, observe)
 
     def learn(self, at: float, *, at_last: bool = False) -> None:
-        """Learns from what is closed, every few seconds."""
+        """Learns from the closed windows, every few seconds."""
         if at - self._learned < self._options.learn_every and not at_last:
             return
         self._learned = at
@@ -161,7 +161,7 @@ class EngineLearner:
         return self._drafting.acceptance_error(bucket, self._exposures.sums, self.model.draft_length)
 
     def _prefill(self) -> Prefill:
-        """What was measured so far, weighed against what is usual."""
+        """What was measured so far, weighted against the prior."""
         usual = USUAL_PREFILL_SHARED if self.model.clock_is_shared else USUAL_PREFILL
         known: Prefill | None = self._prefill_by_sums()
         if (number := len(self._prefills)) >= _ENOUGH_PREFILLS:
@@ -175,7 +175,7 @@ class EngineLearner:
         return replace(known, steps=weight * known.steps + (1 - weight) * usual.steps)
 
     def _prefill_by_sums(self) -> Prefill | None:
-        """The prefill with which the sums over requests come out at the counters; None if other things may be off."""
+        """The prefill for which the sums over requests equal the counters; None if other causes may be involved."""
         sums, counted = self._exposures.sums, self._exposures.counted
         share, number = seen_share(sums, counted), sums[Amount.CLOCKED]
         if number < _ENOUGH_PREFILLS or share < 1 or self.model.queued or not self.model.every_step_drafts:

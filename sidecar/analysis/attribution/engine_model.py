@@ -10,7 +10,7 @@ from sidecar.analysis.attribution.windows import Growth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Steps from admission to the one that emits the first token, without that one.
+    """Steps from admission up to, but not including, the one that emits the first token.
 
     ``steps`` is the mean, ``error`` its standard error, ``deviation`` the standard deviation of single requests
     (0: not measured), ``number`` how many were measured.
@@ -29,12 +29,12 @@ USUAL_PREFILL: Final = Prefill(steps=1.0, error=0.35)
 PREFILL_AFTER_QUEUE: Final = Prefill(steps=0.1, error=0.2)
 USUAL_PREFILL_SHARED: Final = Prefill(steps=-1.2, error=0.35)
 
-_ENOUGH_REQUESTS: Final = 8  # fewer say little of an engine; convention
+_ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
 _ENOUGH_DRAFTS: Final = 100
 _EVERY_STEP: Final = 0.97  # drafts a step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
 _ALL_SEEN: Final = 0.97  # of the tokens; windows' edges blur the rest
 _MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
-_PARTLY_SEEN: Final = 0.7  # with less, unseen traffic outweighs what is to be told apart
+_PARTLY_SEEN: Final = 0.7  # with less, unseen traffic hides the difference being measured
 _MOST_RESIDUAL: Final = 0.1  # five times what whole recordings leave
 
 
@@ -79,7 +79,7 @@ def every_step_drafts(sums: Sequence[float], counted: Growth) -> bool:
 def applies(model: EngineModel, share: float) -> bool:
     """Whether the model's numbers hold if only ``share`` of the generated tokens belongs to requests that are seen.
 
-    A shared clock and a queue need all requests in flight. The fit of drafts bears some that are unseen.
+    A shared clock and a queue need all requests in flight. The fit of drafts tolerates some unseen ones.
     """
     if share > _MOSTLY_SEEN:
         return True
@@ -93,7 +93,7 @@ def coverage(counted: Growth, drafts: float) -> float | None:
 
 
 def residual(sums: Sequence[float], counted: Growth, drafts: float) -> float | None:
-    """How far requests' sums are off the counters' growth, relative to it; the larger of drafts and accepted tokens.
+    """The relative difference of requests' sums from the counters' growth: the larger of drafts and accepted tokens.
 
     Both are compared with the share of the traffic that is seen. None without growth, if much of the traffic is not
     seen, and if some is not and nothing is inferred: unseen traffic may accept more or less.

@@ -10,12 +10,14 @@ from sidecar.analysis.attribution.truncation import truncated_tokens
 from sidecar.analysis.attribution.windows import Windows
 from sidecar.requests.record import Outcome, RequestRecord
 
-_FIRST_EVENT_LAG: Final = 0.7  # steps that the first event comes late by: 0.3 to 1.1 (recordings)
+_FIRST_EVENT_LAG: Final = 0.7  # steps by which the first event is late: 0.3 to 1.1 (recordings)
 _UNEVENNESS: Final = 0.1  # standard deviation of a partial window's steps, relative to all of them (recordings)
-_ENOUGH_DRAFTS: Final = 20  # for a draft length of the request's own time
+_ENOUGH_DRAFTS: Final = 20  # for a draft length measured over the request's own time
 _MERGED: Final = 3.0  # standard errors
 _MOST_AMBIGUITY: Final = 0.1  # of a request's duration
-_MOST_ERROR: Final = 0.045  # of a rate of its own: half of such errors are within 0.03, the median of all within 0.02
+_MOST_ERROR: Final = (
+    0.045  # of a request's own rate: half of such errors are within 0.03, the median of all within 0.02
+)
 _MOST_BIAS: Final = 0.025  # of a request's part in its bucket's rate: the bar of 0.02 with half of the traffic exact
 _FIRST_EVENT_ERROR: Final = 0.35  # standard error of that lag
 
@@ -75,7 +77,7 @@ class Estimate:
 
     ``truncated``: the part of ``accepted`` past the request's end. ``error``: as in ``AttributedRequest``.
     ``informative``: the request is long enough to count in its bucket's acceptance rate; ``reliable``: long enough
-    for one of its own.
+    to have its own.
     """
 
     drafts: float
@@ -118,7 +120,7 @@ def observe(
 
 
 def steps_of(request: ObservedRequest, model: EngineModel) -> Steps | None:
-    """A request's verification steps; None if they can't be known."""
+    """A request's verification steps; None if they cannot be determined."""
     record, tokens, events = request.record, request.decoded_tokens, request.events
     if tokens is None or not request.credible:
         return None
@@ -157,11 +159,11 @@ def estimate(request: ObservedRequest, steps: Steps, share: float, drafts_per_to
     accepted = min(delivered + truncated, most * drafts)
     if drafts <= 0:
         return Estimate(drafts=0.0, accepted=0.0, truncated=0.0, error=0.0, informative=True)
-    # If a step more is counted, a token less was accepted, and drafts change with both.
+    # One more step counted is one accepted token less, and drafts change with both.
     rate = accepted / (most * drafts)
     slope = 1 - rate + rate * share * (most + 1)
     error = steps.error * slope
-    # The usual number of drafts, not the one found: that would select requests whose drafts are overestimated.
+    # The usual number of drafts, not the estimated one, which would select requests whose drafts are overestimated.
     expected = most * max(tokens * drafts_per_token, 1.0)
     return Estimate(
         drafts=drafts,

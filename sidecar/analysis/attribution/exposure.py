@@ -1,8 +1,8 @@
-"""What requests account for in each window, to hold against what vLLM counted there.
+"""What requests account for in each window, for comparison with what vLLM counted there.
 
-A request's amounts are spread over its windows in proportion to the steps made in them. That takes two entries a
-request, not one a window: a rate that starts with one window and stops with another, summed up as windows are closed
-in order.
+A request's amounts are spread over its windows in proportion to the steps made in them. That takes two entries per
+request, not one per window: a rate that starts with one window and stops with another, summed up as windows are
+closed in order.
 """
 
 import math
@@ -13,9 +13,9 @@ from sidecar.analysis.attribution.windows import Growth, Window, Windows
 
 
 class Amount(IntEnum):
-    """A quantity that requests account for; after ``BUCKETS`` two a bucket: ``optional_steps``, ``accepted_tokens``."""
+    """A quantity that requests account for; from ``BUCKETS`` on, ``optional_steps`` and ``accepted_tokens`` of each."""
 
-    REQUESTS = 0  # choices, which is what vLLM runs
+    REQUESTS = 0  # choices, each of which vLLM runs as a request
     TOKENS = 1  # completion tokens
     EMITTED = 2  # tokens that are not accepted drafts, as in ``Growth.emitted``
     EXACT_DRAFTS = 3  # of requests that carry vLLM's own numbers

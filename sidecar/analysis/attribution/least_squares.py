@@ -27,7 +27,7 @@ class LeastSquares:
         self._matrix = [[0.0] * size for _ in range(size)]
         self._vector = [0.0] * size
         self._square = 0.0
-        self.count = 0.0  # observations, faded ones for what is left of them
+        self.count = 0.0  # of observations, each by its remaining weight
 
     def fade(self, factor: float) -> None:
         """Multiplies the weight of all observations so far by ``factor``, from 0 to 1."""
@@ -48,7 +48,7 @@ class LeastSquares:
     def solve(self, *, mean: float, deviation: float, noise: float) -> Solution:
         """The likeliest values if each unknown has the prior ``mean`` ± ``deviation``.
 
-        ``noise`` is the least that the observations' is taken for: what they leave unexplained may be more.
+        ``noise`` is a lower bound on the observations' variance: their residuals may show more.
         """
         values, _ = self._posterior(mean, noise / deviation**2)
         noise = max(noise, self._unexplained(values) / max(self.count - self._size, 1.0))

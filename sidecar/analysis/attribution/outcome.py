@@ -1,4 +1,4 @@
-"""Attribution outcomes: why the requests of the last minutes have numbers or have none."""
+"""Attribution outcomes: why the requests of the last minutes do or do not have numbers."""
 
 from collections import Counter as Tally
 from collections import deque
@@ -19,7 +19,7 @@ class AttributionOutcome(StrEnum):
     INFERRED = "inferred"
     WITHOUT_USAGE = "without_usage"  # a complete stream that carries no token count
     UNFINISHED = "unfinished"  # failed or aborted
-    UNKNOWN = "unknown"  # vLLM's counters don't determine it, or its model is not on vLLM's page
+    UNKNOWN = "unknown"  # vLLM's counters do not determine it, or its model is not on vLLM's page
 
 
 def attribution_outcome(request: AttributedRequest) -> AttributionOutcome:

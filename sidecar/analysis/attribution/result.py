@@ -23,8 +23,8 @@ class AttributedRequest:
 
     ``drafts``, ``draft_tokens`` and ``accepted_tokens`` are 0 if ``attribution`` is none; inferred ones are
     estimates, so not whole. ``acceptance`` (accepted / drafted, 0 to 1) and ``acceptance_length`` (tokens per
-    verification step, its own included) are None without drafts, and if the request is too short for a rate of its
-    own: its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens, if exact.
+    verification step, its own included) are None without drafts, and if the request is too short for its own rate:
+    its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens, if exact.
     Times are seconds, None if unknown: ``ttft`` to the first token, ``tpot`` for each output token after it,
     ``duration`` in all. ``error`` is the standard error of ``accepted_tokens / draft_tokens``, times
     ``draft_tokens``, apart from what all requests of a bucket have in common. ``without_usage``: a stream that
@@ -64,7 +64,7 @@ def attributed(
     reliable: bool = True,
     error: float = 0.0,
 ) -> AttributedRequest:
-    """Builds the result; ``work`` is drafts, draft tokens, accepted tokens; ``reliable``: it has a rate of its own."""
+    """Builds the result; ``work`` is drafts, draft tokens, accepted tokens; ``reliable``: it has its own rate."""
     drafts, draft_tokens, accepted = work
     has_rate = reliable and drafts > 0 and draft_tokens > 0
     exact = record.acceptance if attribution is Attribution.EXACT else None

@@ -1,8 +1,8 @@
 """Tokens that a request's last step accepted past its end.
 
 vLLM counts every accepted draft token, but truncates the output at its length limit or stop token. So accepted tokens
-exceed delivered ones by what the last step had left: between 0 and the number drafted. A longer step is the likelier
-one to hold the end, as in any renewal process.
+exceed delivered ones by what the last step had left: between 0 and the number drafted. A longer step is more likely to
+contain the end, as in any renewal process.
 """
 
 from functools import lru_cache
@@ -14,8 +14,8 @@ _GRID: Final = 100  # parts of a draft token: finer than any estimate, and bound
 def truncated_tokens(mean: float, draft_length: float, draft_share: float) -> float:
     """Tokens expected past the end, if steps that draft accept ``mean`` of ``draft_length`` tokens.
 
-    ``draft_share`` is the share of steps that draft, 0 to 1. A step of 1 + a tokens holds the end with a chance in
-    proportion to its length and is left with a, ..., 1 or 0 tokens then, hence E[a (a + 1) / 2] / E[1 + a].
+    ``draft_share`` is the share of steps that draft, 0 to 1. A step of 1 + a tokens contains the end with a
+    probability proportional to its length and then has a, ..., 1 or 0 tokens left, hence E[a (a + 1) / 2] / E[1 + a].
     """
     most = max(round(draft_length), 1)
     mean = min(max(mean, 0.0), most)

@@ -1,7 +1,7 @@
-"""vLLM's counters between two polls, and the engine's steps as the clock of a request's life.
+"""vLLM's counters between two polls, and the engine's steps as a clock over a request's residence.
 
-A request takes part in every engine step while it runs. Within a window the steps are taken as evenly spread over the
-time in which any request was in flight: an idle engine makes none.
+A request takes part in every engine step while it runs. Within a window the steps are assumed to be evenly spread over
+the time in which any request was in flight: an idle engine makes none.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from sidecar.engine.timeline import Timeline
 
 Interval = tuple[float, float]  # Unix seconds
 
-_PRUNE: Final = 64  # windows dropped at once
+_PRUNE: Final = 64  # windows dropped together
 _MOST_WINDOWS: Final = 20_000
 
 
@@ -41,7 +41,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Cumulative sums over the windows up to a moment; their differences count."""
+    """Cumulative sums over the windows up to a moment; only their differences have a meaning."""
 
     steps: float = 0.0
     drafts: float = 0.0
@@ -54,7 +54,7 @@ class Totals:
 class Window:
     """The time between two polls.
 
-    ``steps``: what a request that is in flight throughout takes part in. ``busy``: the parts with a request in
+    ``steps``: those that a request in flight throughout takes part in. ``busy``: the parts with a request in
     flight; None: all of it. ``restarted``: vLLM restarted in it. ``amounts`` and ``rates`` belong to ``Exposures``.
     """
 

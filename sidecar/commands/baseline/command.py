@@ -33,16 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         type=integers,
         metavar="N,N",
-        help="send requests, so many at once: 1,2,4,8,16 (default: only watch)",
+        help="also send requests, at these concurrency levels: 1,2,4,8,16 (default: only watch)",
     )
     parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
     parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
-    parser.add_argument("--gpu", metavar="NAME", help="what vLLM runs on, to be written beside the numbers")
+    parser.add_argument("--gpu", metavar="NAME", help="what vLLM runs on, to be noted in the file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; as `sweep` (default: 20 built in)")
     parser.add_argument("--max-tokens", type=positive, default=128, metavar="N", help="with --load (default: 128)")
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="with --load (default: chat)")
-    parser.add_argument("--model", help="with --load: the name to ask for (default: the first under /v1/models)")
+    parser.add_argument("--model", help="with --load: the model to request (default: the first under /v1/models)")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -89,7 +89,7 @@ def _load(arguments: argparse.Namespace, urls: list[str]) -> LoadOptions | None:
 
 
 def _nothing(urls: list[str], *, seen: bool) -> str:
-    """Why there is nothing to write, and what to do; ``seen``: vLLM's page was read."""
+    """Why there is nothing to write, and the remedy; ``seen``: vLLM's page was read."""
     if seen:
         return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
     asked = ", ".join(map(redacted, urls))

@@ -1,4 +1,4 @@
-"""Requests for ``baseline --load``: so many at once, level by level, in several rounds."""
+"""Requests for ``baseline --load``: level by level of concurrency, in several rounds."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ from sidecar.requests.observe.endpoint import Endpoint
 from sidecar.requests.record import Outcome
 
 _ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
-_TEMPERATURE: Final = 0.7  # plain decoding takes as long at any
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any
 _AFTER_FAILURE: Final = 0.5  # seconds
 
 
@@ -41,7 +41,7 @@ class LoadOptions:
 
 
 async def send(load: LoadOptions, seconds: float, *, tls: ssl.SSLContext | bool) -> None:
-    """Sends requests for so long, each level as long as the others.
+    """Sends requests for ``seconds``, divided equally among the levels.
 
     Raises:
         SweepError: the server does not answer as an OpenAI-style one.
@@ -67,6 +67,6 @@ async def send(load: LoadOptions, seconds: float, *, tls: ssl.SSLContext | bool)
             print(f"{at_once} at once", file=sys.stderr)
             tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
             await asyncio.sleep(seconds / len(levels))
-            for task in tasks:  # what was decoded until now has been counted
+            for task in tasks:  # everything decoded so far has been counted
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

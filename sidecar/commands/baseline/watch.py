@@ -1,4 +1,4 @@
-"""What ``baseline`` measures with: polls of one or more servers, or of a recording."""
+"""How ``baseline`` measures: polls of one or more servers, or of a recording."""
 
 import asyncio
 import random
@@ -58,7 +58,7 @@ class _Engines:
         self._fault: str | None = None  # the last one printed: a lasting fault is printed once
         self.version = VersionFamily.UNKNOWN
 
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores durations and intervals."""
         self._fault = None
         self.take(at, page)
@@ -68,14 +68,14 @@ class _Engines:
         if page.version is not VersionFamily.UNKNOWN:
             self.version = page.version
         for engine in page.engines:
-            # Without an end, so that nothing leaves the window.
+            # Unbounded, so that nothing leaves the window.
             continuation, histograms = self._engines.setdefault(
                 engine.key, (Continuation(), HistogramWindow(float("inf")))
             )
             histograms.append(at, continuation.advance(engine).engine.histograms)
         self.steps.scraped(at, page)
 
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""
         fault = f"no page ({error.reason}): {error}"
         if fault != self._fault:
@@ -90,7 +90,7 @@ class _Engines:
 
 
 async def watch(urls: Sequence[str], settings: Settings, seconds: float, load: LoadOptions | None) -> Watched:
-    """Polls all servers for so long, and meanwhile sends requests if there is a ``load`` to send.
+    """Polls all servers for ``seconds``, while sending requests if there is a ``load``.
 
     Raises:
         SweepError: the server does not answer requests.

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints what it finds; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1.
+    """Prints its findings; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1.
 
     With ``--args``: 0 if nothing is wrong with the command line, else 1; 2 if it cannot be read.
     """
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _source_note(settings: Settings) -> str:
-    """What the request source can't see as it is set."""
+    """What the request source does not see as configured."""
     if settings.requests.source == "none":
         return "; acceptance is not split by temperature"
     if settings.requests.source != "traces" and settings.requests.ask_usage == "false":
@@ -114,7 +114,7 @@ async def _check_alertmanager(url: str, settings: Settings) -> int:
     async with alert_session(settings.alerting.timeout) as session:
         outcome, reason = await post_alerts(session, url)
     if outcome == "accepted":
-        print("  takes alerts")
+        print("  accepts alerts")
         return 0
     print(f"  {outcome} ({reason}): {_UNWILLING[outcome]}")
     return 1
@@ -122,7 +122,7 @@ async def _check_alertmanager(url: str, settings: Settings) -> int:
 
 def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
-        return "does vLLM serve TLS there (else write http), and is its certificate's CA in vllm_ca_file?"
+        return "does vLLM serve TLS there (otherwise write http), and is its certificate's CA in vllm_ca_file?"
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
         return "vLLM's /metrics is not under /v1; write the URL without it."
     return error.remedy

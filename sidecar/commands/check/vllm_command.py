@@ -1,4 +1,4 @@
-"""A vLLM command line, read for what is wrong with its speculation."""
+"""Checks the speculation flags of a vLLM command line."""
 
 import difflib
 import json
@@ -15,7 +15,7 @@ _NUMBER: Final = "num_speculative_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``is_fault`` is False for what works but is worth knowing."""
+    """``is_fault`` is False for something that works but is worth knowing."""
 
     text: str
     is_fault: bool = True
@@ -29,7 +29,7 @@ class _Command:
 
 
 def findings(line: str, version: Version) -> list[Finding]:
-    """What is wrong with the command line in that version of vLLM, and what to know about it.
+    """What is wrong with the command line in this version of vLLM, and notes on it.
 
     Raises:
         ValueError: it cannot be split into words; the message says why.
@@ -123,7 +123,7 @@ def _keys(config: dict[str, Any], version: Version) -> Iterator[Finding]:
 
 
 def _was_known(key: str) -> bool:
-    """Whether some version knows it: then it is right in the version asked for, or an entry of the table says not."""
+    """Whether some version knows it: then it is valid in this version, unless an entry of the table says otherwise."""
     return any(wrong("key", key, version) is not None for version in ((0, 10), (0, 32), (0, 33)))
 
 

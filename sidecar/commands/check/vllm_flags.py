@@ -1,4 +1,4 @@
-"""Flags, keys and methods of vLLM's speculation that never worked or are gone, and what replaces them: one table.
+"""Flags, keys and methods of vLLM's speculation that never worked or were removed, and what replaces them.
 
 Sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31), 24322 (draft models in V1), 31982 and
 32003 (sampling parameters), 35060 (disable_by_batch_size), issues 31883 and 34497, and the code of 0.32. If the exact
@@ -51,7 +51,7 @@ def _dropped(kind: Kind, name: str, remedy: str) -> Entry:
 
 
 _LOADS: Final = "write num_speculative_tokens_per_batch_size (0.24 and later) to draft less under load"
-_SAMPLING: Final = "leave it out; rejection_sample_method chooses among the samplers of today"
+_SAMPLING: Final = "leave it out; rejection_sample_method chooses among today's samplers"
 
 TABLE: Final = (
     _moved("--speculative-model", "model"),

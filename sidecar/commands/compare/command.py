@@ -1,4 +1,4 @@
-"""``compare``: what a change did, from two or more sweeps that were saved."""
+"""``compare``: the effect of a change, from two or more saved sweeps."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ _CODES: Final = {Gate.PASSED: 0, Gate.FAILED: 1, Gate.UNDECIDED: 3}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``compare`` takes."""
-    parser.add_argument("before", type=Path, metavar="A.json", help="what `sweep --save` wrote")
+    parser.add_argument("before", type=Path, metavar="A.json", help="a file written by `sweep --save`")
     parser.add_argument("after", type=Path, nargs="+", metavar="B.json", help="each is compared with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     parser.add_argument("--html", type=file_to_write, metavar="FILE", help="also write a page with charts")

@@ -1,8 +1,8 @@
 """Two saved sweeps level by level: differences, their error, and which of them are shown.
 
-The error of a speed comes from how much the rounds of a sweep differ, so that whatever slows the machine for a while is
-in it. A sweep of fewer than four rounds does not know how much two runs of one server differ, and no speed is claimed
-from it. Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
+The error of a speed comes from the differences between the rounds of a sweep, so it includes whatever slows the machine
+for a while. A sweep of fewer than four rounds does not show how much two runs of one server differ, and no speed is
+claimed from it. Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from sidecar.commands.estimates import (
 from sidecar.commands.sweep.results import LevelSummary, SweepResult
 from sidecar.commands.sweep.summary import tpots
 
-CONFIDENCE: Final = 0.95  # that no difference of a comparison is claimed wrongly, all of them together
-SMALLEST: Final = 0.03  # relative; less is not claimed, since a machine may drift from one sweep to the next
+CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
+SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift from one sweep to the next
 _PER_LEVEL: Final = 7  # metrics
 _LEAST_EXACT: Final = 8  # requests whose acceptance is known
 

@@ -50,7 +50,7 @@ def verdict(comparison: Comparison) -> Iterator[str]:
 
 
 def _gated(comparison: Comparison) -> list[Difference]:
-    """What a limit on slowness is held against: medians and throughput, whose error is known soonest."""
+    """The metrics that --fail-if-slower checks: medians and throughput, whose error is known soonest."""
     return [one for one in comparison.differences if one.metric in (TTFT_P50, TPOT_P50, TOKENS) and one.change]
 
 

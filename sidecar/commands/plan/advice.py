@@ -46,12 +46,12 @@ class Plan:
 
     @property
     def reasons(self) -> list[str]:
-        """What speaks against it; empty for a good plan."""
+        """The reasons against it; empty for a good plan."""
         return [check.remedy for check in self.checks if check.remedy is not None]
 
     @property
     def break_even_acceptance(self) -> float | None:
-        """The acceptance rate at light load below which drafting can't pay; None without a draft."""
+        """The acceptance rate at light load below which drafting cannot pay; None without a draft."""
         return draft_cost(self.deployment)
 
 
@@ -82,14 +82,14 @@ def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelF
 
 
 def _memory(deployment: Deployment, found: Budget) -> Iterator[Check]:
-    yield _check("kv_budget_gb", found.kv_gb, "above 0", found.kv_gb > 0, _no_room(found))
+    yield _check("kv_budget_gb", found.kv_gb, "above 0", passed=found.kv_gb > 0, remedy=_no_room(found))
     if deployment.draft.billions:
         draft = found.draft_gb / found.memory_gb
         remedy = f"the draft takes {draft:.0%} of the memory: quantize it or take a smaller one"
-        yield _check("draft_share", draft, "at most 15 %", draft <= LARGEST_DRAFT_SHARE, remedy)
+        yield _check("draft_share", draft, "at most 15 %", passed=draft <= LARGEST_DRAFT_SHARE, remedy=remedy)
     target = found.target_gb / found.memory_gb
     remedy = f"the target takes {target:.0%} of the memory: quantize it before you add a draft, or add GPUs"
-    yield _check("target_share", target, "at most 70 %", target <= LARGEST_TARGET_SHARE, remedy)
+    yield _check("target_share", target, "at most 70 %", passed=target <= LARGEST_TARGET_SHARE, remedy=remedy)
 
 
 def _pairing(deployment: Deployment) -> Iterator[Check]:
@@ -102,7 +102,7 @@ def _pairing(deployment: Deployment) -> Iterator[Check]:
         remedy = (
             f"the draft is small, 1:{ratio:.1f}: its acceptance may be low; measure it with `specdec-sidecar sweep`"
         )
-    yield _check("size_ratio", ratio, "8 to 12", SMALLEST_RATIO <= ratio <= LARGEST_RATIO, remedy)
+    yield _check("size_ratio", ratio, "8 to 12", passed=SMALLEST_RATIO <= ratio <= LARGEST_RATIO, remedy=remedy)
 
 
 def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Check]:
@@ -116,10 +116,10 @@ def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Chec
     ):
         if one is not None and other is not None:
             same = one == other
-            yield _check(name, float(same), "the same", same, f"the {name} differs; {remedy}")
+            yield _check(name, float(same), "the same", passed=same, remedy=f"the {name} differs; {remedy}")
 
 
-def _check(name: str, value: float, rule: str, passed: bool, remedy: str) -> Check:
+def _check(name: str, value: float, rule: str, *, passed: bool, remedy: str) -> Check:
     return Check(name, value, rule, passed, None if passed else remedy)
 
 

@@ -24,4 +24,4 @@ GPU_GB: Final = MappingProxyType(  # 10^9 bytes each
 )
 
 BYTES: Final = MappingProxyType({"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5})
-"""Bytes a parameter or a cached value takes, scales and zero points of quantization not counted."""
+"""Bytes per parameter or cached value, without quantization's scales and zero points."""

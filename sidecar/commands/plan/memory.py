@@ -1,6 +1,7 @@
 """Where the memory goes: weights of the target and of its draft, and what is left for the KV cache.
 
-GB are 10^9 bytes. Weights are parameters times bytes; activations, CUDA graphs and quantization's scales are not in.
+GB are 10^9 bytes. Weights are parameters times bytes; activations, CUDA graphs and quantization's scales are not
+included.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ class KvShape:
     head_size: int
 
     def bytes_per_token(self, precision: str) -> float:
-        """Bytes a token, over all GPUs together."""
+        """Bytes per token, over all GPUs together."""
         return 2 * self.layers * self.heads * self.head_size * BYTES[precision]
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``billions`` of parameters; ``kv_bytes`` a token of context, None if not known."""
+    """``billions`` of parameters; ``kv_bytes`` per token of context, None if unknown."""
 
     billions: float
     precision: str

@@ -13,7 +13,7 @@ _HEAD_POWER: Final = 0.634
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """``needs`` what, takes ``memory_gb`` of the GPUs (None: it is in the target's own weights), and is for what."""
+    """What it ``needs``, the ``memory_gb`` it takes (None: part of the target's own weights), and what it suits."""
 
     name: str
     needs: str

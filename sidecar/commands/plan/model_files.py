@@ -15,7 +15,7 @@ _BITS: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, 
 
 
 class ModelFilesError(SpecDecError):
-    """A folder is not a model's; the message names the file and says why."""
+    """A folder is not that of a model; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _precision(config: dict[str, Any]) -> str | None:
 
 
 def _billions(folder: Path, precision: str | None) -> float | None:
-    """From the sizes of the weights' files; quantized files have parts of other precision, so these are about."""
+    """From the sizes of the weights' files; approximate, since quantized files have parts of other precision."""
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
     return size / 1e9 / _BITS[precision] if size and precision is not None else None
 

@@ -1,6 +1,6 @@
-"""The list of when to use speculation and when to leave it off, each line answered from what was seen.
+"""A checklist of when to use speculation and when to leave it off, answered from the observed traffic.
 
-The limits are rules of thumb, stated in each answer; what they leave open, only a measurement decides.
+The limits are rules of thumb, stated in each answer; only a measurement decides what they leave open.
 """
 
 import math
@@ -30,7 +30,7 @@ QUEUED: Final = 0.1  # share of the polls with requests waiting
 
 
 class Answer(StrEnum):
-    """What a line says about switching speculation on."""
+    """What a line recommends."""
 
     USE = "use it"
     LEAVE = "leave it off"
@@ -73,7 +73,7 @@ def conclusion(found: Watched, lines: Sequence[Line]) -> str:
     if blocking:
         return f"leave it off as things are: {', '.join(blocking)}"
     if not against and not any(line.answer in {Answer.OPEN, Answer.UNKNOWN} for line in lines):
-        return "use it: all speaks for it; `specdec-sidecar sweep` measures how much it gives"
+        return "use it: everything speaks for it; `specdec-sidecar sweep` measures the gain"
     if len(against) * 2 > len(lines):
         return f"leave it off: {', '.join(against)}"
     speaks = f"; against it: {', '.join(against)}" if against else ""
@@ -179,7 +179,7 @@ _IGNORED: Final = "ignored"
 
 
 def _fate(name: str, version: Version) -> str | None:
-    """What becomes of a parameter under speculation; None if it is honoured.
+    """How vLLM treats a parameter under speculation; None if it is honoured.
 
     0.32's code, and vLLM's pull requests 32003 and 31982 (0.14) and issue 34497 (0.12) for older versions.
     """
@@ -199,11 +199,11 @@ def _version(found: Watched) -> tuple[Version, str]:
 
 
 def lines_of(found: Watched) -> Iterator[str]:
-    """The data that the answers rest on."""
+    """The data behind the answers."""
     outcomes = Counter(one.outcome for one in found.requests)
     said = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in Outcome if outcomes[outcome]) or "none"
     yield f"watched for {found.seconds:.0f} s: {len(found.requests)} requests ({said}), {len(found.polls)} pages"
     if found.not_kept:
         yield f"{found.not_kept} further requests are not in these numbers"
     if found.lost:
-        yield f"{found.lost} events of requests were lost on the way here"
+        yield f"{found.lost} events of requests were lost"

@@ -27,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with the list answered, 1 if no request and no page came, 2 without a request source."""
+    """Returns 0 with the list answered, 1 if neither a request nor a page arrived, 2 without a request source."""
     if settings.requests.source == "none":
-        print("there is no request source to watch; set SPECDEC_REQUESTS__SOURCE=proxy, say", file=sys.stderr)
+        print(
+            "there is no request source to watch; set SPECDEC_REQUESTS__SOURCE, for example to proxy", file=sys.stderr
+        )
         return 2
     print(f"watching for {arguments.duration:g} s; Ctrl-C ends it earlier", file=sys.stderr)
     try:

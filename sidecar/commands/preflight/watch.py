@@ -18,7 +18,7 @@ from sidecar.errors import ScrapeError
 from sidecar.requests.record import RequestRecord, RequestStart
 from sidecar.settings import Settings
 
-_MOST_REQUESTS: Final = 100_000  # beyond, requests are counted and not kept
+_MOST_REQUESTS: Final = 100_000  # further requests are counted but not kept
 _EVERY: Final = 1.0  # seconds
 
 
@@ -55,7 +55,7 @@ class Watched:
         else:
             self.not_kept += 1
 
-    def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002
+    def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``RequestSink``; why does not matter here."""
         self.lost += count
 
@@ -121,7 +121,7 @@ def _total(engines: tuple[EngineSnapshot, ...], gauge: Gauge) -> float | None:
 
 
 def _version(body: bytes) -> str:
-    """The version, or empty if vLLM does not say it."""
+    """The version, or empty if vLLM does not report it."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a report says, wherever it comes from; what is not known is None."""
+"""The contents of a report, whatever its source; unknown values are None."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One server's client: sends requests and keeps what a request source would keep of each, never its text."""
+"""One server's client: sends requests and keeps what a request source would keep, never their text."""
 
 from itertools import count
 from types import TracebackType

@@ -111,7 +111,7 @@ async def _closed_loop(ask: _Ask, requests: int, at_once: int) -> None:
 
 
 async def _open_loop(ask: _Ask, requests: int, rate: float) -> None:
-    """Poisson arrivals, the same ones in every run; a server that falls behind gets them all the same."""
+    """Poisson arrivals, the same ones in every run, even if the server falls behind."""
     random = Random(0)  # noqa: S311 - simulated arrivals
     gate = asyncio.Semaphore(MOST_AT_ONCE)
     loop = asyncio.get_running_loop()

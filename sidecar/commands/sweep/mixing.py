@@ -1,4 +1,4 @@
-"""The mixed-workload check: do requests of one temperature suffer from those of another beside them?"""
+"""The mixed-workload check: do requests of one temperature suffer from concurrent ones of another?"""
 
 from collections.abc import Sequence
 
@@ -65,7 +65,7 @@ def _conclusion(found: Sequence[MixedTemperature]) -> str:
     slower = [f"{one.temperature:g}" for one in found if one.change_low is not None and one.change_low > 0]
     if slower:
         named = " and ".join(slower)
-        return f"requests at temperature {named} are slower in the mix: route them to pods of their own"
+        return f"requests at temperature {named} are slower in the mix: route them to separate pods"
     if any(one.change_low is None for one in found):
         return "too few requests to compare P99: raise --requests (about 500 of each temperature)"
     return "no temperature is shown to be slower in the mix: separate pods would not help"

@@ -1,4 +1,4 @@
-"""How far a sweep is: a bar on a terminal, a line a level elsewhere."""
+"""A sweep's progress: a bar on a terminal, otherwise a line per level."""
 
 import time
 from typing import Final, TextIO

@@ -58,7 +58,7 @@ class LevelSummary(Speculation, frozen=True, kw_only=True):
     ``temperature`` is None for a mix, ``at_once`` for an open loop. ``speedup`` is the baseline's TPOT at the median
     divided by this one's, ``speedup_error`` half its 95 % interval, ``speedup_p99`` the same quotient at P99,
     ``throughput_ratio`` this one's tokens a second divided by the baseline's: above 1 speculation is faster.
-    ``counted_draft_tokens`` is vLLM's own count meanwhile; ``other_requests``: other clients are in it too.
+    ``counted_draft_tokens`` is vLLM's own count over the level; ``other_requests``: it includes other clients.
     ``baseline_drafts``: the baseline speculates as well, so the two are not compared.
     """
 

@@ -12,7 +12,7 @@ _MOST_BYTES: Final = 256 * 1024 * 1024
 
 
 class SavedError(SpecDecError):
-    """A file is not a saved sweep; the message names it and says why."""
+    """A file is not a saved sweep; the message names the file and the reason."""
 
 
 def as_json(result: SweepResult) -> dict[str, Any]:

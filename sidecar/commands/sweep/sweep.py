@@ -28,7 +28,7 @@ OnEnd = Callable[[str, int], None]
 
 
 class SweepError(SpecDecError):
-    """Nothing can be measured; the message names the server and what it answered."""
+    """Nothing can be measured; the message names the server and its answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ TONES = {"net_positive": "good", "break_even": "even", "net_negative": "bad", "i
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said, how it is coloured (a key of the style sheet), and why."""
+    """The text, its colour (a key of the style sheet), and the reason."""
 
     text: str
     tone: str
@@ -49,7 +49,7 @@ def answer(target: Mapping[str, Any]) -> Answer:
 
 
 def _acceptance(drafting: Sequence[Mapping[str, Any]]) -> str:
-    """Each model's acceptance as a whole; a single model needs no name."""
+    """Each model's overall acceptance; a single model needs no name."""
     if len(drafting) == 1:
         return f"{drafting[0]['acceptance']:.0%}"
     return ", ".join(f"{model['acceptance']:.0%} ({model['model_name']})" for model in drafting)
@@ -62,7 +62,7 @@ def _drafted(model: Mapping[str, Any]) -> float:
 def _of_what_is_seen(
     said: Answer, models: Sequence[Mapping[str, Any]], drafting: Sequence[Mapping[str, Any]]
 ) -> Answer:
-    """``said`` with its limits; what holds for a part of the traffic is no good news yet."""
+    """``said`` with its limits; what holds for only a part of the traffic is not good news yet."""
     seen = {model["model_name"]: model["coverage"] for model in models if model["coverage"] is not None}
     if len(seen) == 1:
         part = f"the {next(iter(seen.values())):.0%} of the traffic that is seen"
@@ -75,7 +75,7 @@ def _of_what_is_seen(
 
 
 def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> Answer:
-    """``total`` are the draft tokens of all buckets, judged or not."""
+    """``total`` is the draft tokens of all buckets, judged or not."""
     by_verdict = {
         verdict: [label for label, work in judged.items() if work["verdict"] == verdict]
         for verdict in ("net_negative", "break_even", "net_positive")
@@ -86,7 +86,7 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> An
         return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
     if not losing:
         return Answer(f"Speculation about breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged))
-    if share > 0.995:  # temperatures that can't be judged are not among them
+    if share > 0.995:  # temperatures that cannot be judged are not included
         return Answer("Speculation does not pay.", "bad", _listed(judged))
     text = f"Speculation loses at {_named(losing)}: {share:.0%} of attributed drafts."
     return Answer(text, "bad", _listed(judged))
@@ -171,7 +171,7 @@ _ON_AVERAGE = {
 
 
 def _named(labels: Sequence[str]) -> str:
-    """Temperatures in a sentence; requests may give none."""
+    """Temperatures in a sentence; requests may specify none."""
     given = [label for label in labels if label not in _WITHOUT]
     parts = ["temperature " + ", ".join(given)] if given else []
     return " and ".join(parts + [_WITHOUT[label] for label in labels if label in _WITHOUT])

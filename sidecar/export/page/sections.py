@@ -100,7 +100,7 @@ def _speed(model: Status) -> str:
 
 
 def load_of(running: float | None) -> str | None:
-    """The load's label for so many requests."""
+    """The load's label for this number of requests."""
     return load_label(running) if running else None
 
 
@@ -155,7 +155,7 @@ def _quantile(latency: Status, quantile: str) -> str:
 
 
 def _gap(latency: Status) -> str:
-    """Within the first bucket the gap is unknown, as the quantiles are, and so is its growth."""
+    """Within the first bucket the quantiles, the gap and its growth are unknown."""
     if latency["quantiles"]["0.99"] < latency["resolution"]:
         return _quantile(latency, "0.99")
     return f"{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}"
@@ -171,7 +171,7 @@ def _notes(target: Status) -> str:
 
 
 def _marked(note: str) -> str:
-    """Marks what stands between backticks as code."""
+    """Marks text in backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
 
 

@@ -1,7 +1,7 @@
-"""The ASGI class that vLLM loads with ``--middleware`` to tell the sidecar about each request.
+"""The ASGI class that vLLM loads with ``--middleware`` to report each request to the sidecar.
 
-It passes every message on at once, and then looks at it; it changes none unless it is set to ask for usage. Nothing
-that fails here can reach the traffic: it is caught and counted, and ends the observation of that one request. Besides
+It forwards every message immediately, and then reads it; it changes none unless it is set to ask for usage. No
+exception here can reach the traffic: it is caught and counted, and ends the observation of that one request. Besides
 the standard library it needs msgspec, which vLLM has.
 
     SPECDEC_MIDDLEWARE__SOCKET          the sidecar's socket (/run/specdec/events.sock)
@@ -77,7 +77,7 @@ class ObserveRequests:
             observation.finish(failed=False)
 
     def _begin(self, scope: Scope) -> "_Observation | None":
-        """The observation of a request that generates tokens; None for all else, and if the sidecar is far behind."""
+        """The observation of a request that generates tokens; None for any other, or if the sidecar is behind."""
         if scope["type"] != "http":
             return None
         try:
@@ -156,7 +156,7 @@ class _Observation:
             self._exchange.reply_head(message["status"], message.get("headers", ()))
 
     def finish(self, *, failed: bool) -> None:
-        """The application is done with the request; ``failed``: by an exception. Only the first call counts."""
+        """The application has finished the request; ``failed``: with an exception. Only the first call counts."""
         if self._finished:
             return
         self._finished = True

@@ -79,7 +79,7 @@ class AskingExchange:
 class _FirstReply:
     """The reply to the asking request: withheld if it is a refusal, else without the usage.
 
-    Unless it is a refusal, the messages of the ``original`` request are let go.
+    Unless it is a refusal, the messages of the ``original`` request are released.
     """
 
     def __init__(

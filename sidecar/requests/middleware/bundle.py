@@ -21,7 +21,7 @@ _MODULES: Final = (  # each after those that it imports from
     "middleware/asgi",
 )
 
-_HEADER: Final = '''"""specdec-sidecar's middleware for vLLM, generated from its sources: don't edit.
+_HEADER: Final = '''"""specdec-sidecar's middleware for vLLM, generated from its sources: do not edit.
 
     vllm serve … --middleware <this file's module name>.ObserveRequests
 
@@ -31,7 +31,7 @@ _HEADER: Final = '''"""specdec-sidecar's middleware for vLLM, generated from its
 
 
 def standalone_source() -> str:
-    """The source of one module, by whatever name it is saved, that has ``ObserveRequests``.
+    """The source of one module, under any file name, that has ``ObserveRequests``.
 
     Raises:
         ValueError: two of the modules define the same name, so that one would overwrite the other's.
@@ -67,7 +67,7 @@ def _defined(tree: ast.Module) -> list[str]:
 
 
 def _outside_imports(tree: ast.Module) -> set[str]:
-    """The imports of everything but the project, one name a line."""
+    """The imports of everything but the project, one name per line."""
     lines: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -78,7 +78,7 @@ def _outside_imports(tree: ast.Module) -> set[str]:
 
 
 def _without_imports(source: str, tree: ast.Module) -> str:
-    """The module's text less its docstring and its imports."""
+    """The module's text without its docstring and its imports."""
     lines = source.splitlines()
     for position, node in enumerate(tree.body):
         is_docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -1,9 +1,9 @@
 """The sidecar's end of the middleware's socket: takes events from any number of API-server processes.
 
 The socket is in a volume that two containers share, often with different users, so by default anyone may connect: the
-volume's mounts are the boundary, not the file's mode. That is safe enough, for a stranger can only write, and what it
-writes is checked against types, ranges and limits before it counts, and read a few packets at a time, in turns. With
-``uid``, only processes of that user are heard.
+volume's mounts are the boundary, not the file's mode. That is safe, because other processes can only write, and what
+they write is checked against types, ranges and limits before it counts, and read a few packets at a time, in turns.
+With ``uid``, only processes of that user are accepted.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from sidecar.requests.record import RequestRecord, RequestStart, aborted
 from sidecar.requests.source import RequestSink
 
 SENDER_GONE: Final = "sender_gone"  # a request had begun when its process went away
-CONTRADICTORY: Final = "contradictory"  # an event that can't be true
+CONTRADICTORY: Final = "contradictory"  # an event that cannot be true
 TOO_MANY_OPEN: Final = "too_many_open"
-TOO_MANY_SENDERS: Final = "too_many_senders"  # the longest silent was disconnected for another
+TOO_MANY_SENDERS: Final = "too_many_senders"  # the longest silent sender was disconnected for another
 SILENT_SENDER: Final = "silent_sender"  # it connected and sent nothing
 WRONG_USER: Final = "wrong_user"
 MALFORMED: Final = "malformed"
@@ -53,7 +53,7 @@ _PACKET: Final = msgspec.msgpack.Decoder(Packet)
 
 @dataclass(slots=True)
 class _Sender:
-    """One connection: a vLLM process, whose requests are those that it tells of here."""
+    """One connection: a vLLM process, with the requests it reports."""
 
     number: int
     heard: int = 0  # the number of its last packet among all packets; 0: none yet
@@ -101,10 +101,10 @@ class EventReceiver:
         self._has_turn = False
 
     async def start(self) -> None:
-        """Begins to listen; a socket that a predecessor left behind is replaced.
+        """Starts listening; replaces a socket that a predecessor left behind.
 
         Raises:
-            FileExistsError: ``path`` is something else than a socket.
+            FileExistsError: ``path`` is something other than a socket.
             OSError: EADDRINUSE if another process listens there, or what the file system says.
         """
         listener = new_socket()
@@ -117,7 +117,7 @@ class EventReceiver:
         self._look_timer = asyncio.get_running_loop().call_later(self._look_every, self._look)
 
     async def stop(self) -> None:
-        """Takes what has arrived, hangs up, and ends the requests that are still open. Idempotent."""
+        """Takes what has arrived, disconnects, and ends the requests that are still open. Idempotent."""
         if self._look_timer is None:
             return
         self._look_timer.cancel()
@@ -167,7 +167,7 @@ class EventReceiver:
             try:
                 connection, _address = self._listener.accept() if self._listener else (None, None)
             except OSError:
-                return  # nobody waits, or they have gone again
+                return  # no connection is pending any more
             if connection is None:
                 return
             if self._uid not in (None, peer_uid(connection)):
@@ -177,14 +177,14 @@ class EventReceiver:
             if len(self._senders) >= self._max_senders:
                 self._hang_up(min(self._senders, key=self._worth))
                 self._sink.dropped(TOO_MANY_SENDERS, 1)
-            connection.setblocking(False)
+            connection.setblocking(False)  # noqa: FBT003 - the socket's signature
             self._senders[connection] = _Sender(next(self._numbers))
             loop = asyncio.get_running_loop()
             loop.add_reader(connection, self._enqueue, connection)
             loop.call_later(self._first_packet_seconds, self._expect_packet, connection)
 
     def _worth(self, connection: socket.socket) -> tuple[bool, bool, int]:
-        """Orders senders by how much their disconnection would lose."""
+        """Sort key of senders: by how much their disconnection would lose."""
         sender = self._senders[connection]
         return connection in self._readable, bool(sender.open), sender.heard
 
@@ -213,13 +213,13 @@ class EventReceiver:
             self._ask_for_turn()
 
     def _read_some(self) -> None:
-        """Takes some packets, one a sender in turn."""
+        """Takes some packets, one per sender in turn."""
         for _ in range(_PACKETS_A_TURN):
             if self._readable and self._read(connection := self._readable.popleft()):
                 self._readable.append(connection)
 
     def _read(self, connection: socket.socket) -> bool:
-        """Takes a packet; whether there may be more."""
+        """Takes a packet; returns whether there may be more."""
         try:
             size = connection.recv_into(self._buffer)
         except BlockingIOError:
@@ -287,7 +287,7 @@ class EventReceiver:
 
 
 def _is_possible(record: RequestRecord) -> bool:
-    """Whether a record whose fields are in their ranges is one that the middleware makes."""
+    """Whether a record whose fields are in their ranges is one that the middleware can send."""
     temperature, acceptance = record.temperature, record.acceptance
     return (
         (record.path in ENDPOINTS or record.path == "")

@@ -1,7 +1,7 @@
 """Sends events to the sidecar without ever waiting for it.
 
-Everything happens on the event loop that serves the requests: events gather for 50 ms and leave in one non-blocking
-system call for many. While the sidecar is slow or away they queue up, within a limit.
+Everything happens on the event loop that serves the requests: events are collected for 50 ms and sent in one
+non-blocking system call. While the sidecar is slow or away they queue up, within a limit.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ import msgspec
 from sidecar.requests.middleware.wire import DROPPED_QUEUE_FULL, MAX_PACKET_EVENTS, VERSION, Packet
 from sidecar.requests.record import RequestRecord, RequestStart
 
-_PACKETS_A_FLUSH: Final = 16  # bounds the time that a backlog takes of the event loop at once
-_SEND_BUFFER_BYTES: Final = 4_194_304  # asked for; the kernel grants what net.core.wmem_max allows
+_PACKETS_A_FLUSH: Final = 16  # bounds the time for which a backlog occupies the event loop
+_SEND_BUFFER_BYTES: Final = 4_194_304  # requested; the kernel grants what net.core.wmem_max allows
 _RETRY_SECONDS: Final = 1.0
 _DONT_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
 class EventSender:
-    """One process's sender; all of it runs on ``loop``. No method raises or blocks.
+    """One process's sender; it runs entirely on ``loop``. No method raises or blocks.
 
-    ``max_events`` bounds the queue. A request that begins takes the room for its end too, so that a connected sidecar
-    gets the end of every request that it knows. While there is none, the oldest events make room.
+    ``max_events`` bounds the queue. A request that begins also reserves room for its end, so that a connected sidecar
+    gets the end of every request that it knows. While none is connected, the oldest events make room.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EventSender:
         self._schedule()
 
     def close(self) -> None:
-        """Send what the sidecar takes now, and hang up."""
+        """Send what the sidecar takes now, and disconnect."""
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
@@ -89,7 +89,7 @@ class EventSender:
         self._timer = self._loop.call_later(max(self._interval, self._retry_at - self._loop.time()), self._flush)
 
     def _send_packet(self) -> bool:
-        """Whether a packet left; only then its events leave the queue."""
+        """Whether a packet was sent; only then do its events leave the queue."""
         connection = self._socket or self._connect()
         if connection is None:
             return False
@@ -109,7 +109,7 @@ class EventSender:
         return True
 
     def _connect(self) -> socket.socket | None:
-        """Connect to the sidecar; on a Unix socket that succeeds or fails at once."""
+        """Connect to the sidecar; on a Unix socket that succeeds or fails immediately."""
         if self._loop.time() < self._retry_at:
             return None
         try:

@@ -17,10 +17,10 @@ def new_socket() -> socket.socket:
 
 
 def bind(listener: socket.socket, path: Path, mode: int) -> int:
-    """Binds ``listener`` to ``path``, replacing a socket that nobody listens on; returns the socket file's inode.
+    """Binds ``listener`` to ``path``, replacing a socket without a listener; returns the socket file's inode.
 
     Raises:
-        FileExistsError: ``path`` is something else than a socket.
+        FileExistsError: ``path`` is something other than a socket.
         OSError: EADDRINUSE if another process listens there, or what the file system says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def bind(listener: socket.socket, path: Path, mode: int) -> int:
 
 
 def _clear(path: Path) -> None:
-    """Removes a socket that nobody listens on any more."""
+    """Removes a socket that no process listens on any more."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def _clear(path: Path) -> None:
 
 
 def remove(path: Path, inode: int) -> None:
-    """Removes our socket file, but no successor's."""
+    """Removes our socket file, but not a successor's."""
     try:
         if path.lstat().st_ino == inode:
             path.unlink()

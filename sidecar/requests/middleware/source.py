@@ -16,7 +16,7 @@ class MiddlewareSource:
     """Listens on a Unix socket."""
 
     socket: Path
-    uid: int | None = None  # of vLLM's process; None: whoever can open the socket is heard
+    uid: int | None = None  # of vLLM's process; None: any process that can open the socket is accepted
 
     @property
     def drop_reasons(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
-"""A body that is read once it is whole."""
+"""A body that is read once it is complete."""
 
 
 class Body:
-    """Gathers the pieces of a body of at most ``max_bytes``; a larger one is let go."""
+    """Collects the pieces of a body of at most ``max_bytes``; a larger one is discarded."""
 
     __slots__ = ("_max_bytes", "content", "too_large")
 

@@ -1,4 +1,4 @@
-"""The endpoints of vLLM that generate tokens."""
+"""vLLM's endpoints that generate tokens."""
 
 from typing import Final, Literal
 

@@ -1,7 +1,7 @@
-"""One request and its reply, observed as bytes pass by, made into one ``RequestRecord``.
+"""Turns one request and its reply, observed as their bytes pass, into one ``RequestRecord``.
 
-The proxy and the middleware both feed it. What it keeps is bounded and ends with the exchange, and nothing of the text
-gets into the record. No bytes make it raise: what can't be read is noted as a ``Fault``.
+The proxy and the middleware both use it. What it keeps is bounded and freed with the exchange, and no text gets into
+the record. No input makes it raise: what cannot be read is noted as a ``Fault``.
 """
 
 import time
@@ -16,13 +16,13 @@ from sidecar.requests.observe.stream import StreamReader
 from sidecar.requests.record import AskedUsage, Outcome, RequestRecord, RequestStart
 
 MAX_BODY_BYTES: Final = 1_048_576
-"""Larger bodies and stream events are not decoded: decoding 1 MiB holds the other requests up for under 1 ms."""
+"""Larger bodies and stream events are not decoded: decoding 1 MiB delays the other requests by under 1 ms."""
 
 Headers = Collection[tuple[bytes, bytes]]
 
 
 class Fault(StrEnum):
-    """Why a record knows less than it might; each is counted under this name."""
+    """Why a record is incomplete; each is counted under this name."""
 
     REQUEST_TOO_LARGE = "request_too_large"
     REQUEST_ENCODED = "request_encoded"  # it has a Content-Encoding
@@ -39,10 +39,10 @@ _NO_REPLY: Final = ReplyFields()
 class ExchangeObserver:
     """Observes one exchange with a generation endpoint.
 
-    Feed it in the order things happen: ``request_piece``, ``request_end``, ``reply_head``, ``reply_piece``,
-    ``reply_end``, and once, whatever happened, ``finish``. Pieces are body bytes without transfer coding, cut
-    anywhere. Header names and values are bytes in any case. ``wall`` gives Unix seconds, ``clock`` monotonic ones.
-    ``offsets``: keep the time of each event with tokens. ``body`` makes what gathers a body of at most that many bytes.
+    Call its methods in the order of events: ``request_piece``, ``request_end``, ``reply_head``, ``reply_piece``,
+    ``reply_end``, and once, whatever happened, ``finish``. Pieces are body bytes without transfer coding, cut anywhere.
+    Header names and values are bytes in any case. ``wall`` gives Unix seconds, ``clock`` monotonic ones. ``offsets``:
+    keep the time of each event with tokens. ``body`` creates the collector of a body of at most that many bytes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ExchangeObserver:
         self._request_encoded = _is_encoded(headers)
         self._fields = RequestFields()
         self._status = 0
-        self._reply: Body | StreamReader | None = None  # None before the reply's head, and if nobody reads the body
+        self._reply: Body | StreamReader | None = None  # None before the reply's head, and if the body is not read
         self._ended = False
         self._gone = False
 
@@ -78,7 +78,7 @@ class ExchangeObserver:
         self._request.feed(piece)
 
     def request_end(self, piece: bytes = b"") -> None:
-        """``piece`` completes the request's body: it is decoded now and let go."""
+        """``piece`` completes the request's body: it is decoded now and freed."""
         request, self._request = self._request, Body(0)
         request.feed(piece)
         if self._request_encoded:
@@ -94,7 +94,7 @@ class ExchangeObserver:
         """The reply has begun."""
         self._status = status
         if status >= 400:
-            return  # its body says nothing that the status doesn't
+            return  # its body adds nothing to the status
         if _is_encoded(headers):
             self.faults.append(Fault.REPLY_ENCODED)
         elif _header(headers, b"content-type").startswith(b"text/event-stream"):
@@ -110,17 +110,17 @@ class ExchangeObserver:
             self._reply.feed(piece)
 
     def reply_end(self) -> None:
-        """The reply is whole."""
+        """The reply is complete."""
         self._ended = not self._gone
 
     def client_gone(self) -> None:
-        """The client has gone away; without effect once the reply is whole."""
+        """The client has disconnected; without effect once the reply is complete."""
         self._gone = not self._ended
 
     def finish(self, *, failed: bool = False, asked_usage: AskedUsage | None = None) -> RequestRecord:
         """The record; ``failed``: the exchange ended in a server error that the reply does not show.
 
-        ``asked_usage``: what became of the usage that vLLM was asked for on the client's behalf.
+        ``asked_usage``: the outcome of asking vLLM for usage on the client's behalf.
         """
         stream = self._reply if isinstance(self._reply, StreamReader) else None
         reply, stream_events = (self._read_body(), 0) if stream is None else self._read_stream(stream)
@@ -156,8 +156,8 @@ class ExchangeObserver:
     def _outcome(self, *, failed: bool) -> Outcome:
         if failed or self._status >= 400:
             return Outcome.ERROR
-        # Clients close when they have read a stream's last event, OpenAI's among them, so that the end of the body,
-        # which comes a moment later, finds nobody. That is no abort: vLLM has generated all that was asked for.
+        # Clients, OpenAI's among them, close when they have read a stream's last event, so the end of the body
+        # arrives after the client has left. This is not an abort: vLLM has generated everything that was requested.
         whole = self._ended or (isinstance(self._reply, StreamReader) and self._reply.has_ended())
         return Outcome.COMPLETED if whole else Outcome.ABORTED
 
@@ -175,7 +175,7 @@ class ExchangeObserver:
     def _read_stream(self, stream: StreamReader) -> tuple[ReplyFields, int]:
         """What the stream says as a whole, and how many of its events carried tokens."""
         fields = self._final_fields(stream)
-        if stream.too_large and fields.completion_tokens is None:  # else nothing was lost
+        if stream.too_large and fields.completion_tokens is None:  # otherwise nothing was lost
             self.faults.append(Fault.REPLY_TOO_LARGE)
         if self.endpoint in (CHAT, COMPLETIONS):
             # The usage and the error were counted: they look like the chunks with tokens before them.
@@ -183,7 +183,7 @@ class ExchangeObserver:
         return fields, stream.events
 
     def _final_fields(self, stream: StreamReader) -> ReplyFields:
-        """What the usage or the error at the end says.
+        """The numbers in the usage or the error at the end.
 
         If the stream has neither, its last chunk may count the tokens so far, but only those of its own choice.
         """
@@ -207,11 +207,11 @@ def _header(headers: Headers, name: bytes) -> bytes:
 
 
 def _is_encoded(headers: Headers) -> bool:
-    """Whether a body is compressed or otherwise encoded, so that it can't be read as it is."""
+    """Whether a body is compressed or otherwise encoded, so that it cannot be read directly."""
     return _header(headers, b"content-encoding") not in (b"", b"identity")
 
 
 def _effective(asked: float | None, echoed: float | None) -> float | None:
-    """The request's temperature; if that is not known, the one that vLLM says it took."""
+    """The request's temperature; if it is unknown, the one that vLLM says it used."""
     is_known = asked is not None and asked == asked  # noqa: PLR0124 - NaN
     return asked if is_known or echoed is None else echoed

@@ -1,6 +1,6 @@
 """What is read from the bodies of requests and replies.
 
-Only the named fields are decoded; msgspec skips the rest, prompts and completions among it, without building objects.
+Only the named fields are decoded; msgspec skips the rest, including prompts and completions, without building objects.
 No function here raises, whatever the bytes. The shapes are those of vLLM 0.32 (tests/data/exchanges).
 """
 
@@ -19,7 +19,7 @@ _NULLS: Final = (_ABSENT, msgspec.Raw(b"null"))
 
 
 class RequestFields(msgspec.Struct, frozen=True):
-    """What a request asks for; the defaults are those of a body that could not be read."""
+    """What a request asks for; the defaults apply to a body that could not be read."""
 
     model: str | None = None
     temperature: float | None = UNKNOWN_TEMPERATURE
@@ -134,7 +134,7 @@ def read_request(endpoint: Endpoint, body: bytes | bytearray) -> RequestFields |
 
 
 def _parameters(fields: _Request) -> tuple[str, ...]:
-    """Those that are set, and that some version of vLLM refuses, ignores or serves without speculation."""
+    """The parameters that are set and that some version of vLLM refuses, ignores or serves without speculation."""
     penalties = ("presence_penalty", "frequency_penalty")
     given = [name for name in ("min_p", *penalties, "min_tokens") if getattr(fields, name)]
     if fields.repetition_penalty not in {None, 1.0}:
@@ -154,7 +154,7 @@ def _choices(endpoint: Endpoint, fields: _Request) -> int:
 
 
 def _prompts(raw: msgspec.Raw) -> int:
-    """How many prompts: a text or a list of token ids is one, a list of texts or of lists as many as it has items."""
+    """The number of prompts: 1 for a text or a list of token ids, else the number of items in the list."""
     if raw in _NULLS:
         return 0
     try:
@@ -173,7 +173,7 @@ def _max_tokens(endpoint: Endpoint, fields: _Request) -> int | None:
 
 
 def read_reply(body: bytes | bytearray) -> ReplyFields | None:
-    """What a whole reply, or the data of one event of a stream, says; None if it is no JSON object of an endpoint."""
+    """What a whole reply, or the data of one event of a stream, says; None if it is not an endpoint's JSON object."""
     try:
         outer = _REPLY.decode(body)
     except UNREADABLE:
@@ -200,12 +200,12 @@ def _input_tokens(usage: _Usage) -> int:
 
 
 def _says_error(reply: _Reply) -> bool:
-    """Whether a reply or event reports a failure, in the words of any endpoint and of vLLM before 0.10 too."""
+    """Whether a reply or event reports a failure, in the form of any endpoint or of vLLM before 0.10."""
     return reply.error not in _NULLS or reply.object == "error" or reply.type == "error" or reply.status == "failed"
 
 
 def _acceptance(raw: msgspec.Raw) -> tuple[RequestAcceptance | None, bool]:
-    """The reply's own speculation numbers, and whether it has some that can't be right."""
+    """The reply's own speculation numbers, and whether it has some that cannot be right."""
     if raw in _NULLS:
         return None, False
     try:

@@ -1,7 +1,8 @@
 """Server-sent events as vLLM streams them: how many carried tokens, when the first did, and what the last ones say.
 
-vLLM hands its server one event a piece; a proxy reads them merged and split as TCP pleases. An event ends with an empty
-line. JSON has no raw line breaks, so nothing that the model says can look like the end or the beginning of an event.
+vLLM passes its server one event per piece; a proxy reads them merged and split arbitrarily by TCP. An event ends with
+an empty line. JSON has no raw line breaks, so nothing that the model says can look like the end or the beginning of an
+event.
 """
 
 from collections import deque
@@ -69,7 +70,7 @@ class StreamReader:
         self._max_bytes = max_bytes
         self._keep_offsets = keep_offsets
         self._rest = b""  # the unfinished event
-        self._skipping = False  # the unfinished event is too large; the rest is its last byte
+        self._skipping = False  # the unfinished event is too large; only its last byte is kept
         self._last: deque[bytes] = deque(maxlen=_LAST_EVENTS)
 
     def feed(self, piece: bytes) -> None:
@@ -84,7 +85,7 @@ class StreamReader:
             self._skip()
 
     def has_ended(self) -> bool:
-        """Whether the event has passed after which vLLM sends no other."""
+        """Whether the last event of vLLM's streams has passed."""
         return bool(self._last) and self._last[-1].startswith(_FINAL_EVENTS)
 
     def last(self) -> Iterator[ReplyFields]:
@@ -118,14 +119,14 @@ class StreamReader:
         the last ones.
         """
         if self._endpoint == MESSAGES:
-            # vLLM makes up the signature's delta; it is no token.
+            # vLLM makes up the signature's delta; it is not a token.
             return event.startswith(b"event: content_block_delta\n") and b'"type":"signature_delta"' not in event
         if self._endpoint == RESPONSES:
             return event.startswith(b"event: response.") and b".delta\ndata: {" in event
         return event.startswith(b"data: {") and (self.first_token is not None or _is_token_chunk(event))
 
     def _skip(self) -> None:
-        """Let go of an event that is too large."""
+        """Discard an event that is too large."""
         if not self._skipping:
             self._skipping = True
             self._take(self._rest)

@@ -1,8 +1,8 @@
-"""Usage asked for on the client's behalf, and taken out of the reply again.
+"""Asks for usage on the client's behalf and removes it from the reply.
 
 Without usage a stream reports neither its tokens nor its acceptance. So for a chat or text completion that streams
 without ``stream_options.include_usage``, vLLM gets a body that asks for usage, and the client gets the reply that it
-would have got. The proxy and the middleware both do it with what is here:
+would have got. The proxy and the middleware both use it:
 
 1. ``UsageAsker.ask`` gives the body to send to vLLM, or None if the request is to be left alone.
 2. If vLLM answers 400, the original body is sent, once. If that one is accepted, call ``AskedStream.refused``: vLLM is
@@ -36,7 +36,7 @@ _FIRST_CHOICE: Final = b'"choices":[{'
 _FINISHED: Final = b'"finish_reason":"'
 _LONGEST_EVENT: Final = 1_048_576  # bytes; a longer event is neither taken out nor changed
 _LONGEST_HEAD: Final = 65_536  # bytes that may come before an event's choices
-_MOST_MODELS: Final = 64  # to be left before none is asked for
+_MOST_MODELS: Final = 64  # to be left before vLLM is no longer asked
 
 _Fields = dict[str, msgspec.Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -73,7 +73,7 @@ class UsageAsker:
         return self._mode is AskUsage.ALWAYS or (self.needs_version and known)
 
     def might_ask(self, endpoint: Endpoint | None, headers: Collection[tuple[bytes, bytes]]) -> bool:
-        """Whether ``ask`` is to be called once the body is whole, which is to be held back until then."""
+        """Whether to call ``ask`` with the complete body, which must be buffered until then."""
         return (
             self.enabled
             and endpoint in (CHAT, COMPLETIONS)
@@ -81,19 +81,19 @@ class UsageAsker:
         )
 
     def ask(self, endpoint: Endpoint, body: bytes) -> "AskedStream | None":
-        """The stream that ``body`` becomes by asking for usage; None if it is to be sent as it is."""
+        """The stream that ``body`` becomes by asking for usage; None if it must be sent unchanged."""
         if len(body) > self._max_bytes:
             return None
         request = read_request(endpoint, body)
         if request is None or not request.stream or self._leaves(request.model):
             return None
         if request.choices > 1 and self._fingerprint is None:
-            return None  # its choices end one by one, and the first can't wait for the fingerprint of the last event
+            return None  # its choices end one by one, and the first cannot wait for the fingerprint of the last event
         asking = _asking(body)
         return None if asking is None else AskedStream(self, request.model or "", asking, choices=request.choices)
 
     def leave(self, model: str) -> None:
-        """Don't ask for this model again."""
+        """Do not ask for this model again."""
         self._left.add(model)
 
     def stamped(self, fingerprint: bytes) -> None:
@@ -101,7 +101,7 @@ class UsageAsker:
         self._fingerprint = fingerprint
 
     def forget(self) -> None:
-        """Start anew with the next vLLM: this one is gone."""
+        """Reset: vLLM was replaced."""
         self.version = self._fingerprint = None
         self._left.clear()
 
@@ -115,7 +115,7 @@ class UsageAsker:
 
 
 def _asking(body: bytes) -> bytes | None:
-    """``body`` with ``include_usage``; None if the client asked for usage itself, or in words that vLLM would refuse.
+    """``body`` with ``include_usage``; None if the client asked for usage, or if vLLM would reject its options.
 
     All values stay as they were written, byte for byte.
     """
@@ -139,7 +139,7 @@ def _is_on(fields: _Fields, name: str) -> bool:
 
 
 class AskedStream:
-    """A stream that was asked for usage: ``body`` is what to send to vLLM; whoever has sent it may empty it.
+    """A stream that was asked for usage: ``body`` is what to send to vLLM; the sender may empty it afterwards.
 
     Of the reply, only bytes wait that may still be the beginning of the usage event, and the end of the event with the
     ``finish_reason``, which vLLM sends together with the usage. ``outcome`` says what was done.
@@ -152,19 +152,19 @@ class AskedStream:
         self._model = model
         self._choices = choices
         self._sent = b""  # the beginning of the current event that was forwarded
-        self._held = b""  # what has come of it since
+        self._held = b""  # the part of it received since
         self._closing = b""  # the end of the event with the finish reason, which waits for the usage
-        self._passing = False  # there is nothing left to do
+        self._passing = False  # nothing is left to do
 
     def refused(self) -> None:
-        """VLLM answered 400, and took the original body."""
+        """Notes that vLLM answered 400 and then accepted the original body."""
         self.outcome = AskedUsage.REFUSED
         self._asker.leave(self._model)
 
     def filters(self, status: int, headers: Collection[tuple[bytes, bytes]]) -> bool:
         """Whether a reply with this head goes through ``forward``: a stream of events whose bytes can be changed.
 
-        If they can't, vLLM is not asked for this model again: the client gets the usage that it did not ask for.
+        If they cannot, vLLM is not asked for this model again: the client gets the usage that it did not ask for.
         """
         found = {name.lower(): value.strip().lower() for name, value in headers}
         if status != 200 or not found.get(b"content-type", b"").startswith(b"text/event-stream"):
@@ -186,7 +186,7 @@ class AskedStream:
             return self.rest() + piece
 
     def rest(self) -> bytes:
-        """What still waits, as it came: the stream has ended. All that comes after it passes."""
+        """What is still held back, unchanged: the stream has ended. Everything after it passes."""
         self._passing = True
         rest, self._closing, self._held = self._closing + self._held, b"", b""
         return rest
@@ -236,7 +236,7 @@ class AskedStream:
 class _Kind(Enum):
     LAST = auto()  # the last event of a choice, without a fingerprint
     USAGE = auto()  # usage and no choices
-    FORCED = auto()  # choices with usage that nobody asked for: the server's own flag
+    FORCED = auto()  # choices with usage that was not asked for: the server's own flag
     OTHER = auto()
 
 
@@ -256,7 +256,7 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 def _kind_of(event: bytes) -> tuple[_Kind, bytes]:
     """What a whole event is, and the fingerprint of the one with usage.
 
-    Text of the model can't look like a field: inside of a string, each quotation mark comes after a backslash.
+    The model's text cannot look like a field: within a string, each quotation mark follows a backslash.
     """
     if (
         not event.startswith(_DATA)

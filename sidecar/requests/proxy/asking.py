@@ -9,7 +9,7 @@ from sidecar.requests.proxy.response import ResponseHead
 
 
 class Asking:
-    """Holds the request back until it is complete, and takes the usage out of the reply."""
+    """Holds the request back until it is complete, and removes the usage from the reply."""
 
     __slots__ = ("_filters", "_observer", "_original", "_payload", "_request", "_stream", "waiting")
 
@@ -58,5 +58,5 @@ class Asking:
         return payload + self._stream.rest() if done else payload
 
     def rest(self) -> bytes:
-        """What the reply still holds back: it has broken off."""
+        """What is still held back of a reply that has broken off."""
         return self._stream.rest() if self._stream is not None and self._filters else b""

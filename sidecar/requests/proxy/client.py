@@ -38,7 +38,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._writable = True
         self._send_patience = SendPatience()
         self._body_patience = BodyPatience(context.options)
-        self._ends: float | None = None  # once the last response is written: when the connection is aborted at last
+        self._ends: float | None = None  # when the connection is aborted, once the last response is written
         self.deadline = NEVER
 
     # -- asyncio.BufferedProtocol ------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def kill(self) -> None:
-        """End the connection now, whatever it is doing."""
+        """End the connection now, whatever its state."""
         if self._exchange is not None:
             self._exchange.stop(None)
         self._transport.abort()

@@ -33,10 +33,10 @@ class ClientSide(Protocol):
     write: Callable[[bytes], None]  # never blocks
 
     def reading_changed(self) -> None:
-        """It may have changed whether the client's bytes are wanted."""
+        """Whether the client's bytes are wanted may have changed."""
 
     def is_writable(self) -> bool:
-        """Whether not too many bytes for the client are unsent."""
+        """Whether the number of unsent bytes for the client is within its limit."""
 
     def exchange_done(self, *, keep_alive: bool) -> None:
         """The response is complete."""

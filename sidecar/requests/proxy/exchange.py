@@ -27,7 +27,7 @@ class Exchange:
         self._request_body = request.body()
         self.received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
-        self._waiting = b""  # what the upstream gets once enough of the request has come
+        self._waiting = b""  # what the upstream gets once enough of the request has arrived
         self._heads: HeadReader | None = None  # from the first byte of a response to its final head
         self._response_body: Body | None = None  # from the final response head on
         self._keep_alive = False  # of the client connection
@@ -94,7 +94,7 @@ class Exchange:
         return self._request_body.rest
 
     def client_gone(self) -> None:
-        """The client closed its connection, so the upstream connection is closed at once."""
+        """The client closed its connection, so the upstream connection is closed immediately."""
         self._uplink.release(reuse=False)
         self._finish(ExchangeOutcome.COMPLETED if self._tunnel else ExchangeOutcome.CLIENT_GONE)
 
@@ -213,7 +213,7 @@ class Exchange:
                 self._client.write(responses.interim_head(head))
 
     def _final_head(self, head: responses.ResponseHead, data: bytes) -> None:
-        """Forward the head together with what came of the body: one write, one wake-up of the client."""
+        """Forward the head together with the body bytes received so far: one write, one wake-up of the client."""
         original = self._asking.reply_head(head) if self._asking is not None else b""
         if original:
             self._repeat(original)

@@ -1,7 +1,7 @@
 """Where a message's body begins and ends (RFC 9112, section 6): strict decoders, and the one encoder of chunks.
 
-The proxy forwards no one's chunk framing. It decodes bodies and frames them anew, so chunk extensions and trailers
-end here and two readers can't disagree on them.
+The proxy never forwards chunk framing. It decodes bodies and frames them again, so chunk extensions and trailers end
+here and two parsers cannot disagree on them.
 """
 
 import re
@@ -116,7 +116,7 @@ class _At(Enum):
 class ChunkedDecoder:
     """A chunked body. Sizes must be plain hexadecimal and lines must end in CRLF.
 
-    ``bounded``: many small chunks are refused, for each costs as much as a large one.
+    ``bounded``: many small chunks are refused, because each costs as much as a large one.
     """
 
     __slots__ = ("_at", "_bounded", "_bytes", "_chunks", "_held", "_left", "_trailers", "done", "rest")

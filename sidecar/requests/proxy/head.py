@@ -1,7 +1,7 @@
 """Reads message heads strictly: collects them from a connection's bytes and finds what they say about framing.
 
-llhttp (httptools) parses them. What it leaves open and two readers could understand differently is checked here: bare
-CR and LF, folded lines, and every combination of framing headers.
+llhttp (httptools) parses them. What it accepts although two parsers could disagree is checked here: bare CR and LF,
+folded lines, and every combination of framing headers.
 """
 
 import re
@@ -26,14 +26,14 @@ _LENGTH: Final = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
 
 
 class HeadReader:
-    """Collects one head after another; every byte is looked at once, however the network cuts them."""
+    """Collects one head after another; every byte is scanned only once, however the network splits them."""
 
     __slots__ = ("_checked", "_held", "_limit", "_skip_empty_line", "_skipped")
 
     def __init__(self, limit: int, *, skip_empty_line: bool = False) -> None:
         self._limit = limit  # bytes
         self._held = bytearray()
-        self._checked = 0  # of the held bytes: they hold no end of a head and no bare line end
+        self._checked = 0  # of the held bytes: they contain no end of a head and no bare line end
         self._skip_empty_line = skip_empty_line  # one CRLF before a request is ignored (RFC 9112, 2.2)
         self._skipped = False
 
@@ -73,7 +73,7 @@ class HeadReader:
         return data[:end], data[end:]
 
     def _check(self, data: bytes) -> None:
-        """Refuse early what can't become a head; a CR at the very end may still get its LF."""
+        """Refuse early what cannot become a head; a CR at the very end may still get its LF."""
         if len(self._held) > self._limit:
             raise Refusal("the head is too large", "headers_too_large")
         pairs = data.count(b"\r\n")
@@ -107,7 +107,7 @@ class Head(msgspec.Struct):
             lines = b"".join([b"\r\n" + line for line in kept])
         length = self.length
         if length is not None and (b"\r\nContent-Length: %d\r\n" % length) not in self.received:
-            lines = _LENGTH.sub(rb"\1 %d" % length, lines)  # written as every reader takes it
+            lines = _LENGTH.sub(rb"\1 %d" % length, lines)  # in the form that every parser accepts
         return lines
 
 
@@ -157,7 +157,7 @@ def parse_head(data: bytes, *, is_request: bool) -> Head:
 
 
 def without_length(lines: bytes) -> bytes:
-    """Header lines less Content-Length."""
+    """Header lines without Content-Length."""
     return _LENGTH.sub(b"", lines)
 
 
@@ -167,7 +167,7 @@ def with_length(lines: bytes, length: int) -> bytes:
 
 
 def _read_framing(head: Head) -> None:
-    """Refuse what two readers could take differently."""
+    """Refuse what two parsers could interpret differently."""
     options: list[bytes] = []
     for name, value in head.headers:
         key = name.lower()

@@ -13,7 +13,7 @@ from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
 from sidecar.requests.source import RequestSink
 
 OUT_OF_MEMORY: Final = "out_of_memory"
-"""Why an exchange is counted as dropped whose bodies were not kept, because those of others took all the memory."""
+"""The reason for a dropped exchange whose bodies were not kept because those of others used all the memory."""
 
 _OBSERVED_BYTES: Final = 32 * 1_048_576  # of the bodies of all exchanges under way
 Headers = Sequence[tuple[bytes, bytes]]
@@ -26,10 +26,10 @@ class Observer(Protocol):
     They must be quick. An exception is caught and counted, after which only ``finished`` is still called.
     """
 
-    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: it is forwarded at once
+    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: forwarded immediately
 
     def ask(self, body: bytes) -> AskedStream | None:
-        """The complete request, to be changed so that it asks for usage; None: it is to be sent as it is."""
+        """The complete request, to be changed so that it asks for usage; None: send it unchanged."""
 
     def request_piece(self, piece: bytes) -> None:
         """Payload of the request, without chunk framing."""
@@ -164,7 +164,7 @@ class _Memory:
 
 
 class _SharedBody(Body):
-    """A body that is given up if there is no memory left for it."""
+    """A body that is discarded if no memory is left for it."""
 
     __slots__ = ("_held", "_memory", "out_of_memory")
 

@@ -26,14 +26,16 @@ class Upstream:
 class ProxyOptions:
     """Limits and times; times are in seconds. Nothing limits how long a response may take."""
 
-    max_connections: int = 4096  # client connections; more get 503. Each may need an upstream connection as well
+    max_connections: int = (
+        4096  # client connections; further ones get 503. Each may need an upstream connection as well
+    )
     max_header_bytes: int = 65_536  # of a request head, else 431
     max_body_bytes: int | None = None  # of a request body, else 413; None: the upstream decides
     awaited_body_bytes: int = 16_384  # a request body of at most this is received whole before the upstream gets it
     header_seconds: float = 30.0  # from a head's first byte to its last, else 408
     body_idle_seconds: float = 60.0  # between two reads of a request body, else 408
     min_body_rate: float = 500.0  # bytes a second that a request body must average, else 408
-    send_idle_seconds: float = 60.0  # for which a client may read none of its response, as nginx's send_timeout
+    send_idle_seconds: float = 60.0  # for which a client may read nothing of its response, as nginx's send_timeout
     idle_seconds: float = 75.0  # between requests
     linger_seconds: float = 2.0  # after a refusal, for the client to read it before the connection is closed
     connect_seconds: float = 5.0  # to connect to the upstream, else 504

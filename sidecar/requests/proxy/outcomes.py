@@ -27,9 +27,9 @@ REFUSALS: Final[Mapping[str, int]] = {
     "headers_timeout": 408,
     "body_too_large": 413,
     "body_timeout": 408,
-    "send_timeout": 408,  # read none of its response for too long; the connection is reset, nothing is answered
+    "send_timeout": 408,  # read nothing of its response for too long; the connection is reset without a response
     "too_many_connections": 503,
-    "evicted": 503,  # idle for longest when another client needed the place; closed without an answer
+    "evicted": 503,  # the longest idle when another client needed the place; closed without a response
 }
 # How the upstream fails, and what the client gets if no response has begun.
 UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {

@@ -6,7 +6,7 @@ NEVER = float("inf")
 
 
 class SendPatience:
-    """For how long a client has read nothing of the bytes that wait for it."""
+    """How long a client has read nothing of the bytes that wait for it."""
 
     __slots__ = ("_since", "_unsent")
 

@@ -1,4 +1,4 @@
-"""What the proxy forwards of a request: its head written anew wherever two readers could take it differently."""
+"""What the proxy forwards of a request: its head, normalized wherever two parsers could disagree."""
 
 import msgspec
 
@@ -26,7 +26,7 @@ class RequestHead(msgspec.Struct):
 
     @property
     def repeatable(self) -> bool:
-        """Whether it does no harm if the upstream gets the request twice."""
+        """Whether the upstream may safely get the request twice."""
         return self.method in _SAFE and not self.chunked and not self.length
 
     def can_wait(self, received: int, most: int) -> bool:

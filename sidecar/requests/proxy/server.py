@@ -19,7 +19,7 @@ _BACKLOG = 1024
 class ProxyServer:
     """A streaming reverse proxy on the running event loop, uvloop's or asyncio's own.
 
-    Messages are forwarded unchanged, except that connection-level headers are removed and chunks are framed anew,
+    Messages are forwarded unchanged, except that connection-level headers are removed and chunks are framed again,
     without trailers and extensions. No header is added: the upstream sees the client's Host, and X-Forwarded-For only
     if the client sent one. ``clock`` is monotonic, in seconds.
     """
@@ -95,7 +95,7 @@ class ProxyServer:
 
     def _tick(self) -> None:
         """Check every deadline."""
-        # First of all, so that an unforeseen error below can't stop the clock.
+        # First, so that an unforeseen error below cannot stop the clock.
         self._timer = asyncio.get_running_loop().call_later(self._options.tick_seconds, self._tick)
         now = self._context.clock()
         for client in list(self._clients):

@@ -19,7 +19,7 @@ def notice_silence(peer: socket.socket, seconds: float) -> None:
 
     The kernel's default is two hours. An engine that is merely busy still answers these probes.
     """
-    with suppress(OSError):  # a sandbox's kernel may know fewer options; that is no reason not to serve
+    with suppress(OSError):  # a sandbox's kernel may support fewer options; serving must not fail for that
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, min(max(1, round(seconds)), 32_767))
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
@@ -61,7 +61,7 @@ def allow_descriptors(clients: int, log: Log) -> int:
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return clients
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    with suppress(OSError, ValueError):  # a sandbox may forbid it; then the warning below has to do
+    with suppress(OSError, ValueError):  # a sandbox may forbid it; then only the warning below remains
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit >= wanted:

@@ -37,7 +37,7 @@ class Uplink:
     def open(self, data: bytes, *, complete: bool, repeatable: bool) -> None:
         """Find a connection and send ``data``.
 
-        ``complete``: it is the whole request. ``repeatable``: it does no harm if the upstream gets it twice.
+        ``complete``: it is the whole request. ``repeatable``: the upstream may safely get it twice.
         """
         self.opened = True
         self._outgoing = data
@@ -61,7 +61,7 @@ class Uplink:
         """After the connection ended before the first byte of a response: whether the request is sent again.
 
         As in nginx and Go, only a pooled connection that turned out to be closed is a reason, and only for a request
-        that is safe to repeat: of a POST nobody can tell whether the engine has begun to generate.
+        that is safe to repeat: for a POST we cannot know whether the engine has begun to generate.
         """
         connection = self._connection
         if connection is None or not (connection.reused and self._repeatable):
@@ -82,7 +82,7 @@ class Uplink:
                 connection.transport.pause_reading()
 
     def release(self, *, reuse: bool) -> None:
-        """Give the connection back to the pool or close it at once; cancel a dial."""
+        """Return the connection to the pool or close it immediately; cancel a dial."""
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None

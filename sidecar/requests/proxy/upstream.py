@@ -71,7 +71,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._pool.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """See ``asyncio.BufferedProtocol``: one buffer for all connections, for it is emptied before the next read."""
+        """See ``asyncio.BufferedProtocol``: one buffer for all connections, as it is emptied before the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -110,7 +110,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return not self.closed and self._poll is not None and not self._poll.poll(0)
 
     def abort(self) -> None:
-        """Close at once, without a call to the user."""
+        """Close immediately, without a call to the user."""
         self.user = None
         if self._poll is None:
             self.closed = True

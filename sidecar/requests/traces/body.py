@@ -18,8 +18,8 @@ _GZIP: Final = 31  # zlib's wbits for gzip's framing
 class BodyReader:
     """Reads bodies of at most ``limit`` bytes, each within ``seconds``.
 
-    Together they hold at most ``_BODIES`` such bodies' bytes: past that the one that has been arriving longest is
-    refused, so that slow ones never keep the others out.
+    Together they hold at most the bytes of ``_BODIES`` such bodies: past that the one that has been arriving longest is
+    refused, so that slow ones never block the others.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
@@ -34,7 +34,7 @@ class BodyReader:
             TooLarge: over ``limit`` bytes, or announced as such.
             BodyTimeout: not there within ``seconds``, or broken off.
             Overloaded: others needed the memory.
-            Malformed: its chunks are not framed as HTTP asks; with its C parser aiohttp lets that run into the time
+            Malformed: its chunks are not framed as HTTP requires; with its C parser aiohttp lets that run into the time
                 limit.
         """
         if (request.content_length or 0) > self._limit:
@@ -59,7 +59,7 @@ class BodyReader:
             body += piece
             if len(body) > self._limit:
                 raise TooLarge(_TOO_LARGE)
-            if deadline in self._sizes:  # else it is refused, and ends at once
+            if deadline in self._sizes:  # otherwise it was refused, and ends immediately
                 self._sizes[deadline] = len(body)
             if sum(self._sizes.values()) > _BODIES * self._limit:
                 longest = next(iter(self._sizes))

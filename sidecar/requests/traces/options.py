@@ -17,8 +17,8 @@ class TracesOptions:
     max_connections: int = 64  # open at once
     header_seconds: float = 10.0  # for one request's head
     idle_seconds: float = 75.0  # a connection may stay open between exports
-    retry_after_seconds: int = 1  # what a refused sender is asked to wait
-    recent_spans: int = 32_768  # remembered to drop what is sent again: about 5 MiB
+    retry_after_seconds: int = 1  # how long a refused sender is asked to wait
+    recent_spans: int = 32_768  # remembered to drop repeated spans: about 5 MiB
     ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
 
 

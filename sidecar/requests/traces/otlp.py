@@ -28,7 +28,7 @@ def protobuf_spans(body: bytes, limit: int) -> Iterator[Span]:
     """Every span of an export, in order; an overlong one is empty.
 
     Raises:
-        Malformed: the bytes are no ExportTraceServiceRequest.
+        Malformed: the bytes are not an ExportTraceServiceRequest.
         TooLarge: more spans than ``limit``, or far more messages around the spans than that many need.
     """
     walk = _Walk(limit * _FIELDS_A_SPAN)

@@ -24,7 +24,7 @@ _ENCODINGS: Final = ("", "identity", "gzip")
 
 
 class OtlpReceiver:
-    """Receives ``POST /v1/traces`` on a port of its own, from ``start`` to ``stop``.
+    """Receives ``POST /v1/traces`` on its own port, from ``start`` to ``stop``.
 
     ``sink`` gets ``finished`` for each request, and ``dropped`` with one of ``DROP_REASONS``: ``inconsistent`` for a
     span, any other for an export, whose spans are not counted: 1. ``clock`` gives Unix seconds.
@@ -61,7 +61,7 @@ class OtlpReceiver:
         return await self._server.start(host, port)
 
     async def stop(self) -> None:
-        """Lets exports being read end for a moment, then closes. Idempotent."""
+        """Gives exports that are being read a moment to finish, then closes. Idempotent."""
         await self._server.stop()
 
     async def _receive(self, request: web.Request) -> web.Response:
@@ -76,7 +76,7 @@ class OtlpReceiver:
             return failure(media_type, refusal.status, refusal.code, str(refusal), headers)
 
     async def _take(self, request: web.Request) -> int:
-        """Reads, decodes and delivers one export; how many of its spans were refused."""
+        """Reads, decodes and delivers one export; returns how many of its spans were refused."""
         if request.content_type not in (PROTOBUF, JSON):
             raise Unsupported("the content type must be application/x-protobuf or application/json")
         encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()

@@ -1,4 +1,4 @@
-"""From a span to a RequestRecord: what its attributes mean, and whether they can be true."""
+"""From a span to a RequestRecord: what its attributes mean, and whether they are plausible."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,13 @@ from sidecar.requests.record import LONGEST_NAME, UNKNOWN_TEMPERATURE, Outcome, 
 from sidecar.requests.traces.refusal import Inconsistent
 
 SPAN_NAME: Final = "llm_request"
-"""vLLM's one span a request, from 0.4.3 (PR #4687) on; V1 engines emit it since PR #20372."""
+"""vLLM's one span per request, from 0.4.3 (PR #4687) on; V1 engines emit it since PR #20372."""
 
 _TEMPERATURE: Final = "gen_ai.request.temperature"
 _TOP_P: Final = "gen_ai.request.top_p"
 _MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 _N: Final = "gen_ai.request.n"
-_TIME_TO_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - no password but a name
+_TIME_TO_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - an attribute's name, not a password
 _END_TO_END: Final = "gen_ai.latency.e2e"
 # V0 engines send the response model, V1 none (seen on 0.32); the request model is what the conventions require.
 _MODEL: Final = ("gen_ai.response.model", "gen_ai.request.model")
@@ -39,18 +39,18 @@ Attributes = Mapping[str, str | int | float | None]
 
 
 def to_record(span: Span, latest_end: float) -> RequestRecord | None:
-    """The request that ``span`` is about; None if it is of another kind, or no generation but, say, an embedding.
+    """The request that ``span`` is about; None if it is of another kind, or not a generation but, say, an embedding.
 
     ``start`` is the span's (when the request reached vLLM's API server), ``end`` and ``first_token`` are that plus
     vLLM's own latencies; without these, the span's end and None. An aborted request has no span, so every outcome is
     ``COMPLETED``. Whether the reply was streamed is not known: ``stream`` is False and ``stream_events`` 0. The path is
     not known either.
 
-    With n > 1 a V1 engine sends one span a choice, each with n = 1, and nothing that shows how many belong together;
+    With n > 1 a V1 engine sends one span per choice, each with n = 1, and nothing that shows how many belong together;
     each is a record with one choice, which is also what the engine ran. A V0 engine sends one span with n.
 
     Raises:
-        Inconsistent: a time, a count or an id that can't be; ``latest_end`` is Unix seconds.
+        Inconsistent: a time, a count or an id that is impossible; ``latest_end`` is Unix seconds.
     """
     if span.name != SPAN_NAME:
         return None
@@ -111,7 +111,7 @@ def _times(span: Span, attributes: Attributes, latest_end: float) -> tuple[float
     start, end = span.start_time_unix_nano / _NS, span.end_time_unix_nano / _NS
     duration = (span.end_time_unix_nano - span.start_time_unix_nano) / _NS
     if start <= 0 or not 0 <= duration <= _LONGEST_REQUEST or end > latest_end:
-        raise Inconsistent("the span's times can't be")
+        raise Inconsistent("the span's times are impossible")
     end_to_end = _number(attributes, _END_TO_END)
     if end_to_end is not None:
         if not 0 <= end_to_end <= duration + _SLACK:

@@ -1,4 +1,4 @@
-"""Why an export, or one span of it, is refused. Messages are fixed text and hold nothing of what was sent."""
+"""Why an export, or one span of it, is refused. Messages are fixed text and contain nothing that was sent."""
 
 from typing import ClassVar
 
@@ -49,7 +49,7 @@ class BodyTimeout(ExportRefused):
 class Overloaded(ExportRefused):
     """Too many exports are being read at once; the sender is asked to retry.
 
-    The status is 503: exporters retry it, while OpenTelemetry's for Python retried no 429 before 1.45.
+    The status is 503: exporters retry it, while OpenTelemetry's for Python did not retry 429 before 1.45.
     """
 
     reason = "overload"
@@ -58,6 +58,6 @@ class Overloaded(ExportRefused):
 
 
 class Inconsistent(SpecDecError):
-    """One span whose times, counts or ids can't be true. It alone is refused."""
+    """One span whose times, counts or ids cannot be true. Only this span is refused."""
 
     reason: ClassVar[str] = "inconsistent"

@@ -17,14 +17,14 @@ def accepted(media_type: str, refused: int) -> web.Response:
     response = ExportTraceServiceResponse()
     if refused:
         response.partial_success.rejected_spans = refused
-        response.partial_success.error_message = "spans whose times, counts or ids can't be true were refused"
+        response.partial_success.error_message = "spans whose times, counts or ids cannot be true were refused"
     is_json = media_type == JSON
     body = json_format.MessageToJson(response).encode() if is_json else response.SerializeToString()
     return web.Response(body=body, content_type=media_type)
 
 
 def failure(media_type: str, status: int, code: int, message: str, headers: Mapping[str, str]) -> web.Response:
-    """An error: a google.rpc.Status with gRPC's ``code`` and ``message``, which is ASCII of less than 128 bytes."""
+    """An error: a google.rpc.Status with gRPC's ``code`` and ``message``, ASCII of less than 128 bytes."""
     if media_type == PROTOBUF:
         text = message.encode("ascii")
         body = bytes((0x08, code, 0x12, len(text))) + text  # fields 1 (a varint) and 2 (a string) of google.rpc.Status

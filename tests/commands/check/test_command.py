@@ -79,7 +79,7 @@ async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, se
     assert (code, out.splitlines()[-1]) == (
         (1, "  rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093")
         if path
-        else (0, "  takes alerts")
+        else (0, "  accepts alerts")
     )
 
 

@@ -39,7 +39,7 @@ def alone(**values):
 
 def test_a_temperature_that_is_slower_in_the_mix_is_named():
     (check,) = mix_checks([*alone(), level(MIX, cold=0.015)])
-    assert check.conclusion == "requests at temperature 0.1 are slower in the mix: route them to pods of their own"
+    assert check.conclusion == "requests at temperature 0.1 are slower in the mix: route them to separate pods"
     cold, hot = check.temperatures
     assert 0.45 < cold.change_low < cold.change < cold.change_high < 0.55
     assert abs(hot.change) < 0.02

@@ -112,6 +112,6 @@ RESPONSES = {
     "status 600": b"HTTP/1.1 600 OK\r\n\r\n",
     "HTTP/2.0": b"HTTP/2.0 200 OK\r\n\r\n",
     "chunked in HTTP/1.0": b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "101 that nobody asked for": b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "101 that was not requested": b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
     "head of 300 kB": b"HTTP/1.1 200 OK\r\nA: " + b"x" * 300_000,
 }

@@ -1,6 +1,6 @@
 """The errors that leave the package that raises them; those that stay inside a package are defined there.
 
-Callers tell them apart by class, never by message. ``reason`` is the label value under which a failure is
+Callers distinguish them by class, never by message. ``reason`` is the label value under which a failure is
 counted (``specdec_scrape_errors_total{reason=...}`` and its kin), so it is short, fixed and free of data.
 """
 

@@ -91,7 +91,7 @@ def results(*, hold_out: bool) -> dict[str, list[Score]]:
 
 
 def row(name: str, *, hold_out: bool) -> str:
-    """A row of the table: for each way of drafting the worst and mean bucket, median, P90, told buckets, coverage."""
+    """A row: for each way of drafting the worst and mean bucket, median, P90, buckets with numbers, coverage."""
     cells = []
     for scores in results(hold_out=hold_out).values():
         worst = [one.worst for one in scores]

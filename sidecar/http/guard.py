@@ -47,7 +47,7 @@ class GuardOptions:
 class Refusal(StrEnum):
     """Why a connection or a request was refused or cut short."""
 
-    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed at once: none of those that hold the places is idle
+    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed immediately: no open connection is idle
     GAVE_WAY = "gave_way"  # closed as the longest idle, for a new connection
     TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
     MALFORMED = "malformed"  # not HTTP; aiohttp answers 400

@@ -230,4 +230,4 @@ class Alerting(Group):
     dashboards: BaseUrl | None = None
     """Grafana's address; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)
-    """factor for how long conditions must hold; 0: alerts are sent at once"""
+    """factor for how long conditions must hold; 0: alerts are sent immediately"""

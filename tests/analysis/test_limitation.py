@@ -1,4 +1,4 @@
-"""What an engine's page does not tell."""
+"""What an engine's page does not export."""
 
 import pytest
 

@@ -33,7 +33,6 @@ async def sidecar(vllm, source):
         "SPECDEC_VLLM_URL": vllm.url,
         "SPECDEC_LISTEN": "127.0.0.1:0",
         "SPECDEC_REQUESTS__SOURCE": source,
-        "SPECDEC_TEMPERATURE_BUCKETS": "0, 0.3, 0.5, 0.7, 1, 1.4",  # the last for what ``caught_up`` sends
         "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
         "SPECDEC_TRACES__LISTEN": f"127.0.0.1:{vllm.traces_port}",
         "SPECDEC_MIDDLEWARE__SOCKET": str(vllm.socket),
@@ -42,11 +41,18 @@ async def sidecar(vllm, source):
         yield f"http://{address}", f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
 
 
-async def caught_up(samples, ours, target):
-    """Our page once all is in that the middleware kept while nobody listened: nothing else is sent at 1.5."""
-    await samples.until(ours, lambda found: found.value("specdec_up") == 1)
-    await send(target, {1.5: 1}, 1)
-    return await samples.until(ours, lambda found: found.sum("specdec_requests_total", temperature="1.4+") == 1)
+async def caught_up(samples, ours, target, source):
+    """Our page with all that the middleware had queued: events come in order, and refused requests are counted at once.
+
+    No other test of this file has a request refused.
+    """
+    up = await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+    if source != "middleware":
+        return up
+    body = ANSWER | {"max_tokens": -1}
+    async with aiohttp.ClientSession() as session, session.post(f"{target}/v1/completions", json=body) as response:
+        assert response.status == 400
+    return await samples.until(ours, lambda found: found.sum("specdec_requests_total", outcome="error") == 1)
 
 
 async def engine_counters(samples, url):
@@ -59,7 +65,7 @@ async def test_exact_attribution_equals_vllms_counters_to_the_token(shared, samp
     vllm = shared(exact=True)
     await vllm.start()
     async with sidecar(vllm, source) as (ours, target):
-        kept = await caught_up(samples, ours, target)
+        kept = await caught_up(samples, ours, target, source)
         before = await engine_counters(samples, vllm.url)
         summary = await send(target, MIX, EXACT_REQUESTS)
         after = await engine_counters(samples, vllm.url)
@@ -168,7 +174,7 @@ async def test_a_sidecar_that_goes_away_harms_no_request(shared, samples):
     await send(vllm.url, MIX, 20)  # there is no sidecar
     for _ in range(2):
         async with sidecar(vllm, "middleware") as (ours, _):
-            kept = await caught_up(samples, ours, vllm.url)
+            kept = await caught_up(samples, ours, vllm.url, "middleware")
             await send(vllm.url, MIX, 20)
             await samples.until(ours, lambda found: found.since(kept).sum("specdec_requests_total") == 20)  # noqa: B023
             vllm.socket.unlink()
@@ -183,7 +189,7 @@ async def test_no_text_of_a_prompt_gets_out(shared, samples, caplog):
     vllm = shared(exact=True)
     await vllm.start()
     async with sidecar(vllm, "middleware") as (ours, _):
-        kept = await caught_up(samples, ours, vllm.url)
+        kept = await caught_up(samples, ours, vllm.url, "middleware")
         for stream in (False, True):
             body = {**ANSWER, "prompt": MARKER, "echo": True, "stream": stream}
             async with (
@@ -251,14 +257,14 @@ async def test_inferred_acceptance_is_within_the_bar(shared, samples, truth, way
     vllm = shared(*extra, exact=False)
     await vllm.start()
     async with sidecar(vllm, source) as (ours, target):
-        kept = await caught_up(samples, ours, target)
+        kept = await caught_up(samples, ours, target, source)
         await send(target, MIX, REQUESTS, seeded=True)
 
         def settled(page):
             found = page.since(kept)
             done = found.sum("specdec_requests_total", outcome="completed")
             drafted = found.sum("specdec_engine_draft_tokens_total")
-            return done == REQUESTS and found.sum("specdec_draft_tokens_total") > 0.9 * drafted
+            return done >= REQUESTS and found.sum("specdec_draft_tokens_total") > 0.9 * drafted
 
         found = (await samples.until(ours, settled)).since(kept)
     assert found.sum("specdec_requests_total", attribution="exact") == 0

@@ -26,7 +26,7 @@ _LENGTH: Final = re.compile(rb"(\r\ncontent-length:)[^\r\n]*", re.IGNORECASE)
 
 
 class HeadReader:
-    """Collects one head after another; every byte is looked at once, however the network cuts them."""
+    """Collects one head after another; every byte is scanned only once, however the network splits them."""
 
     __slots__ = ("_checked", "_held", "_limit", "_skip_empty_line", "_skipped")
 

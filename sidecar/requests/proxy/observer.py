@@ -26,7 +26,7 @@ class Observer(Protocol):
     They must be quick. An exception is caught and counted, after which only ``finished`` is still called.
     """
 
-    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: it is forwarded at once
+    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: forwarded immediately
 
     def ask(self, body: bytes) -> AskedStream | None:
         """The complete request, to be changed so that it asks for usage; None: send it unchanged."""

@@ -59,7 +59,7 @@ class BodyReader:
             body += piece
             if len(body) > self._limit:
                 raise TooLarge(_TOO_LARGE)
-            if deadline in self._sizes:  # else it is refused, and ends at once
+            if deadline in self._sizes:  # otherwise it was refused, and ends immediately
                 self._sizes[deadline] = len(body)
             if sum(self._sizes.values()) > _BODIES * self._limit:
                 longest = next(iter(self._sizes))

@@ -9,6 +9,9 @@ from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, quer
 
 # Metrics that no panel shows, each with its reason.
 NOT_SHOWN = {
+    "specdec_asked_usage_total": "the coverage has its effect; by outcome only while requests.ask_usage is being tried",
+    "specdec_event_loop_stall_seconds": "for an alert of one's own; the sidecar's CPU panel shows the usual cause",
+    "specdec_settings_reloads_total": "the log has each refused setting with its reason",
     "specdec_baseline_timestamp_seconds": "a date, for an alert of one's own on its age",
     "specdec_decode_steps_total": "for the rules: seconds and tokens give the time per token",
     "specdec_engine_speedup_standard_error_ratio": "the verdict and the alert have it in them",

@@ -17,7 +17,7 @@ from tests.demo.faulty_vllm import FaultyVllm
 # Queries without data in healthy traffic, by their panel and legend; each with its reason.
 EMPTY = {
     ("What vLLM's page does not export", ""): "the simulated vLLM's page exports everything",
-    ("Alerts sent straight to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
+    ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
 }
 # Labels that the series here lack, by panel; each with its reason.
 LACKING = {

@@ -6,7 +6,6 @@ import random
 import re
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 
 from sidecar.app import running
@@ -157,32 +156,3 @@ async def test_streams_count_and_their_clients_see_no_difference(lab, samples, t
     )  # fmt: skip
     await observed.start()
     await check(samples, observed, "middleware", socket, expected)
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v1/responses", {"input": "the quick brown fox", "max_output_tokens": 40}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "the quick brown fox"}], "max_tokens": 40}),
-    ],
-)
-async def test_streams_of_the_other_endpoints_count_as_inferred(shared, samples, path, fields):
-    vllm = shared(exact=False)
-    await vllm.start()
-    async with asking(vllm, "proxy", vllm.socket) as (ours, target):
-        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
-        kept = await samples(ours)
-        async with aiohttp.ClientSession() as session:
-
-            async def several():
-                for _ in range(15):
-                    body = {"model": "lab", "stream": True, "temperature": 0.4} | fields
-                    async with session.post(target + path, json=body) as response:
-                        assert response.status == 200
-                        await response.read()
-
-            await asyncio.gather(*(several() for _ in range(4)))
-        found = await samples.until(
-            ours, lambda found: found.since(kept).sum("specdec_requests_total", attribution="inferred") > 50
-        )
-    assert found.since(kept).sum("specdec_draft_tokens_total", attribution="inferred", temperature="0.3-0.5") > 0

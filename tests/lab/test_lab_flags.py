@@ -24,7 +24,7 @@ async def test_keys_and_methods_are_those_of_vllm(lab):
     vllm = lab("off")
     await vllm.start()
     python = str(vllm.executable().parent / "python")
-    await vllm.kill()
+    vllm.kill()
     process = await asyncio.create_subprocess_exec(python, "-c", CODE, stdout=asyncio.subprocess.PIPE)
     async with asyncio.timeout(300):
         out, _ = await process.communicate()

@@ -103,7 +103,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_written(tmp_path):
                 answer = (await response.json())["choices"][0]["message"]["content"][:12]
             async with http.post(url, json=body | {"max_tokens": -1}) as response:
                 assert response.status == 400
-        await live_status(settings, 1)
+        await live_status(settings, 2)
     text = gzip.decompress((tmp_path / "requests.jsonl.gz").read_bytes()).decode()
     assert len(text.splitlines()) == 2
     assert MARKER not in text

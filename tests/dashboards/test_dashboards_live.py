@@ -19,6 +19,14 @@ EMPTY = {
     ("What vLLM's page does not export", ""): "the simulated vLLM's page exports everything",
     ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
 }
+# Queries that have data only where the plain step times are known; they are tested with a baseline that has them.
+SPEEDUP = {
+    ("Speedup by temperature, against its thresholds", "{{temperature}} {{model_name}}"),
+    ("Speedup by temperature, against its thresholds", "all {{model_name}}"),
+    ("Request time saved against plain decoding", "{{temperature}} {{model_name}}"),
+    ("Time per token by requests running", "plain, {{running}} {{model_name}}"),
+    ("Acceptance, and what it takes to break even", "breaks even {{model_name}}"),
+}
 # Labels that the series here lack, by panel; each with its reason.
 LACKING = {
     "target": "no sidecar here has several targets",
@@ -33,7 +41,7 @@ def sidecar(tmp_path, unused_tcp_port_factory):
     """A simulated vLLM, its sidecar, and traffic: ``async with sidecar(speculative_tokens) as (vllm, address)``."""
 
     @asynccontextmanager
-    async def run(speculative_tokens, source):
+    async def run(speculative_tokens, source, **changes):
         port = unused_tcp_port_factory()
         config = tmp_path / f"{speculative_tokens}.yaml"
         seconds = {"p50": 0.01, "p99": 0.02}
@@ -51,6 +59,7 @@ def sidecar(tmp_path, unused_tcp_port_factory):
                 "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.72",
                 "SPECDEC_THRESHOLDS__ACCEPTANCE_BREAK_EVEN": "0.87",
                 "SPECDEC_THRESHOLDS__MIN_BUCKET_SHARE": "0.02",
+                **changes,
             }
             async with running(load_settings(config, environment)) as address:
                 through = f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
@@ -85,7 +94,8 @@ def named(pages, uid, panel, legend=None, **values):
 @pytest.mark.servers
 async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sidecar, prometheus):
     everything = [query for page in pages.values() for query in queries(page)]
-    assert set(EMPTY) <= {(query.panel, query.legend) for query in everything}
+    assert set(EMPTY) | SPEEDUP <= {(query.panel, query.legend) for query in everything}
+    everything = [query for query in everything if (query.panel, query.legend) not in SPEEDUP]
     async with AsyncExitStack() as stack:
         _, plain = await stack.enter_async_context(sidecar(0, "none"))
         async with AsyncExitStack() as inner:
@@ -98,6 +108,24 @@ async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sideca
             await shows_what_is_down(pages, server, vllm)
         live = named(pages, "specdec-operator", "Is this page live?")
         await until(30, lambda: other_than(server, live, {0}))
+
+
+@pytest.mark.servers
+async def test_a_baseline_fills_the_panels_of_the_speedup(pages, sidecar, prometheus):
+    """Every load that the traffic can bring is covered, and so slow a plain step that speculation surely wins."""
+    queried = [query for page in pages.values() for query in queries(page) if (query.panel, query.legend) in SPEEDUP]
+    curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001]}
+    async with sidecar(3, "proxy", SPECDEC_PLAIN_STEPS=json.dumps({"demo": curve})) as (_, address):
+        async with prometheus([address]) as server:
+            await until(90, lambda: without_data(queried, server))
+            (speedup,) = await server.instant(
+                named(pages, "specdec-operator", "Speedup by temperature, against its thresholds", "all {{model_name}}")
+            )
+            assert speedup[1] > 1
+            verdicts = await server.instant(
+                named(pages, "specdec-operator", "Verdict by temperature: where, and since when")
+            )
+            assert {value for labels, value in verdicts if labels["temperature"] == "0"} == {1}
 
 
 async def without_data(everything, server):
@@ -115,7 +143,7 @@ async def labels_are_there(pages, server):
         for query in queries(page):
             ask = server.instant if query.instant else server.over_time
             series = await ask(filled_in(query.expr))
-            if (query.panel, query.legend) in EMPTY:
+            if (query.panel, query.legend) in EMPTY.keys() | SPEEDUP:
                 continue
             labels = {label for found, _ in series for label in found}
             wanted = {*re.findall(r"{{(\w+)}}", query.legend), *query.columns}

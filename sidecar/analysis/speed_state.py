@@ -32,13 +32,13 @@ _REFIT: Final = 30.0  # seconds between two fits to them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedOptions:
-    """``baselines`` are curves by model name, ``temperatures`` all labels.
+    """``curves`` are plain step times by model name, ``temperatures`` all labels.
 
     ``window`` is the sliding window, kept in parts of ``stretch``; ``history`` how far back requests may have begun:
     seconds.
     """
 
-    baselines: Mapping[str, PlainCurve] = field(default_factory=dict)
+    curves: Mapping[str, PlainCurve] = field(default_factory=dict)
     temperatures: Sequence[str] = ()
     window: float = 300.0
     stretch: float = 5.0
@@ -152,9 +152,9 @@ class SpeedState:
 class _Model:
     def __init__(self, name: str, options: SpeedOptions) -> None:
         self._options = options
-        self.curve = options.baselines.get(name)
+        self.curve = options.curves.get(name)
         self._reference = Reference.BASELINE if self.curve is not None else None
-        self._missing = Withheld.OTHER_MODEL if options.baselines else Withheld.NO_REFERENCE
+        self._missing = Withheld.OTHER_MODEL if options.curves else Withheld.NO_REFERENCE
         self.loads: dict[EngineKey, dict[str, LoadTotals]] = {}
         self.engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._whole = EngineSpeedWindow(options.window, options.stretch)

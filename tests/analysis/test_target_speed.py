@@ -47,7 +47,7 @@ def served(*, accepted, step_seconds, curves=None):
     requests = RequestState(
         "proxy", buckets=TemperatureBuckets(), options=AttributionOptions(), window=300.0, max_models=1
     )
-    speed = SpeedOptions(baselines={"m": CURVE} if curves is None else curves, temperatures=TemperatureBuckets().labels)
+    speed = SpeedOptions(curves={"m": CURVE} if curves is None else curves, temperatures=TemperatureBuckets().labels)
     target = TargetState("t", Lookback(), interval=1.0, max_engines=8, speed=speed, requests=requests)
     for second in range(1, 121):
         at = START + second

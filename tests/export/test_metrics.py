@@ -78,7 +78,7 @@ def filled(engines, models, *, source=True):
         interval=1.0,
         max_engines=LIMITS.engines,
         max_positions=LIMITS.positions,
-        speed=SpeedOptions(baselines={f"model-{n}": CURVE for n in range(models)}, temperatures=buckets.labels),
+        speed=SpeedOptions(curves={f"model-{n}": CURVE for n in range(models)}, temperatures=buckets.labels),
         requests=requests if source else None,
     )
     keys = [EngineKey(f"model-{number % models}", str(number)) for number in range(engines)]

@@ -102,7 +102,7 @@ def periods(name):
 
 @pytest.mark.parametrize("infer", [False, True])
 def test_speedup_is_that_of_the_clients_times(infer, curves, truth):
-    found = replay(LEVELS / "k3", infer=infer, baselines=curves).as_json()
+    found = replay(LEVELS / "k3", infer=infer, curves=curves).as_json()
     assert found["reference"] == "baseline"
     assert found["withheld"] is None
     assert found["speedup"] == pytest.approx(truth["all"], abs=0.05)
@@ -116,14 +116,14 @@ def test_speedup_with_fewer_polls(every, curves, truth):
     """The load changes every 20 s here, so a poll of 5 s sees two loads at once every fourth time."""
     scrapes = list(read_scrapes(LEVELS / "k3"))[::every]
     records = list(read_requests(LEVELS / "k3"))
-    found = replay_events(scrapes, records, infer=False, buckets=BUCKETS, baselines=curves).as_json()
+    found = replay_events(scrapes, records, infer=False, buckets=BUCKETS, curves=curves).as_json()
     assert found["speedup"] == pytest.approx(truth["all"], abs=0.05)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
 def test_curve_with_fewer_polls(every, truth):
     curves = plain_curves(list(read_scrapes(LEVELS / "plain"))[::every])
-    assert replay(LEVELS / "k3", infer=False, baselines=curves).as_json()["speedup"] == pytest.approx(
+    assert replay(LEVELS / "k3", infer=False, curves=curves).as_json()["speedup"] == pytest.approx(
         truth["all"], abs=0.05
     )
 
@@ -135,7 +135,7 @@ def test_without_a_baseline_no_speedup_is_claimed():
 
 
 def test_a_plain_engine_against_its_own_curve_has_nothing_to_compare(curves):
-    found = replay(LEVELS / "plain", infer=False, baselines=curves).as_json()
+    found = replay(LEVELS / "plain", infer=False, curves=curves).as_json()
     assert found["speedup"] is None
 
 

@@ -58,7 +58,7 @@ def test_the_truth_is_that_of_the_recordings_own_description(truth):
 
 
 def test_the_truth_is_within_the_stated_error_which_is_small_enough_to_judge_by(curves, truth):
-    found = replay(LEVELS / "k3", infer=False, baselines=curves)
+    found = replay(LEVELS / "k3", infer=False, curves=curves)
     whole = found.speed.whole.speedup
     assert abs(whole.ratio - truth["all"]) < whole.error < 0.07
     for label in ("0-0.3", "0.5-0.7", "1+"):

@@ -23,7 +23,7 @@ import msgspec
 
 from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.requests.observe.payload import UNREADABLE, read_request
-from sidecar.requests.observe.stream import END_OF_EVENT
+from sidecar.requests.observe.stream import END_OF_EVENT, FIRST_CHOICE
 from sidecar.requests.record import AskedUsage
 
 KNOWN_VERSIONS: Final = ("0.32.",)
@@ -32,10 +32,9 @@ KNOWN_VERSIONS: Final = ("0.32.",)
 _CLOSING: Final = b"}\n\n"  # of an event's object
 _DATA: Final = b"data: {"
 _CHOICES: Final = b'"choices":['
-_FIRST_CHOICE: Final = b'"choices":[{'
 _FINISHED: Final = b'"finish_reason":"'
 _LONGEST_EVENT: Final = 1_048_576  # bytes; a longer event is neither taken out nor changed
-_LONGEST_HEAD: Final = 65_536  # bytes that may come before an event's choices
+_LONGEST_HEAD: Final = 4096  # bytes that may come before an event's choices
 _MOST_MODELS: Final = 64  # to be left before vLLM is no longer asked
 
 _Fields = dict[str, msgspec.Raw]
@@ -151,8 +150,8 @@ class AskedStream:
         self._asker = asker
         self._model = model
         self._choices = choices
-        self._sent = b""  # the beginning of the current event that was forwarded
-        self._held = b""  # the part of it received since
+        self._event = bytearray()  # the current one, as far as it has come
+        self._sent = 0  # bytes of it that were forwarded
         self._closing = b""  # the end of the event with the finish reason, which waits for the usage
         self._passing = False  # nothing is left to do
 
@@ -176,40 +175,43 @@ class AskedStream:
 
     def forward(self, piece: bytes) -> bytes:
         """What the client gets now that ``piece`` has come. Never raises: if it fails, all bytes pass from then on."""
-        if self._passing or (_is_whole_chunk(piece) and not (self._sent or self._held or self._closing)):
+        if self._passing or (_is_whole_chunk(piece) and not (self._event or self._closing)):
             return piece
-        before = self._closing, self._held, self._sent
+        held = self._held()
         try:
             return self._forward(piece)
         except Exception:  # noqa: BLE001 - nothing of ours may reach the reply
-            self._closing, self._held, self._sent = before
-            return self.rest() + piece
+            self._passing = True
+            return held + piece
 
     def rest(self) -> bytes:
         """What is still held back, unchanged: the stream has ended. Everything after it passes."""
+        rest = b"" if self._passing else self._held()
         self._passing = True
-        rest, self._closing, self._held = self._closing + self._held, b"", b""
+        self._event.clear()
         return rest
 
+    def _held(self) -> bytes:
+        return self._closing + self._event[self._sent :]
+
     def _forward(self, piece: bytes) -> bytes:
-        out = b""
-        text, sent = self._sent + self._held + piece, len(self._sent)
-        while (end := text.find(END_OF_EVENT, max(sent - 1, 0))) >= 0:
-            event, text = text[: end + len(END_OF_EVENT)], text[end + len(END_OF_EVENT) :]
-            out += self._complete(event, sent)
-            sent = 0
+        event, out = self._event, b""
+        new = max(len(event) - 1, 0)  # where an end of the event may begin
+        event += piece
+        while (end := event.find(END_OF_EVENT, new) + len(END_OF_EVENT)) >= len(END_OF_EVENT):
+            whole, sent = bytes(event[:end]), self._sent
+            del event[:end]
+            self._sent = new = 0
+            out += self._complete(whole, sent)
             if self._passing:
-                self._held = b""
-                return out + text
-        if len(text) > _LONGEST_EVENT:
-            self._held = text[sent:]
+                return out + event
+        if len(event) > _LONGEST_EVENT:
             return out + self.rest()
-        if sent or not _may_be_usage(text):
-            going = len(text) - (2 if text.endswith(b"}\n") else text.endswith(b"}"))  # that may be the closing
-            out += self._closing + text[sent:going]
+        if self._sent or not _may_be_usage(event):
+            going = len(event) - (2 if event.endswith(b"}\n") else event.endswith(b"}"))  # that may be the closing
+            out += self._closing + event[self._sent : going]
             self._closing = b""
-            sent = going
-        self._sent, self._held = text[:sent], text[sent:]
+            self._sent = going
         return out
 
     def _complete(self, event: bytes, sent: int) -> bytes:
@@ -261,7 +263,7 @@ def _kind_of(event: bytes) -> tuple[_Kind, bytes]:
     if (
         not event.startswith(_DATA)
         or not event.endswith(_CLOSING)
-        or (_FIRST_CHOICE in event and _FINISHED not in event)
+        or (FIRST_CHOICE in event and _FINISHED not in event)
     ):
         return _Kind.OTHER, b""
     try:
@@ -282,7 +284,7 @@ def _is_whole_chunk(piece: bytes) -> bool:
     """Whether a piece is one event with tokens and not the last, as nearly all are that vLLM hands its server."""
     return (
         _FINISHED not in piece
-        and _FIRST_CHOICE in piece
+        and FIRST_CHOICE in piece
         and piece.startswith(_DATA)
         and piece.find(END_OF_EVENT) == len(piece) - len(END_OF_EVENT)
     )
@@ -293,11 +295,12 @@ def _stamp(fingerprint: bytes) -> bytes:
     return b',"system_fingerprint":' + fingerprint if fingerprint else b""
 
 
-def _may_be_usage(beginning: bytes) -> bool:
+def _may_be_usage(beginning: bytearray) -> bool:
     """Whether an event that begins so may be the one with usage."""
-    if not (beginning.startswith(_DATA) or _DATA.startswith(beginning)):
+    if not beginning.startswith(_DATA[: len(beginning)]):
         return False
-    at = beginning.find(_CHOICES)
+    at = beginning.find(_CHOICES, 0, _LONGEST_HEAD)
     if at < 0:
         return len(beginning) <= _LONGEST_HEAD
-    return beginning[at + len(_CHOICES) :][:1] in (b"", b"]")
+    following = at + len(_CHOICES)
+    return len(beginning) == following or beginning.startswith(b"]", following)

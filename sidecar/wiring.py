@@ -129,7 +129,7 @@ def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
         model: PlainCurve(
             running=steps.running,
             seconds=steps.seconds,
-            errors=steps.errors,
+            deviations=steps.deviations or tuple((error,) for error in steps.errors),
             prompt_share=steps.prompt_share,
             prompt_seconds=steps.prompt_seconds,
         )

@@ -10,7 +10,7 @@ from sidecar.analysis.attribution.attributors import Settled
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.decode_clock import DecodeClock
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep, fit_undrafted, plain_steps
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep, fit_undrafted
 from sidecar.analysis.speedup import (
     EngineSpeed,
     EngineSpeedWindow,
@@ -79,6 +79,15 @@ class ModelSpeed:
     curve: PlainCurve | None
     temperatures: Mapping[str, TemperatureSpeed]
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)  # by the highest number of requests running
+
+    @property
+    def plain_seconds(self) -> Mapping[str, float]:
+        """S0 by load; empty without a reference."""
+        return _by_load(self.curve)
+
+
+def _by_load(curve: PlainCurve | None) -> Mapping[str, float]:
+    return {} if curve is None else curve.by_load()
 
 
 class SpeedState:
@@ -220,7 +229,7 @@ class _Model:
     def _costs(self, whole: EngineSpeed) -> dict[int, StepCosts]:
         if whole.costs is None:
             return {}
-        plain = plain_steps(self.curve)
+        plain = _by_load(self.curve)
         found: dict[int, StepCosts] = {}
         for label, highest in zip(LOAD_LABELS, LOAD_EDGES, strict=False):
             steps = sum(loads[label].steps for loads in self.loads.values())

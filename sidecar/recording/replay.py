@@ -11,7 +11,7 @@ from sidecar.analysis.attribution.attributors import Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.analysis.plain_steps import PlainSteps
+from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary
 from sidecar.analysis.speed_state import ModelSpeed, SpeedOptions, SpeedState
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -115,11 +115,11 @@ def replay_events(
 
 def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
     """Plain step times by load and model, from the polls of an engine that does not speculate."""
-    steps = PlainSteps()
+    decoding = PlainDecoding()
     for scrape in scrapes:
         if scrape.snapshot is not None:
-            steps.scraped(scrape.at, scrape.snapshot)
-    return steps.curves()
+            decoding.scraped(scrape.at, scrape.snapshot)
+    return decoding.curves()
 
 
 def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> Iterator[_Event]:

@@ -14,7 +14,7 @@ from sidecar.engine.plan import EngineKey
 from sidecar.requests.record import Outcome, RequestRecord
 from tests.analysis.decoding import KEY, Engine
 
-CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.0), prompt_share=0.0)
+CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), deviations=((0.0,), (0.0,)), prompt_share=0.0)
 LABELS = ("cold", "hot")
 
 

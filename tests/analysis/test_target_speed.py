@@ -18,7 +18,7 @@ from sidecar.errors import TimedOut
 from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 
-CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0002, 0.0002), prompt_share=0.0)
+CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), deviations=((0.0002,), (0.0002,)), prompt_share=0.0)
 KEY = EngineKey("m", "0")
 START = 1000.0
 

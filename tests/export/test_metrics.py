@@ -27,7 +27,7 @@ from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 from sidecar.settings.groups import Limits, Thresholds
 
 LIMITS = Limits()
-CURVE = PlainCurve(running=(1.0, 300.0), seconds=(1.0, 1.0), errors=(0.0, 0.0), prompt_share=0.0)
+CURVE = PlainCurve(running=(1.0, 300.0), seconds=(1.0, 1.0), deviations=((0.0,), (0.0,)), prompt_share=0.0)
 QUANTILES = dict.fromkeys((0.5, 0.9, 0.95, 0.99), 0.1)
 
 

@@ -126,7 +126,7 @@ def _report(tokens: int, seen: Mapping[Cell, Sequence[tuple[Seen, Seen]]]) -> in
 def _speedup(seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:
     """Of the temperature, or in a mix of all together."""
     buckets = TemperatureBuckets()
-    result = replay_events(seen.scrapes, seen.records, infer=False, buckets=buckets, baselines=curves)
+    result = replay_events(seen.scrapes, seen.records, infer=False, buckets=buckets, curves=curves)
     if result.speed is None:
         return None
     known = [one.speedup for one in result.speed.temperatures.values() if one.speedup is not None]

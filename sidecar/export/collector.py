@@ -9,7 +9,6 @@ from sidecar import __version__
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import LatencyBaselines
-from sidecar.analysis.plain_curve import plain_steps
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.speed_state import ModelSpeed
 from sidecar.analysis.target_state import TargetReport
@@ -175,7 +174,7 @@ def _add_speed(families: Families, report: TargetReport) -> None:
 
 
 def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
-    for running, seconds in plain_steps(speed.curve).items():
+    for running, seconds in speed.plain_seconds.items():
         families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
     for temperature, found in speed.temperatures.items():
         if found.speedup is not None:

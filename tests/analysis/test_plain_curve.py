@@ -136,7 +136,7 @@ def test_a_fixed_number_of_draft_tokens_tells_nothing_of_plain_steps():
 
 
 def test_nor_do_requests_that_begin_without_drafts():
-    """First tokens come from a prefill, so with a fixed number too, draft tokens are not quite a multiple of the load."""
+    """First tokens come from a prefill, so even a fixed number of draft tokens is not quite a multiple of the load."""
     random = Random(11)
     begins = [(load, random.uniform(0, 0.2)) for load in LOADS * 20]
     fixed = [

@@ -79,7 +79,7 @@ async def prometheus(directory: Path, address: str, pods: int, interval: str) ->
     )
     try:
         async with asyncio.timeout(60), aiohttp.ClientSession() as session:
-            while not await _ready(session, url):  # noqa: ASYNC110 - another process's state has no event
+            while not await _ready(session, url):
                 await asyncio.sleep(0.1)
         yield Running(url, process.pid)
     finally:

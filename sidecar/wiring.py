@@ -129,7 +129,7 @@ def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
         model: PlainCurve(
             running=steps.running,
             seconds=steps.seconds,
-            errors=steps.errors,
+            deviations=steps.deviations or tuple((error,) for error in steps.errors),
             prompt_share=steps.prompt_share,
             prompt_seconds=steps.prompt_seconds,
         )
@@ -140,7 +140,7 @@ def plain_curves(settings: Settings) -> dict[str, PlainCurve]:
 def speed(settings: Settings) -> SpeedOptions:
     """How speedup is measured."""
     return SpeedOptions(
-        baselines=plain_curves(settings),
+        curves=plain_curves(settings),
         temperatures=buckets(settings).labels,
         window=settings.latency_window,
         stretch=settings.latency_window / 60,  # the differences between these parts give a speedup's error

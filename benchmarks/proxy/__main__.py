@@ -26,9 +26,11 @@ WAYS = {
     "bytes": "byte relay on uvloop",
     "json": "the same, decoding bodies",
     "proxy": "the sidecar",
+    "asking": "the sidecar, usage asked for",
 }
 # The bars, multiples of a reference's figures in the same run.
 CHUNK_OF_BYTES, REQUEST_OF_JSON, P50_OF_BYTES, P99_OF_BYTES = 3.0, 10.0, 4.0, 6.0
+ASKING_P50_OF_PROXY = 1.5
 
 Result = dict[str, float]
 Results = dict[str, list[Result]]  # by way, one a round
@@ -47,13 +49,14 @@ def child(module: str, *arguments: object) -> Iterator[tuple[subprocess.Popen[st
 
 
 @contextmanager
-def sidecar(upstream: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The product: observing, polling once a second, exporting."""
+def sidecar(upstream: int, *, ask: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The product: observing, polling once a second, exporting; ``ask``: for usage."""
     port = nginx.free_port()
     settings = {
         "SPECDEC_VLLM_URL": f"http://127.0.0.1:{upstream}",
         "SPECDEC_LISTEN": "127.0.0.1:0",
         "SPECDEC_REQUESTS__SOURCE": "proxy",
+        "SPECDEC_REQUESTS__ASK_USAGE": "any" if ask else "false",
         "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
     }
     command = [sys.executable, "-m", "sidecar", "run"]
@@ -91,6 +94,7 @@ def measure(kind: str, connections: int, count: int, rounds: int) -> Results:
         relay, relay_port = stack.enter_context(child("byte_relay", upstream))
         decoding, decoding_port = stack.enter_context(child("byte_relay", upstream, "json"))
         proxy, proxy_port = stack.enter_context(sidecar(upstream))
+        asking, asking_port = stack.enter_context(sidecar(upstream, ask=True))
         master, nginx_port = nginx.start(folder / "nginx", upstream)
         stack.callback(master.wait)
         stack.callback(master.terminate)
@@ -100,6 +104,7 @@ def measure(kind: str, connections: int, count: int, rounds: int) -> Results:
             "bytes": (relay_port, relay.pid),
             "json": (decoding_port, decoding.pid),
             "proxy": (proxy_port, proxy.pid),
+            "asking": (asking_port, asking.pid),
         }
         results: Results = {way: [] for way in WAYS}
         for number in range(rounds):
@@ -113,10 +118,10 @@ def median(results: Results, way: str, key: str) -> float:
     return statistics.median(result[key] for result in results[way])
 
 
-def ratio(results: Results, reference: str, key: str) -> float:
-    """The median over the rounds of the proxy's figure, divided by the reference's of the same round."""
-    pairs = zip(results["proxy"], results[reference], strict=True)
-    return statistics.median(proxy[key] / other[key] for proxy, other in pairs)
+def ratio(results: Results, reference: str, key: str, *, way: str = "proxy") -> float:
+    """The median over the rounds of a way's figure, divided by the reference's of the same round."""
+    pairs = zip(results[way], results[reference], strict=True)
+    return statistics.median(ours[key] / other[key] for ours, other in pairs)
 
 
 def lost(results: Results, way: str) -> float:
@@ -137,7 +142,8 @@ def overview(streams: Results, requests: Results) -> None:
 
 
 def rows(streams: Results, requests: Results) -> Iterator[Row]:
-    yield Row("chunks and requests lost", "", lost(streams, "proxy") + lost(requests, "proxy"), at_most=0)
+    missing = sum(lost(results, way) for results in (streams, requests) for way in ("proxy", "asking"))
+    yield Row("chunks and requests lost", "", missing, at_most=0)
     for what, results, reference, at_most in (
         ("CPU per chunk, multiple of the byte relay's", streams, "bytes", CHUNK_OF_BYTES),
         ("CPU per small request, multiple of the decoding relay's", requests, "json", REQUEST_OF_JSON),
@@ -149,6 +155,14 @@ def rows(streams: Results, requests: Results) -> Iterator[Row]:
         measured = f"{median(streams, 'proxy', quantile):.0f} ÷ {median(streams, 'bytes', quantile):.0f} µs"
         what = f"latency of a chunk at {quantile[:3].upper()}, multiple of the byte relay's"
         yield Row(what, measured, ratio(streams, "bytes", quantile), at_most=at_most)
+    asked, unasked = median(streams, "asking", "p50_us"), median(streams, "proxy", "p50_us")
+    cpu = f"CPU {median(streams, 'asking', 'cpu_us'):.1f} ÷ {median(streams, 'proxy', 'cpu_us'):.1f} µs"
+    yield Row(
+        "latency of a chunk at P50, usage asked for ÷ not",
+        f"{asked:.0f} ÷ {unasked:.0f} µs; {cpu}",
+        ratio(streams, "proxy", "p50_us", way="asking"),
+        at_most=ASKING_P50_OF_PROXY,
+    )
 
 
 def main() -> int:

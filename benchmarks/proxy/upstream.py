@@ -106,7 +106,7 @@ class Streams:
                 peer.sendall(self.pages.answer())
                 peer.setblocking(False)
             elif request:
-                count = int(request.rpartition(b'"max_tokens":')[2].strip(b" }"))
+                count = int(request.rpartition(b'"max_tokens":')[2].partition(b",")[0].strip(b" }"))
                 peer.send(STREAM_HEAD)
                 self.started += 1
                 phase = (self.started * 0.618) % 1  # spreads any number of streams evenly

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf, sqrt
+from math import hypot, inf, sqrt
 from typing import Final
 
 _BLOCKS: Final = 40
@@ -21,17 +21,24 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """``errors[i]`` is the standard error of ``values[i]``; all infinite if the observations do not determine it."""
+    """``deviations[i][j]``: how far the j-th of independent errors, one standard deviation each, moves ``values[i]``.
+
+    So the covariance of two values is the scalar product of their rows. None if the observations do not determine it.
+    """
 
     values: tuple[float, ...]
-    errors: tuple[float, ...]
+    deviations: tuple[tuple[float, ...], ...] | None
+
+    def error(self, i: int) -> float:
+        """The standard error of ``values[i]``; infinite if it is not determined."""
+        return inf if self.deviations is None else hypot(*self.deviations[i])
 
 
 def regress(observed: Sequence[Observation], size: int) -> Solution:
     """The ``size`` unknowns that minimize the squared residuals.
 
     ``observed`` is in chronological order, has at least two elements and is cut into blocks; each is left out in turn,
-    and the standard errors are the jackknife's. So what neighbours have in common counts once.
+    and the covariance is the jackknife's. So what neighbours have in common counts once.
     """
     count = min(_BLOCKS, len(observed) // 2)
     edges = [round(index * len(observed) / count) for index in range(count + 1)]
@@ -41,8 +48,8 @@ def regress(observed: Sequence[Observation], size: int) -> Solution:
     left_out = [_solve(_without(whole, block)) for block in blocks]
     known = [one for one in left_out if one is not None]
     if values is None or len(known) < count:
-        return Solution(values or (0.0,) * size, (inf,) * size)
-    return Solution(values, tuple(_spread(column) for column in zip(*known, strict=True)))
+        return Solution(values or (0.0,) * size, None)
+    return Solution(values, _cholesky(_jackknife(known)))
 
 
 def _sums(observations: Iterable[Observation], size: int) -> list[list[float]]:
@@ -78,7 +85,27 @@ def eliminate(rows: list[list[float]], i: int) -> None:
             rows[j] = [cell - factor * above for cell, above in zip(rows[j], pivot, strict=True)]
 
 
-def _spread(values: Sequence[float]) -> float:
-    """The jackknife's standard error, from the estimates without one block after another."""
-    mean = sum(values) / len(values)
-    return sqrt((len(values) - 1) / len(values) * sum((value - mean) ** 2 for value in values))
+def _jackknife(left_out: Sequence[tuple[float, ...]]) -> list[list[float]]:
+    """The covariance of the estimates, from those without one block after another."""
+    means = [sum(column) / len(left_out) for column in zip(*left_out, strict=True)]
+    off = [[value - mean for value, mean in zip(row, means, strict=True)] for row in left_out]
+    columns = list(zip(*off, strict=True))
+    share = (len(left_out) - 1) / len(left_out)
+    return [[share * _dot(one, other) for other in columns] for one in columns]
+
+
+def _dot(one: Iterable[float], other: Iterable[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def _cholesky(covariance: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    """Rows whose scalar products are the covariance; a value that others determine adds no column of its own."""
+    rows: list[list[float]] = []
+    for i, cells in enumerate(covariance):
+        row: list[float] = []
+        for j in range(i):
+            pivot = rows[j][j]
+            row.append((cells[j] - _dot(row, rows[j][:j])) / pivot if pivot else 0.0)
+        left = cells[i] - _dot(row, row)
+        rows.append([*row, sqrt(left) if left > _SINGULAR * cells[i] else 0.0])
+    return tuple(tuple(row) for row in rows)

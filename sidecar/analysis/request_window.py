@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.verdict import Evidence
+from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.015  # standard error of an acceptance rate above which there is no rate
 _BINS: Final = 10
@@ -25,6 +26,8 @@ class SpeculationSummary:
     ``acceptance`` is accepted / draft tokens; None without drafts, and if its standard error is too large. P10 to P90
     are quantiles of single requests' acceptance, and ``distribution`` counts it in ten equal bins from 0 to 1.
     ``position_rates[p]`` is the acceptance rate at draft position p, from requests with exact numbers only.
+    ``attribution`` names their origins: exact, inferred, or both. TTFT and TPOT are those of completed requests, in
+    seconds; None if unknown.
     """
 
     requests: int = 0
@@ -37,6 +40,11 @@ class SpeculationSummary:
     p90: float | None = None
     distribution: tuple[int, ...] = (0,) * _BINS
     position_rates: tuple[float, ...] = ()
+    attribution: str | None = None
+    ttft_p50: float | None = None
+    ttft_p99: float | None = None
+    tpot_p50: float | None = None
+    tpot_p99: float | None = None
 
     def evidence(self, total: float) -> Evidence:
         """What a judgement is based on; ``total`` is the draft tokens of all temperatures."""
@@ -54,8 +62,8 @@ class SpeculationSummary:
 class SlidingRequests:
     """The attributed requests of the last ``seconds``, to a sixtieth of them.
 
-    The latest ``most`` are kept individually, for quantiles, distribution and positions; the sums are of all.
-    The cost of reading does not depend on their number.
+    The latest ``most`` are kept individually, for quantiles, distribution, positions and attribution; the sums are of
+    all. The cost of reading does not depend on their number.
     """
 
     def __init__(self, seconds: float, most: int = 2000) -> None:
@@ -64,7 +72,10 @@ class SlidingRequests:
         self._slices: deque[tuple[float, list[float]]] = deque()  # start of the slice, its sums
         self._sums = _nothing()
         self._latest: deque[tuple[float, AttributedRequest]] = deque()
-        self._ratios: list[float] = []  # of the latest, in order
+        self._ratios: list[float] = []  # of the latest, in order; the same of the next two
+        self._ttfts: list[float] = []
+        self._tpots: list[float] = []
+        self._origins: Counter[Attribution] = Counter()
         self._bins = [0] * _BINS
         self._exact_drafts = 0
         self._positions: list[int] = []
@@ -104,6 +115,11 @@ class SlidingRequests:
             position_rates=tuple(accepted / self._exact_drafts for accepted in self._positions)
             if self._exact_drafts
             else (),
+            attribution=", ".join(sorted(+self._origins)) or None,
+            ttft_p50=quantile(self._ttfts, 0.5),
+            ttft_p99=quantile(self._ttfts, 0.99),
+            tpot_p50=quantile(self._tpots, 0.5),
+            tpot_p99=quantile(self._tpots, 0.99),
         )
 
     def _forget(self, now: float) -> None:
@@ -118,13 +134,20 @@ class SlidingRequests:
     def _count(self, request: AttributedRequest, sign: int) -> None:
         self._exact_drafts += sign * sum(request.histogram)
         add_positions(self._positions, request.histogram, sign)
-        if (ratio := request.acceptance) is None:
-            return
-        self._bins[min(int(ratio * _BINS), _BINS - 1)] += sign
-        if sign > 0:
-            insort(self._ratios, ratio)
-        else:
-            del self._ratios[bisect_left(self._ratios, ratio)]
+        self._origins[request.attribution] += sign
+        if request.acceptance is not None:
+            self._bins[min(int(request.acceptance * _BINS), _BINS - 1)] += sign
+            _count_in_order(self._ratios, request.acceptance, sign)
+        if request.outcome is Outcome.COMPLETED:
+            _count_in_order(self._ttfts, request.ttft, sign)
+            _count_in_order(self._tpots, request.tpot, sign)
+
+
+def _count_in_order(ordered: list[float], value: float | None, sign: int) -> None:
+    if value is not None and sign > 0:
+        insort(ordered, value)
+    elif value is not None:
+        del ordered[bisect_left(ordered, value)]
 
 
 def add_positions(positions: list[int], histogram: Sequence[int], sign: int = 1) -> None:

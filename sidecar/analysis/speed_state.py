@@ -10,7 +10,7 @@ from sidecar.analysis.attribution.attributors import Settled
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.decode_clock import DecodeClock
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep, fit_undrafted, plain_steps
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep, fit_undrafted
 from sidecar.analysis.speedup import (
     EngineSpeed,
     EngineSpeedWindow,
@@ -32,13 +32,13 @@ _REFIT: Final = 30.0  # seconds between two fits to them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedOptions:
-    """``baselines`` are curves by model name, ``temperatures`` all labels.
+    """``curves`` are plain step times by model name, ``temperatures`` all labels.
 
     ``window`` is the sliding window, kept in parts of ``stretch``; ``history`` how far back requests may have begun:
     seconds.
     """
 
-    baselines: Mapping[str, PlainCurve] = field(default_factory=dict)
+    curves: Mapping[str, PlainCurve] = field(default_factory=dict)
     temperatures: Sequence[str] = ()
     window: float = 300.0
     stretch: float = 5.0
@@ -79,6 +79,15 @@ class ModelSpeed:
     curve: PlainCurve | None
     temperatures: Mapping[str, TemperatureSpeed]
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)  # by the highest number of requests running
+
+    @property
+    def plain_seconds(self) -> Mapping[str, float]:
+        """S0 by load; empty without a reference."""
+        return _by_load(self.curve)
+
+
+def _by_load(curve: PlainCurve | None) -> Mapping[str, float]:
+    return {} if curve is None else curve.by_load()
 
 
 class SpeedState:
@@ -143,9 +152,9 @@ class SpeedState:
 class _Model:
     def __init__(self, name: str, options: SpeedOptions) -> None:
         self._options = options
-        self.curve = options.baselines.get(name)
+        self.curve = options.curves.get(name)
         self._reference = Reference.BASELINE if self.curve is not None else None
-        self._missing = Withheld.OTHER_MODEL if options.baselines else Withheld.NO_REFERENCE
+        self._missing = Withheld.OTHER_MODEL if options.curves else Withheld.NO_REFERENCE
         self.loads: dict[EngineKey, dict[str, LoadTotals]] = {}
         self.engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._whole = EngineSpeedWindow(options.window, options.stretch)
@@ -220,7 +229,7 @@ class _Model:
     def _costs(self, whole: EngineSpeed) -> dict[int, StepCosts]:
         if whole.costs is None:
             return {}
-        plain = plain_steps(self.curve)
+        plain = _by_load(self.curve)
         found: dict[int, StepCosts] = {}
         for label, highest in zip(LOAD_LABELS, LOAD_EDGES, strict=False):
             steps = sum(loads[label].steps for loads in self.loads.values())

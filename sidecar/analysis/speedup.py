@@ -12,7 +12,7 @@ from math import hypot, sqrt
 from typing import Final
 
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep, added_up
 from sidecar.analysis.steps import Steps, joined
 
 _FEWEST: Final = 5  # stretches with data that an estimate needs
@@ -89,7 +89,7 @@ class SlidingTimes:
         stretch = self._stretches[-1]
         stretch.tokens += tokens
         stretch.plain += tokens * plain.seconds
-        stretch.error += tokens * plain.error
+        stretch.deviations = added_up([(1.0, stretch.deviations), (tokens, plain.deviations)])
         stretch.others += tokens * plain.others
         stretch.actual += actual
         self._forget(at)
@@ -104,7 +104,7 @@ class SlidingTimes:
             return None
         excess = prompt_excess * sum(one.others for one in self._stretches)
         plain = sum(one.plain for one in self._stretches) + excess
-        error = sum(one.error for one in self._stretches)
+        error = hypot(*added_up((1.0, one.deviations) for one in self._stretches))
         ratio = max(plain, 0.0) / actual
         # The variance of a ratio of sums (Cochran, Sampling Techniques, 2.11); S0's own errors are common to all.
         squares = sum((one.plain + prompt_excess * one.others - ratio * one.actual) ** 2 for one in self._stretches)
@@ -125,11 +125,12 @@ class SlidingTimes:
 
 
 class _Times:
-    __slots__ = ("actual", "begun", "error", "others", "plain", "tokens")
+    __slots__ = ("actual", "begun", "deviations", "others", "plain", "tokens")
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
-        self.tokens = self.plain = self.error = self.others = self.actual = 0.0
+        self.tokens = self.plain = self.others = self.actual = 0.0
+        self.deviations: tuple[float, ...] = ()
 
 
 def reconciled(by_clock: Speedup | None, by_steps: Speedup | None) -> tuple[Speedup | None, bool]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sidecar import wiring
+from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.speedup import WITHHELD
 from sidecar.commands.tables import aligned, count, ratio
 from sidecar.errors import RecordingError, SettingsError
-from sidecar.recording.replay import BucketSummary, ReplayResult, replay
+from sidecar.recording.replay import ReplayResult, replay
 from sidecar.settings import Settings, load_settings
 
 HELP = "attribute the requests of a recording and print acceptance by temperature"
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             arguments.directory,
             infer=arguments.infer,
             buckets=wiring.buckets(settings),
-            baselines=wiring.plain_curves(measured),
+            curves=wiring.plain_curves(measured),
         )
     except RecordingError as error:
         print(error, file=sys.stderr)
@@ -79,7 +80,7 @@ def _lines(result: ReplayResult) -> Iterator[str]:
         yield f"no speedup: {WITHHELD[result.speed.whole.withheld]}"
 
 
-def _row(label: str, bucket: BucketSummary, speedup: float | None) -> tuple[str, ...]:
+def _row(label: str, bucket: SpeculationSummary, speedup: float | None) -> tuple[str, ...]:
     return (
         label,
         count(bucket.requests),
@@ -90,5 +91,5 @@ def _row(label: str, bucket: BucketSummary, speedup: float | None) -> tuple[str,
         ratio(bucket.p50),
         ratio(bucket.p90),
         ratio(speedup),
-        bucket.attribution,
+        bucket.attribution or "-",
     )

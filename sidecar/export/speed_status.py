@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from sidecar.analysis.plain_curve import plain_steps
 from sidecar.analysis.speed_state import ModelSpeed, TemperatureSpeed
 from sidecar.analysis.speedup import WITHHELD, Speedup
 from sidecar.analysis.steps import LOAD_LABELS
@@ -49,7 +48,7 @@ def _speedup(found: Speedup | None) -> dict[str, float | None]:
 
 def _by_load(report: TargetReport, model_name: str, speed: ModelSpeed) -> list[dict[str, Any]]:
     """Actual seconds per token since the start and plain ones, for each load at which either is known."""
-    plain = plain_steps(speed.curve)
+    plain = speed.plain_seconds
     engines = [loads for key, loads in report.loads.items() if key.model_name == model_name]
     found = []
     for label in LOAD_LABELS:

@@ -154,6 +154,7 @@ def _is_exact(model: ModelRequests) -> bool:
 def _model_requests(model: ModelRequests, judged: ModelJudgement | None, speed: ModelSpeed | None) -> dict[str, Any]:
     judgements = judged.temperatures if judged else {}
     speeds = speed.temperatures if speed else {}
+    total = sum(work.draft_tokens for work in model.recent.values())
     return {
         "model_name": model.model_name,
         "coverage": model.coverage,
@@ -161,7 +162,7 @@ def _model_requests(model: ModelRequests, judged: ModelJudgement | None, speed: 
         "ended": dict(model.attribution_outcomes),
         "temperatures": {
             temperature: {
-                **_temperature(work, judgements.get(temperature) or Judgement(evidence=work.evidence(0.0))),
+                **temperature_status(work, judgements.get(temperature) or Judgement(evidence=work.evidence(total))),
                 "speed": temperature_speed(speeds.get(temperature)),
             }
             for temperature, work in model.recent.items()
@@ -169,7 +170,7 @@ def _model_requests(model: ModelRequests, judged: ModelJudgement | None, speed: 
     }
 
 
-def _temperature(work: SpeculationSummary, judgement: Judgement) -> dict[str, Any]:
+def temperature_status(work: SpeculationSummary, judgement: Judgement) -> dict[str, Any]:
     """One bucket over the sliding window; no verdict while vLLM is down."""
     return {
         **_judgement(judgement),
@@ -179,4 +180,7 @@ def _temperature(work: SpeculationSummary, judgement: Judgement) -> dict[str, An
         "p50": work.p50,
         "p90": work.p90,
         "distribution": list(work.distribution),
+        "attribution": work.attribution,
+        "ttft": {"p50": work.ttft_p50, "p99": work.ttft_p99},
+        "tpot": {"p50": work.tpot_p50, "p99": work.tpot_p99},
     }

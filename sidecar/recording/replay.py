@@ -1,7 +1,6 @@
 """Replays a recording through the live attribution: the same code, event by event in chronological order."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -10,11 +9,10 @@ from typing import Any, Final
 
 from sidecar.analysis.attribution.attributors import Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.attribution.result import AttributedRequest, Attribution, acceptance_error
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.analysis.plain_steps import PlainSteps
-from sidecar.analysis.quantile import quantile
-from sidecar.analysis.request_window import WORST_ERROR
+from sidecar.analysis.plain_decoding import PlainDecoding
+from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary
 from sidecar.analysis.speed_state import ModelSpeed, SpeedOptions, SpeedState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine.continuation import Continuation
@@ -33,30 +31,13 @@ _Timed = tuple[float, int, _Event]  # time, then the order of simultaneous event
 
 
 @dataclass(frozen=True, slots=True)
-class BucketSummary:
-    """One temperature bucket; ``attribution`` is exact if all its requests are, and none if it has no requests.
-
-    Ratios are 0 to 1, quantiles those of single requests' acceptance; None if unknown.
-    """
-
-    attribution: Attribution
-    requests: int
-    draft_tokens: float
-    accepted_tokens: float
-    acceptance: float | None
-    p10: float | None
-    p50: float | None
-    p90: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ReplayResult:
     """``coverage``: attributed / counted draft tokens, from the first poll to the last; ``residual``: the live one.
 
     ``speed`` is over the whole recording; None if it shows no model that speculates, or several.
     """
 
-    temperatures: Mapping[str, BucketSummary]
+    temperatures: Mapping[str, SpeculationSummary]
     coverage: float | None
     residual: float | None
     requests: Sequence[AttributedRequest]
@@ -76,7 +57,7 @@ class ReplayResult:
         """The result without the single requests, as plain JSON values."""
         temperatures = {
             label: {
-                "attribution": str(bucket.attribution),
+                "attribution": bucket.attribution or Attribution.NONE,
                 "requests": bucket.requests,
                 "draft_tokens": round(bucket.draft_tokens),
                 "accepted_tokens": round(bucket.accepted_tokens),
@@ -104,23 +85,17 @@ def replay(
     *,
     infer: bool,
     buckets: TemperatureBuckets | None = None,
-    baselines: Mapping[str, PlainCurve] | None = None,
+    curves: Mapping[str, PlainCurve] | None = None,
 ) -> ReplayResult:
     """Replays a recording; ``infer``: without vLLM's own numbers for each request.
 
-    ``baselines`` are measured plain step times by model name.
+    ``curves`` are measured plain step times by model name.
 
     Raises:
         RecordingError: the recording is unusable.
     """
-    records = list(read_requests(directory))
-    return replay_events(
-        read_scrapes(directory),
-        records,
-        infer=infer,
-        buckets=buckets or TemperatureBuckets(),
-        baselines=baselines,
-    )
+    scrapes, records = read_scrapes(directory), list(read_requests(directory))
+    return replay_events(scrapes, records, infer=infer, buckets=buckets or TemperatureBuckets(), curves=curves)
 
 
 def replay_events(
@@ -129,10 +104,10 @@ def replay_events(
     *,
     infer: bool,
     buckets: TemperatureBuckets,
-    baselines: Mapping[str, PlainCurve] | None = None,
+    curves: Mapping[str, PlainCurve] | None = None,
 ) -> ReplayResult:
     """The same for polls and requests from anywhere; the polls are in chronological order."""
-    player = _Player(buckets, infer=infer, baselines=baselines or {})
+    player = _Player(buckets, infer=infer, curves=curves or {})
     for event in _in_order(scrapes, records):
         player.play(event)
     return player.result()
@@ -140,11 +115,11 @@ def replay_events(
 
 def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
     """Plain step times by load and model, from the polls of an engine that does not speculate."""
-    steps = PlainSteps()
+    decoding = PlainDecoding()
     for scrape in scrapes:
         if scrape.snapshot is not None:
-            steps.scraped(scrape.at, scrape.snapshot)
-    return steps.curves()
+            decoding.scraped(scrape.at, scrape.snapshot)
+    return decoding.curves()
 
 
 def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> Iterator[_Event]:
@@ -164,10 +139,10 @@ def _when(timed: _Timed) -> tuple[float, int]:
 class _Player:
     """Holds what the live program holds: a timeline per engine, the attributors, and the speed."""
 
-    def __init__(self, buckets: TemperatureBuckets, *, infer: bool, baselines: Mapping[str, PlainCurve]) -> None:
+    def __init__(self, buckets: TemperatureBuckets, *, infer: bool, curves: Mapping[str, PlainCurve]) -> None:
         self._buckets = buckets
         options = SpeedOptions(
-            baselines=baselines, temperatures=buckets.labels, window=math.inf, stretch=_STRETCH, history=_HISTORY
+            curves=curves, temperatures=buckets.labels, window=math.inf, stretch=_STRETCH, history=_HISTORY
         )
         self._speed = SpeedState(options)
         self._polled_at = 0.0
@@ -205,10 +180,11 @@ class _Player:
     def result(self) -> ReplayResult:
         self._take(self._attributors.flush())
         residuals = [a.residual for a in self._attributors.by_model.values() if a.residual is not None]
-        by_label: dict[str, list[AttributedRequest]] = defaultdict(list)
+        windows = {label: SlidingRequests(math.inf, most=len(self._requests)) for label in self._buckets.labels}
         for request in self._requests:
-            by_label[request.temperature].append(request)
-        temperatures = {label: summary(by_label[label]) for label in self._buckets.labels if label in by_label}
+            windows[request.temperature].add(request, 0.0)
+        seen = {request.temperature for request in self._requests}
+        temperatures = {label: window.read(0.0) for label, window in windows.items() if label in seen}
         counted = sum(
             ends[-1].counters.get(Counter.DRAFT_TOKENS, 0) - ends[0].counters.get(Counter.DRAFT_TOKENS, 0)
             for ends in self._ends.values()
@@ -218,23 +194,3 @@ class _Player:
         speeds = list(self._speed.models(self._polled_at).values())
         speed = speeds[0] if len(speeds) == 1 else None
         return ReplayResult(temperatures, coverage, max(residuals, default=None), self._requests, speed)
-
-
-def summary(requests: Sequence[AttributedRequest]) -> BucketSummary:
-    """The sums over one bucket's requests, without those that have no numbers."""
-    attributed = [request for request in requests if request.attribution is not Attribution.NONE]
-    kinds = {request.attribution for request in attributed}
-    drafted = sum(request.draft_tokens for request in attributed)
-    accepted = sum(request.accepted_tokens for request in attributed)
-    error = acceptance_error(attributed)
-    ratios = sorted(request.acceptance for request in attributed if request.acceptance is not None)
-    return BucketSummary(
-        attribution=Attribution.NONE if not kinds else Attribution.INFERRED if len(kinds) > 1 else kinds.pop(),
-        requests=len(attributed),
-        draft_tokens=drafted,
-        accepted_tokens=accepted,
-        acceptance=accepted / drafted if error <= WORST_ERROR else None,
-        p10=quantile(ratios, 0.1),
-        p50=quantile(ratios, 0.5),
-        p90=quantile(ratios, 0.9),
-    )

@@ -77,11 +77,12 @@ class RequestRecord:
 
     ``path`` is the endpoint's, empty if unknown. ``temperature`` is the one in the request: None if it gave none, so
     that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
-    of prompts. ``stream_events`` counts the events of a stream that carried generated tokens: at most one per engine
-    step, fewer if vLLM merged some; 0 for a reply that was not streamed. ``completion_tokens`` sums all choices; None
-    if the reply did not say. ``asked_usage`` is None if the client's own request was sent. ``parameters`` names the
-    sampling parameters in the request that not every vLLM serves under speculation (``observe/payload.py`` has the
-    list); traces do not carry them.
+    of prompts. ``stream_events`` counts the events of a stream of chat or text completions that carried generated
+    tokens: one per engine step, fewer if vLLM merged some. Otherwise it is 0; ``/v1/responses`` and ``/v1/messages``
+    have no event for a step whose text is empty (vLLM 0.32), so there the number says nothing. ``completion_tokens``
+    sums all choices; None if the reply did not say. ``asked_usage`` is None if the client's own request was sent.
+    ``parameters`` names the sampling parameters in the request that not every vLLM serves under speculation
+    (``observe/payload.py`` has the list); traces do not carry them.
     """
 
     id: Name

@@ -60,6 +60,8 @@ class PlainSteps(Group):
     """step time at each of these loads; interpolated in between"""
     errors: tuple[float, ...] = Field(max_length=16)
     """standard errors of `seconds`"""
+    deviations: tuple[Annotated[tuple[float, ...], Field(max_length=16)], ...] = Field((), max_length=16)
+    """independent parts of each of `errors`, for what errors have in common; if empty, they are taken as the same"""
     prompt_share: float = Field(0.0, ge=0, le=1e6)
     """prompt tokens computed per generated token during the measurement"""
     prompt_seconds: float | None = Field(None, ge=0, le=60)
@@ -75,6 +77,8 @@ class PlainSteps(Group):
     def _is_a_curve(self) -> Self:
         if not len(self.running) == len(self.seconds) == len(self.errors):
             raise ValueError("running, seconds and errors differ in length")
+        if self.deviations and len(self.deviations) != len(self.running):
+            raise ValueError("running and deviations differ in length")
         if not all(a < b for a, b in pairwise((0.0, *self.running))):
             raise ValueError("running must rise, from above 0")
         if not all(0 < one <= 3600 for one in self.seconds) or not all(0 <= one <= 3600 for one in self.errors):

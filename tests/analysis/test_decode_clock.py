@@ -8,7 +8,7 @@ from tests.analysis.decoding import period
 
 
 def plain(seconds, error=0.0, others=0.0):
-    return PlainStep(seconds=seconds, error=error, others=others)
+    return PlainStep(seconds=seconds, deviations=(error,), others=others)
 
 
 def test_mean_step_times_over_parts_of_polls():

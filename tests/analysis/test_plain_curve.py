@@ -1,10 +1,12 @@
 """Plain step times by load: fitted, read between the loads that were measured, and refused beyond them."""
 
+from dataclasses import replace
+from math import hypot
 from random import Random
 
 import pytest
 
-from sidecar.analysis.plain_curve import PlainCurve, fit, fit_undrafted
+from sidecar.analysis.plain_curve import PlainCurve, added_up, fit, fit_undrafted
 from tests.analysis.decoding import noisy, period
 
 LOADS = (1, 2, 4, 8, 16)
@@ -52,6 +54,22 @@ def test_standard_errors_are_about_as_large_as_the_errors():
     outside = sum(abs(one) > 2 for one in off) / len(off)
     assert outside < 0.12
     assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.45)
+
+
+def test_errors_of_several_loads_partly_cancel():
+    """What pulls one knot of the curve up pulls its neighbours down: a sum over loads is better known than each."""
+    off, together, apart = [], [], []
+    for seed in range(60):
+        random = Random(seed)
+        loads = [random.uniform(1, 16) for _ in range(300)]
+        curve = fit([noisy(period(load, bent(load)), random, 0.1) for load in [*LOADS * 6, *loads]])
+        steps = [curve.at(load) for load in loads if curve.covers(load)]
+        error = hypot(*added_up((1.0, step.deviations) for step in steps))
+        off.append(sum(step.seconds for step in steps) - sum(bent(load) for load in loads))
+        together.append(error)
+        apart.append(sum(step.error for step in steps))
+    assert sum(one**2 for one in off) / sum(one**2 for one in together) == pytest.approx(1, abs=0.5)
+    assert sum(together) < 0.7 * sum(apart)
 
 
 def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():
@@ -117,13 +135,30 @@ def test_a_fixed_number_of_draft_tokens_tells_nothing_of_plain_steps():
     assert fit_undrafted([period(4, 0.03, length=2, drafted=3)] * 50) is None
 
 
+def test_nor_do_requests_that_begin_without_drafts():
+    """First tokens come from a prefill, so even a fixed number of draft tokens is not quite a multiple of the load."""
+    random = Random(11)
+    begins = [(load, random.uniform(0, 0.2)) for load in LOADS * 20]
+    fixed = [
+        replace(period(load * (1 - share), bent(load), length=2, drafted=3), first_tokens=100 * load * share)
+        for load, share in begins
+    ]
+    assert fit_undrafted(fixed) is None
+    counted_late = [replace(one, draft_tokens=one.draft_tokens * random.uniform(0.9, 1.1)) for one in fixed]
+    assert fit_undrafted(counted_late) is None
+
+
 def test_a_reference_that_is_not_sharp_is_none():
     random = Random(9)
     assert fit_undrafted([noisy(period(4, 0.02), random, 0.9) for _ in range(12)]) is None
 
 
-def test_a_curve_reads_as_written():
-    curve = PlainCurve(running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.001, 0.002), prompt_share=0.0)
+@pytest.mark.parametrize(
+    ("deviations", "error"),
+    [(((0.001,), (0.002,)), 0.0015), (((0.001,), (0, 0.002)), 0.00112), (((0.001,), (-0.001,)), 0)],
+)
+def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in_common(deviations, error):
+    curve = PlainCurve(running=(1.0, 8.0), seconds=(0.01, 0.02), deviations=deviations, prompt_share=0.0)
     assert curve.at(4.5).seconds == pytest.approx(0.015)
-    assert curve.at(4.5).error == pytest.approx(0.0015)
+    assert curve.at(4.5).error == pytest.approx(error, abs=5e-6)
     assert curve.at(4.5).others == 3.5

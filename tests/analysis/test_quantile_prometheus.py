@@ -73,12 +73,12 @@ async def prometheus(served, http, tmp_path):
     async with served(handler) as url:
         config = scraping(url.removeprefix("http://"), interval="200ms")
         async with running_prometheus(http, tmp_path, config) as running:
-            async with asyncio.timeout(60):
-                while not await running.instant("last_seconds_bucket{case='0',le='+Inf'}"):
-                    await asyncio.sleep(0.05)
 
             async def query(expression):
-                return {labels.get("case"): value for labels, value in await running.instant(expression)}
+                async with asyncio.timeout(60):  # no values before the first scrape, nor after one that failed
+                    while not (found := await running.instant(expression)):
+                        await asyncio.sleep(0.05)
+                return {labels.get("case"): value for labels, value in found}
 
             yield query
 

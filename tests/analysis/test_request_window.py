@@ -56,6 +56,19 @@ def test_the_sums_are_of_all_requests_and_the_quantiles_of_the_latest():
     assert read.p10 >= 15 / 25
 
 
+def test_times_are_those_of_completed_requests_in_the_window():
+    window = SlidingRequests(60)
+    window.add(request(ttft=0.1, tpot=None), 0)
+    window.add(request(ttft=0.3, tpot=0.02, attribution=Attribution.INFERRED), 50)
+    window.add(request(ttft=9.0, tpot=9.0, outcome=Outcome.ABORTED), 50)
+    read = window.read(50)
+    assert (read.ttft_p50, read.tpot_p50, read.tpot_p99) == (pytest.approx(0.2), 0.02, 0.02)
+    assert read.attribution == "exact, inferred"
+    late = window.read(100)
+    assert (late.ttft_p50, late.ttft_p99) == (0.3, 0.3)
+    assert window.read(200).attribution is None
+
+
 def test_requests_that_only_count_in_sums_leave_the_window_too():
     window = SlidingRequests(60, most=10)
     for number in range(1000):

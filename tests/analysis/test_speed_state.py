@@ -14,16 +14,16 @@ from sidecar.engine.plan import EngineKey
 from sidecar.requests.record import Outcome, RequestRecord
 from tests.analysis.decoding import KEY, Engine
 
-CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.0), prompt_share=0.0)
+CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), deviations=((0.0,), (0.0,)), prompt_share=0.0)
 LABELS = ("cold", "hot")
 
 
 class Server:
     """A model's engine under observation."""
 
-    def __init__(self, *, baselines=None, speculating=True):
+    def __init__(self, *, curves=None, speculating=True):
         self.engine = Engine(speculating=speculating)
-        self.state = SpeedState(SpeedOptions(baselines=baselines or {}, temperatures=LABELS))
+        self.state = SpeedState(SpeedOptions(curves=curves or {}, temperatures=LABELS))
         self.poll()
 
     def poll(self, **options):
@@ -61,7 +61,7 @@ class Server:
 
 def test_speedup_by_temperature_against_a_baseline():
     """Steps of 30 ms where plain ones take 20: 2 tokens a step are faster, 1.2 slower."""
-    server = Server(baselines={"m": CURVE})
+    server = Server(curves={"m": CURVE})
     for _ in range(20):
         server.run(6, 4, 0.03, length=1.6, drafted=3)
         server.request("cold", tokens=200, steps=100, seconds=3.0)
@@ -79,7 +79,7 @@ def test_speedup_by_temperature_against_a_baseline():
 
 def test_streams_need_no_attribution_and_other_replies_no_stream():
     for options in ({"attribution": Attribution.NONE}, {"stream": False}):
-        server = Server(baselines={"m": CURVE})
+        server = Server(curves={"m": CURVE})
         for _ in range(10):
             server.run(6, 4, 0.03, length=2, drafted=3)
             server.request("cold", tokens=200, steps=100, seconds=3.0, **options)
@@ -87,7 +87,7 @@ def test_streams_need_no_attribution_and_other_replies_no_stream():
 
 
 def test_a_reply_that_is_neither_counts_nowhere():
-    server = Server(baselines={"m": CURVE})
+    server = Server(curves={"m": CURVE})
     for _ in range(10):
         server.run(6, 4, 0.03, length=2, drafted=3)
         server.request("cold", tokens=200, steps=100, seconds=3.0, attribution=Attribution.NONE, stream=False)
@@ -96,7 +96,7 @@ def test_a_reply_that_is_neither_counts_nowhere():
 
 
 def test_a_source_that_sees_other_times_than_the_engine_contradicts_it():
-    server = Server(baselines={"m": CURVE})
+    server = Server(curves={"m": CURVE})
     for _ in range(10):
         server.run(12, 4, 0.03, length=2, drafted=3)
         server.request("cold", tokens=200, steps=100, seconds=6.0)  # a client that reads slowly
@@ -105,9 +105,9 @@ def test_a_source_that_sees_other_times_than_the_engine_contradicts_it():
     assert found.speedup.ratio + 2 * found.speedup.error >= 200 * 0.02 / 3
 
 
-@pytest.mark.parametrize(("baselines", "why"), [({}, Withheld.NO_REFERENCE), ({"other": CURVE}, Withheld.OTHER_MODEL)])
-def test_without_a_baseline_for_the_model_nothing_is_claimed(baselines, why):
-    server = Server(baselines=baselines)
+@pytest.mark.parametrize(("curves", "why"), [({}, Withheld.NO_REFERENCE), ({"other": CURVE}, Withheld.OTHER_MODEL)])
+def test_without_a_baseline_for_the_model_nothing_is_claimed(curves, why):
+    server = Server(curves=curves)
     server.run(40, 4, 0.03, length=2, drafted=3)
     server.request("cold", tokens=200, steps=100, seconds=3.0)
     model = server.model
@@ -127,7 +127,7 @@ def test_steps_without_drafts_become_the_reference():
 
 
 def test_several_api_servers_count_steps_several_times_so_nothing_is_said():
-    server = Server(baselines={"m": CURVE})
+    server = Server(curves={"m": CURVE})
     for _ in range(20):
         server.engine.run(4, 0.03, length=2, drafted=3)
         server.poll(several_processes=True)
@@ -147,7 +147,7 @@ def test_decoding_is_counted_by_load_on_plain_pods_too():
 
 
 def test_a_model_that_left_the_page_is_forgotten():
-    server = Server(baselines={"m": CURVE})
+    server = Server(curves={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
     other = {EngineKey("n", "0"): Engine().timeline}
     server.state.polled(server.engine.at + 900, other, several_processes=False)
@@ -157,7 +157,7 @@ def test_a_model_that_left_the_page_is_forgotten():
 
 
 def test_a_clock_set_back_is_survived():
-    server = Server(baselines={"m": CURVE})
+    server = Server(curves={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
     server.engine.at -= 1000
     server.engine.timeline._times.clear()
@@ -167,9 +167,9 @@ def test_a_clock_set_back_is_survived():
 
 
 def test_a_vllm_without_step_times_is_told_from_an_idle_one():
-    idle = Server(baselines={"m": CURVE})
+    idle = Server(curves={"m": CURVE})
     assert idle.model.whole.withheld is Withheld.TOO_LITTLE
-    old = Server(baselines={"m": CURVE})
+    old = Server(curves={"m": CURVE})
     del old.engine.counters[Counter.DECODE_SECONDS]
     old.run(3, 4, 0.03, length=2, drafted=3)
     assert old.model.whole.withheld is Withheld.NO_STEPS

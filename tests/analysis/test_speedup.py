@@ -8,11 +8,11 @@ from sidecar.analysis.plain_curve import PlainCurve, PlainStep
 from sidecar.analysis.speedup import EngineSpeedWindow, SlidingTimes, Speedup, Withheld, reconciled
 from tests.analysis.decoding import period
 
-CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0)
+CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.01, 0.02), deviations=((0.0,), (0.0,)), prompt_share=1.0)
 
 
 def plain(seconds, error=0.0, others=0.0):
-    return PlainStep(seconds=seconds, error=error, others=others)
+    return PlainStep(seconds=seconds, deviations=(error,), others=others)
 
 
 def times(*entries, seconds=300.0):

@@ -18,7 +18,7 @@ from sidecar.errors import TimedOut
 from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 
-CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0002, 0.0002), prompt_share=0.0)
+CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.02), deviations=((0.0002,), (0.0002,)), prompt_share=0.0)
 KEY = EngineKey("m", "0")
 START = 1000.0
 
@@ -47,7 +47,7 @@ def served(*, accepted, step_seconds, curves=None):
     requests = RequestState(
         "proxy", buckets=TemperatureBuckets(), options=AttributionOptions(), window=300.0, max_models=1
     )
-    speed = SpeedOptions(baselines={"m": CURVE} if curves is None else curves, temperatures=TemperatureBuckets().labels)
+    speed = SpeedOptions(curves={"m": CURVE} if curves is None else curves, temperatures=TemperatureBuckets().labels)
     target = TargetState("t", Lookback(), interval=1.0, max_engines=8, speed=speed, requests=requests)
     for second in range(1, 121):
         at = START + second

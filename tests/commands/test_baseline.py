@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 
 import pytest
 import yaml
@@ -88,6 +89,7 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert steps.running[0] == pytest.approx(1, abs=0.1)
     assert steps.running[-1] == pytest.approx(4, abs=1)
     assert all(0 < one < 1 for one in steps.seconds)
+    assert [math.hypot(*row) for row in steps.deviations] == pytest.approx(steps.errors, abs=2e-6)
     assert steps.gpu == "H100"
     assert steps.measured is not None
 

@@ -115,17 +115,17 @@ async def test_a_baseline_fills_the_panels_of_the_speedup(pages, sidecar, promet
     """Every load that the traffic can bring is covered, and so slow a plain step that speculation surely wins."""
     queried = [query for page in pages.values() for query in queries(page) if (query.panel, query.legend) in SPEEDUP]
     curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001]}
-    async with sidecar(3, "proxy", SPECDEC_PLAIN_STEPS=json.dumps({"demo": curve})) as (_, address):
-        async with prometheus([address]) as server:
-            await until(90, lambda: without_data(queried, server))
-            (speedup,) = await server.instant(
-                named(pages, "specdec-operator", "Speedup by temperature, against its thresholds", "all {{model_name}}")
-            )
-            assert speedup[1] > 1
-            verdicts = await server.instant(
-                named(pages, "specdec-operator", "Verdict by temperature: where, and since when")
-            )
-            assert {value for labels, value in verdicts if labels["temperature"] == "0"} == {1}
+    plain = json.dumps({"demo": curve})
+    async with sidecar(3, "proxy", SPECDEC_PLAIN_STEPS=plain) as (_, address), prometheus([address]) as server:
+        await until(90, lambda: without_data(queried, server))
+        (speedup,) = await server.instant(
+            named(pages, "specdec-operator", "Speedup by temperature, against its thresholds", "all {{model_name}}")
+        )
+        assert speedup[1] > 1
+        verdicts = await server.instant(
+            named(pages, "specdec-operator", "Verdict by temperature: where, and since when")
+        )
+        assert {value for labels, value in verdicts if labels["temperature"] == "0"} == {1}
 
 
 async def without_data(everything, server):

@@ -27,7 +27,7 @@ from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 from sidecar.settings.groups import Limits, Thresholds
 
 LIMITS = Limits()
-CURVE = PlainCurve(running=(1.0, 300.0), seconds=(1.0, 1.0), errors=(0.0, 0.0), prompt_share=0.0)
+CURVE = PlainCurve(running=(1.0, 300.0), seconds=(1.0, 1.0), deviations=((0.0,), (0.0,)), prompt_share=0.0)
 QUANTILES = dict.fromkeys((0.5, 0.9, 0.95, 0.99), 0.1)
 
 
@@ -78,7 +78,7 @@ def filled(engines, models, *, source=True):
         interval=1.0,
         max_engines=LIMITS.engines,
         max_positions=LIMITS.positions,
-        speed=SpeedOptions(baselines={f"model-{n}": CURVE for n in range(models)}, temperatures=buckets.labels),
+        speed=SpeedOptions(curves={f"model-{n}": CURVE for n in range(models)}, temperatures=buckets.labels),
         requests=requests if source else None,
     )
     keys = [EngineKey(f"model-{number % models}", str(number)) for number in range(engines)]

@@ -125,7 +125,7 @@ def test_a_recording_without_speculation_gives_no_number(tmp_path):
     result = replay(tmp_path, infer=False)
     assert result.coverage is result.residual is None
     bucket = result.temperatures["0.3-0.5"]
-    assert (bucket.attribution, bucket.requests, bucket.acceptance, bucket.p50) == ("none", 0, None, None)
+    assert (bucket.attribution, bucket.requests, bucket.acceptance, bucket.p50) == (None, 0, None, None)
 
 
 def test_a_recording_without_a_single_poll_gives_no_number(tmp_path):

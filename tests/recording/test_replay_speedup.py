@@ -2,11 +2,16 @@
 
 import gzip
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from sidecar.analysis.plain_curve import fit
+from sidecar.analysis.plain_decoding import PlainDecoding
+from sidecar.analysis.speedup import EngineSpeedWindow
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.recording.recording import read_requests, read_scrapes
 from sidecar.recording.replay import plain_curves, replay, replay_events
@@ -52,9 +57,52 @@ def test_the_truth_is_that_of_the_recordings_own_description(truth):
     assert truth == pytest.approx({"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928, "all": 0.984}, abs=0.005)
 
 
+def test_the_truth_is_within_the_stated_error_which_is_small_enough_to_judge_by(curves, truth):
+    found = replay(LEVELS / "k3", infer=False, curves=curves)
+    whole = found.speed.whole.speedup
+    assert abs(whole.ratio - truth["all"]) < whole.error < 0.07
+    for label in ("0-0.3", "0.5-0.7", "1+"):
+        one = found.speed.temperatures[label].speedup
+        assert abs(one.ratio - truth[label]) < one.error < 0.08
+
+
+def halves(periods, random):
+    """A random half of the periods in stretches of five, in their order."""
+    stretches = [periods[start : start + 5] for start in range(0, len(periods), 5)]
+    kept = sorted(random.sample(range(len(stretches)), len(stretches) // 2))
+    return [one for index in kept for one in stretches[index]]
+
+
+def speedup(plain, speculating):
+    curve, window = fit(plain), EngineSpeedWindow(math.inf, 5.0)
+    for at, steps in enumerate(speculating):
+        window.add(float(at), steps, curve.at(steps.running))
+    return window.times.read(float(len(speculating)), 0.0)
+
+
+def test_stated_error_is_that_between_subsets():
+    """Half of the data differs from all of it by the half's error / sqrt(2), as its variance is twice as large."""
+    plain, speculating = (periods(name) for name in ("plain", "k3"))
+    whole = speedup(plain, speculating).ratio
+    off = []
+    for seed in range(100):
+        random = Random(seed)
+        half = speedup(halves(plain, random), halves(speculating, random))
+        off.append((half.ratio - whole) / (half.error / math.sqrt(2)))
+    assert 0.9 <= sum(abs(one) < 2 for one in off) / len(off) <= 0.99
+    assert sum(one**2 for one in off) / len(off) == pytest.approx(0.95, abs=0.25)
+
+
+def periods(name):
+    decoding = PlainDecoding()
+    for scrape in read_scrapes(LEVELS / name):
+        decoding.scraped(scrape.at, scrape.snapshot)
+    return decoding.periods["lab"]
+
+
 @pytest.mark.parametrize("infer", [False, True])
 def test_speedup_is_that_of_the_clients_times(infer, curves, truth):
-    found = replay(LEVELS / "k3", infer=infer, baselines=curves).as_json()
+    found = replay(LEVELS / "k3", infer=infer, curves=curves).as_json()
     assert found["reference"] == "baseline"
     assert found["withheld"] is None
     assert found["speedup"] == pytest.approx(truth["all"], abs=0.05)
@@ -68,14 +116,14 @@ def test_speedup_with_fewer_polls(every, curves, truth):
     """The load changes every 20 s here, so a poll of 5 s sees two loads at once every fourth time."""
     scrapes = list(read_scrapes(LEVELS / "k3"))[::every]
     records = list(read_requests(LEVELS / "k3"))
-    found = replay_events(scrapes, records, infer=False, buckets=BUCKETS, baselines=curves).as_json()
+    found = replay_events(scrapes, records, infer=False, buckets=BUCKETS, curves=curves).as_json()
     assert found["speedup"] == pytest.approx(truth["all"], abs=0.05)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
 def test_curve_with_fewer_polls(every, truth):
     curves = plain_curves(list(read_scrapes(LEVELS / "plain"))[::every])
-    assert replay(LEVELS / "k3", infer=False, baselines=curves).as_json()["speedup"] == pytest.approx(
+    assert replay(LEVELS / "k3", infer=False, curves=curves).as_json()["speedup"] == pytest.approx(
         truth["all"], abs=0.05
     )
 
@@ -87,7 +135,7 @@ def test_without_a_baseline_no_speedup_is_claimed():
 
 
 def test_a_plain_engine_against_its_own_curve_has_nothing_to_compare(curves):
-    found = replay(LEVELS / "plain", infer=False, baselines=curves).as_json()
+    found = replay(LEVELS / "plain", infer=False, curves=curves).as_json()
     assert found["speedup"] is None
 
 

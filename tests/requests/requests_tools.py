@@ -30,7 +30,7 @@ def chunk(endpoint=CHAT, *, text="word", role=None, usage=None, **fields):
     body = {"id": "x", "model": "lab", "choices": [choice]} | fields
     if usage is not None:
         body["usage"] = {"prompt_tokens": 3, "completion_tokens": usage}
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
 
 
 ROLE = chunk(text="", role="assistant")

@@ -124,6 +124,7 @@ def _plain_steps(curve: PlainCurve, found: Watched, gpu: str | None) -> dict[str
         "running": [round(one, 2) for one in curve.running],
         "seconds": [round(one, _DIGITS) for one in curve.seconds],
         "errors": [round(one, _DIGITS) for one in curve.errors],
+        "deviations": [[round(one, _DIGITS) for one in row] for row in curve.deviations],
         "prompt_share": round(curve.prompt_share, 3),
     }
     if curve.prompt_seconds is not None:

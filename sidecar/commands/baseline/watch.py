@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sidecar import wiring
 from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.analysis.plain_steps import PlainSteps
+from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.commands.baseline.traffic import LoadOptions, send
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.fetch import Fetcher
@@ -52,8 +52,8 @@ class Watched:
 class _Engines:
     """A scrape sink: one server's histograms, engine by engine, so that each one's restarts are its own."""
 
-    def __init__(self, steps: PlainSteps) -> None:
-        self.steps = steps
+    def __init__(self, decoding: PlainDecoding) -> None:
+        self.decoding = decoding
         self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
         self._fault: str | None = None  # the last one printed: a lasting fault is printed once
         self.version = VersionFamily.UNKNOWN
@@ -73,7 +73,7 @@ class _Engines:
                 engine.key, (Continuation(), HistogramWindow(float("inf")))
             )
             histograms.append(at, continuation.advance(engine).engine.histograms)
-        self.steps.scraped(at, page)
+        self.decoding.scraped(at, page)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""
@@ -95,7 +95,7 @@ async def watch(urls: Sequence[str], settings: Settings, seconds: float, load: L
     Raises:
         SweepError: the server does not answer requests.
     """
-    servers = [(url, _Engines(PlainSteps())) for url in urls]
+    servers = [(url, _Engines(PlainDecoding())) for url in urls]
     tasks = [asyncio.create_task(_poll(url, settings, engines, seconds)) for url, engines in servers]
     try:
         if load is not None:
@@ -114,7 +114,7 @@ def from_recording(directory: Path) -> Watched:
     Raises:
         RecordingError: it cannot be read.
     """
-    engines = _Engines(PlainSteps())
+    engines = _Engines(PlainDecoding())
     times = []
     for scrape in read_scrapes(directory):
         if scrape.snapshot is not None:
@@ -131,8 +131,8 @@ def _watched(servers: Sequence[_Engines], seconds: float, until: float) -> Watch
     curves: dict[str, PlainCurve] = {}
     drafted: set[str] = set()
     for engines in servers:
-        curves |= engines.steps.curves()
-        drafted |= engines.steps.drafted
+        curves |= engines.decoding.curves()
+        drafted |= engines.decoding.drafted
     return Watched(
         models={model: merge(engines) for model, engines in by_model.items()},
         curves={model: curve for model, curve in curves.items() if model not in drafted},

@@ -18,6 +18,7 @@ from sidecar.commands.estimates import (
     ratio_interval,
     relative_change,
 )
+from sidecar.commands.sweep.options import Level, Load
 from sidecar.commands.sweep.results import LevelSummary, SweepResult
 from sidecar.commands.sweep.summary import tpots
 
@@ -53,8 +54,7 @@ class Difference:
     ``change`` is after / before - 1 with its bounds; without bounds there are too few requests for any.
     """
 
-    workload: str
-    load: str
+    level: Level
     metric: Metric
     before: float | None
     after: float | None
@@ -77,12 +77,6 @@ class Difference:
         if change.low is None or change.high is None:
             return Interval(-change.value)
         return Interval(-change.value, -change.high, -change.low)
-
-    @property
-    def where(self) -> str:
-        """The level in words."""
-        kind = "mix" if ":" in self.workload else "temperature"
-        return f"{kind} {self.workload}, {self.load}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +114,9 @@ def _pairs(before: SweepResult, after: SweepResult) -> _Pairs:
     return [(level, known[_key(level)]) for level in before.levels if level.samples and _key(level) in known]
 
 
-def _key(level: LevelSummary) -> tuple[str, str]:
-    # A share of the capacity is the same load on both, though the rates differ.
-    load = f"{level.share:.4g} of capacity" if level.share is not None else f"{level.at_once} {level.rate}"
-    return level.workload_name, load
+def _key(level: LevelSummary) -> Level:
+    """A share of the capacity is the same load on both, though the rates differ."""
+    return level.level if level.share is None else Level(level.level.workload, Load(share=round(level.share, 4)))
 
 
 def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Difference]:
@@ -135,8 +128,7 @@ def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Diff
         # open loop, tokens a second are what was sent.
         comparable = (metric is not ACCEPTANCE or same_k) and (metric is not TOKENS or before.at_once is not None)
         yield Difference(
-            workload=before.workload_name,
-            load=before.load_name,
+            level=before.level,
             metric=metric,
             before=None if then is None else then.value,
             after=None if now is None else now.value,

@@ -6,7 +6,7 @@ from sidecar.commands.charts import Chart, Point, Series, page
 from sidecar.commands.compare.comparison import TPOT_P50, Comparison
 from sidecar.commands.compare.render import text
 from sidecar.commands.compare.words import verdict
-from sidecar.commands.sweep.html import positions, times
+from sidecar.commands.sweep.html import lines, milliseconds, positions
 from sidecar.commands.sweep.results import SweepResult
 
 Compared = tuple[Comparison, SweepResult]
@@ -29,8 +29,8 @@ def _charts(before: SweepResult, after: SweepResult, comparison: Comparison) -> 
             x_title=x_title,
             y_title="milliseconds",
             series=(
-                *times(sides[0], "p50", name=f"{names[0]}, "),
-                *times(sides[1], "p50", name=f"{names[1]}, ", style=1),
+                *lines(sides[0], lambda one: milliseconds(one.speed.tpot.p50), f"{names[0]}, "),
+                *lines(sides[1], lambda one: milliseconds(one.speed.tpot.p50), f"{names[1]}, ", 1),
             ),
         )
     yield Chart(
@@ -46,11 +46,11 @@ def _charts(before: SweepResult, after: SweepResult, comparison: Comparison) -> 
 def _ratios(comparison: Comparison) -> Iterator[Series]:
     """Those with an error; a point without would look like a claim."""
     known = [one for one in comparison.differences if one.metric is TPOT_P50 and one.change is not None]
-    for colour, workload in enumerate(dict.fromkeys(one.workload for one in known)):
+    for colour, workload in enumerate(dict.fromkeys(one.level.workload for one in known)):
         points = []
         for one in known:
             change = one.change
-            if one.workload == workload and change is not None and change.error is not None and change.value > -1:
+            if one.level.workload == workload and change is not None and change.error is not None and change.value > -1:
                 ratio = 1 / (1 + change.value)
-                points.append(Point(one.load, ratio, change.error * ratio * ratio))
-        yield Series(f"temperature {workload}", tuple(points), colour)
+                points.append(Point(str(one.level.load), ratio, change.error * ratio * ratio))
+        yield Series(workload.name, tuple(points), colour)

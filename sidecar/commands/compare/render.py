@@ -27,7 +27,7 @@ def text(comparison: Comparison) -> Iterator[str]:
 def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     last = ("", "")
     for one in comparison.differences:
-        here = (one.workload, one.load)
+        here = (str(one.level.workload), str(one.level.load))
         yield (
             *(here if here != last else ("", "")),
             one.metric.name,
@@ -57,8 +57,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "verdict": list(verdict(comparison)) if comparison.differences else [],
         "differences": [
             {
-                "workload": one.workload,
-                "load": one.load,
+                "workload": str(one.level.workload),
+                "load": str(one.level.load),
                 "metric": one.metric.name,
                 "before": one.before,
                 "after": one.after,

@@ -43,7 +43,7 @@ def verdict(comparison: Comparison) -> Iterator[str]:
         if one.is_shown and change is not None and change.low is not None and change.high is not None:
             least, most = sorted((abs(change.low), abs(change.high)))
             word = "higher" if change.value > 0 else "lower"
-            yield f"  {one.metric.name} is {least:.0%} to {most:.0%} {word} at {one.where}"
+            yield f"  {one.metric.name} is {least:.0%} to {most:.0%} {word} at {one.level}"
     errors = [one.change.error for one in _gated(comparison) if one.change is not None and one.change.error is not None]
     if errors:
         yield f"  the errors of TTFT, TPOT and tokens/s at the median are {min(errors):.1%} to {max(errors):.1%}"
@@ -70,7 +70,7 @@ def gate(comparisons: Sequence[Comparison], limit: float) -> tuple[Gate, list[st
             slowdown = one.slowdown
             if slowdown is None:
                 continue
-            where = f"{comparison.after}: {one.metric.name} at {one.where}"
+            where = f"{comparison.after}: {one.metric.name} at {one.level}"
             if one.is_shown and slowdown.value >= limit:
                 failed.append(f"{where} is slower by {slowdown.value:.1%}, the limit is {limit:.1%}")
             elif slowdown.high is None or slowdown.high >= limit:

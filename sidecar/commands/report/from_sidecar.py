@@ -1,31 +1,20 @@
-"""A report from a running sidecar: its status, and from its metrics what the status lacks."""
+"""A report from a running sidecar's ``/api/v1/status``."""
 
-import asyncio
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from sidecar.analysis.quantile import histogram_quantile
-from sidecar.commands.report.report import Engine, ModelTable, Report, Row, Times
+from sidecar.commands.report.report import Engine, ModelTable, Report, Times, row
 from sidecar.engine.fetch import Fetcher, FetchOptions
-from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
-from sidecar.engine.snapshot import HistogramReading
 from sidecar.errors import NotAnExposition
 from sidecar.export.page.answer import answer
 from sidecar.export.request_notes import unattributed
 from sidecar.log import redacted
 
-_TTFT: Final = "specdec_request_time_to_first_token_seconds_bucket"
-_TPOT: Final = "specdec_request_time_per_output_token_seconds_bucket"
-_DRAFTED: Final = "specdec_draft_tokens_total"
-_WANTED: Final = Wanted(("specdec_",), frozenset({_TTFT, _TPOT, _DRAFTED}))
 _NO_SOURCE: Final = (
     "No request source: acceptance is not split by temperature. Set requests.source to proxy, middleware or traces."
 )
-
-_Samples = Mapping[Series, float]
 
 
 async def sidecar_report(url: str, options: FetchOptions) -> Report:
@@ -36,23 +25,21 @@ async def sidecar_report(url: str, options: FetchOptions) -> Report:
     """
     fetcher = Fetcher(url, options)
     try:
-        status, page = await asyncio.gather(fetcher.get("/api/v1/status"), fetcher.get("/metrics"))
+        status = await fetcher.get("/api/v1/status")
     finally:
         await fetcher.close()
-    lines = LineReader(_WANTED, PageLimits()).read(page)
     try:
-        found = msgspec.json.decode(status)
-        return _report(redacted(url), found, dict(zip(lines.series, lines.values, strict=True)))
+        return _report(redacted(url), msgspec.json.decode(status))
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise NotAnExposition("the status is not one of a specdec-sidecar of this version") from error
 
 
-def _report(url: str, status: dict[str, Any], samples: _Samples) -> Report:
+def _report(url: str, status: dict[str, Any]) -> Report:
     targets = status["targets"]
     return Report(
         origin=f"specdec-sidecar {status['version']} at {url}",
-        period="the last minutes (latency_window); attribution, TTFT and TPOT by temperature since the sidecar's start",
-        models=tuple(table for target in targets for table in _tables(target, samples)),
+        period="the last minutes (latency_window)",
+        models=tuple(table for target in targets for table in _tables(target)),
         engines=tuple(_engine(target, engine) for target in targets for engine in target["engines"]),
         thresholds={
             name.removeprefix("acceptance_"): status["thresholds"][name]
@@ -62,70 +49,11 @@ def _report(url: str, status: dict[str, Any], samples: _Samples) -> Report:
     )
 
 
-def _tables(target: Mapping[str, Any], samples: _Samples) -> Iterator[ModelTable]:
-    requests = target["requests"]
+def _tables(target: Mapping[str, Any]) -> Iterator[ModelTable]:
     said = answer(target).text if target["up"] else None
-    for model in requests["models"] if requests else ():
-        buckets = {label: bucket for label, bucket in model["temperatures"].items() if bucket["requests"]}
-        total = sum(bucket["draft_tokens"] for bucket in buckets.values())
-        name = model["model_name"]
-        rows = tuple(_row(name, label, bucket, total, samples) for label, bucket in buckets.items())
-        yield ModelTable(name, model["coverage"], model["residual"], rows, said)
-
-
-def _row(model: str, label: str, bucket: Mapping[str, Any], total: float, samples: _Samples) -> Row:
-    return Row(
-        temperature=label,
-        verdict=bucket["verdict"],
-        advice=bucket["advice"],
-        requests=bucket["requests"],
-        draft_tokens=bucket["draft_tokens"],
-        share=bucket["draft_tokens"] / total if total else None,
-        acceptance=bucket["acceptance"],
-        p10=bucket["p10"],
-        p50=bucket["p50"],
-        p90=bucket["p90"],
-        attribution=_attribution(model, label, samples),
-        ttft=_times(_TTFT, model, label, samples),
-        tpot=_times(_TPOT, model, label, samples),
-        speedup=bucket["speed"]["speedup"],
-    )
-
-
-def _of(name: str, model: str, temperature: str, samples: _Samples) -> Iterator[tuple[dict[str, str], float]]:
-    for series, value in samples.items():
-        labels = dict(series.labels)
-        if series.name == name and (labels.get("model_name"), labels.get("temperature")) == (model, temperature):
-            yield labels, value
-
-
-def _attribution(model: str, temperature: str, samples: _Samples) -> str | None:
-    kinds = {labels["attribution"] for labels, value in _of(_DRAFTED, model, temperature, samples) if value > 0}
-    return ", ".join(sorted(kinds)) or None
-
-
-def _times(name: str, model: str, temperature: str, samples: _Samples) -> Times:
-    """Quantiles as Prometheus computes them; None beyond the last edge, and its edge in the first bucket."""
-    counts: defaultdict[float, float] = defaultdict(float)
-    for labels, value in _of(name, model, temperature, samples):
-        counts[float(labels["le"])] += value
-    if len(counts) < 2:
-        return Times()
-    edges = sorted(counts)
-    reading = HistogramReading(tuple(edges), tuple(counts[edge] for edge in edges))
-    return _from_first_edge(edges[0], *(_inside(share, reading) for share in (0.5, 0.99)))
-
-
-def _inside(share: float, reading: HistogramReading) -> float | None:
-    return histogram_quantile(share, reading) if share * reading.count <= reading.counts[-2] else None
-
-
-def _from_first_edge(edge: float, p50: float | None, p99: float | None) -> Times:
-    """Below the first bucket's edge a quantile is a point on a line: a guess."""
-    (p50, p50_below), (p99, p99_below) = (
-        (None, edge) if value is not None and value < edge else (value, None) for value in (p50, p99)
-    )
-    return Times(p50, p99, p50_below, p99_below)
+    for model in target["requests"]["models"] if target["requests"] else ():
+        rows = tuple(row(label, bucket) for label, bucket in model["temperatures"].items() if bucket["requests"])
+        yield ModelTable(model["model_name"], model["coverage"], model["residual"], rows, said)
 
 
 def _engine(target: Mapping[str, Any], engine: Mapping[str, Any]) -> Engine:
@@ -142,7 +70,14 @@ def _phase(engine: Mapping[str, Any], phase: str) -> Times:
     latency = engine["latency"].get(phase)
     if latency is None:
         return Times()
-    return _from_first_edge(latency["resolution"], latency["quantiles"]["0.5"], latency["quantiles"]["0.99"])
+    # Below the first bucket's edge a quantile is a point on a line: a guess.
+    edge, (p50, p99) = latency["resolution"], (latency["quantiles"][share] for share in ("0.5", "0.99"))
+    return Times(
+        p50=p50 if p50 >= edge else None,
+        p99=p99 if p99 >= edge else None,
+        p50_below=edge if p50 < edge else None,
+        p99_below=edge if p99 < edge else None,
+    )
 
 
 def _request_notes(name: str, requests: Mapping[str, Any], *, several: bool) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Times:
     p99_below: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One temperature bucket; ratios 0 to 1.
 
@@ -35,7 +36,19 @@ class Row:
     attribution: str | None
     ttft: Times
     tpot: Times
-    speedup: float | None = None
+    speedup: float | None
+
+
+def row(temperature: str, bucket: Mapping[str, Any]) -> Row:
+    """From a temperature of ``/api/v1/status``."""
+    copied = ("verdict", "advice", "requests", "draft_tokens", "share", "acceptance", "p10", "p50", "p90")
+    return Row(
+        temperature=temperature,
+        **{name: bucket[name] for name in (*copied, "attribution")},
+        ttft=Times(**bucket["ttft"]),
+        tpot=Times(**bucket["tpot"]),
+        speedup=bucket["speed"]["speedup"],
+    )
 
 
 @dataclass(frozen=True, slots=True)

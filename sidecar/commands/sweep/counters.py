@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.analysis.acceptance import Acceptance
 from sidecar.engine.merge import merge
-from sidecar.engine.names import SPECULATION, Counter, Gauge
+from sidecar.engine.names import SPECULATION, Gauge
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.errors import ScrapeError
@@ -16,40 +17,24 @@ _READINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Counters of one model, all its engines together. ``positions[p]``: accepted tokens at draft position p."""
-
-    drafts: float
-    draft_tokens: float
-    accepted_tokens: float
-    positions: tuple[float, ...]
-
-    def plus(self, other: "Counted") -> "Counted":
-        """The growth of two stretches of time together."""
-        return Counted(
-            self.drafts + other.drafts,
-            self.draft_tokens + other.draft_tokens,
-            self.accepted_tokens + other.accepted_tokens,
-            tuple(one + more for one, more in zip(self.positions, other.positions, strict=False)),
-        )
-
-    def since(self, before: "Counted") -> "Counted | None":
-        """The growth; None if vLLM restarted in between."""
-        grown = Counted(
-            self.drafts - before.drafts,
-            self.draft_tokens - before.draft_tokens,
-            self.accepted_tokens - before.accepted_tokens,
-            tuple(now - then for now, then in zip(self.positions, before.positions, strict=False)),
-        )
-        return grown if min(grown.drafts, grown.draft_tokens, grown.accepted_tokens) >= 0 else None
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
     """One page: ``counted`` is None if it has no usable counters; ``busy``: requests run or wait."""
 
-    counted: Counted | None
+    counted: Acceptance | None
     busy: bool
+
+    def since(self, before: "Reading") -> Acceptance | None:
+        """The counters' growth; None without counters, or if vLLM restarted in between."""
+        now, then = self.counted, before.counted
+        if now is None or then is None:
+            return None
+        grown = Acceptance(
+            drafts=now.drafts - then.drafts,
+            draft_tokens=now.draft_tokens - then.draft_tokens,
+            accepted_tokens=now.accepted_tokens - then.accepted_tokens,
+            positions=tuple(later - earlier for later, earlier in zip(now.positions, then.positions, strict=False)),
+        )
+        return grown if min(grown.drafts, grown.draft_tokens, grown.accepted_tokens) >= 0 else None
 
 
 class CounterReader:
@@ -90,10 +75,5 @@ def _reading(engines: Sequence[EngineSnapshot]) -> Reading:
     busy = any(one.gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
     if one.traits or not all(counter in one.counters for counter in SPECULATION):
         return Reading(None, busy)
-    counted = Counted(
-        one.counters[Counter.DRAFTS],
-        one.counters[Counter.DRAFT_TOKENS],
-        one.counters[Counter.ACCEPTED_TOKENS],
-        one.accepted_per_position,
-    )
-    return Reading(counted, busy)
+    drafts, draft_tokens, accepted = (one.counters[counter] for counter in SPECULATION)
+    return Reading(Acceptance(drafts, draft_tokens, accepted, one.accepted_per_position), busy)

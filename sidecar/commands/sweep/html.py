@@ -1,6 +1,6 @@
 """A sweep as a page for people: times and speedup over load, acceptance by position."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sidecar.commands.charts import Chart, Point, Series, page
 from sidecar.commands.sweep.render import text
@@ -10,7 +10,7 @@ from sidecar.commands.sweep.results import LevelSummary, SweepResult
 def html(result: SweepResult) -> str:
     """The whole page."""
     said = [f"temperature {one.temperature:g}: {one.verdict}: {one.action}" for one in result.temperatures]
-    said += [f"mix {','.join(check.mix)} at {check.load}: {check.conclusion}" for check in result.mixes]
+    said += [f"{check.workload.name} at {check.load}: {check.conclusion}" for check in result.mixes]
     return page(
         f"specdec-sidecar sweep: {result.model or 'no model'}", said, tuple(_charts(result)), list(text(result))
     )
@@ -24,48 +24,54 @@ def _charts(result: SweepResult) -> Iterator[Chart]:
             title=f"TPOT at the median{suffix}",
             x_title=x_title,
             y_title="milliseconds",
-            series=(*times(levels, "p50"), *times(levels, "p50", name="baseline, ", baseline=True, style=1)),
+            series=(
+                *lines(levels, lambda one: milliseconds(one.speed.tpot.p50)),
+                *lines(
+                    levels, lambda one: milliseconds(one.baseline.tpot.p50 if one.baseline else None), "baseline, ", 1
+                ),
+            ),
         )
-        yield Chart(title=f"TPOT at P99{suffix}", x_title=x_title, y_title="milliseconds", series=times(levels, "p99"))
+        yield Chart(
+            title=f"TPOT at P99{suffix}",
+            x_title=x_title,
+            y_title="milliseconds",
+            series=lines(levels, lambda one: milliseconds(one.speed.tpot.p99)),
+        )
         yield Chart(
             title=f"Speedup{suffix} (above 1 speculation is faster)",
             x_title=x_title,
             y_title="speedup",
-            series=_speedups(levels),
+            series=lines(levels, lambda one: one.speedup, error=lambda one: one.speedup_error),
             mark=1.0,
         )
     yield positions([("", result)])
 
 
-def times(
-    levels: Sequence[LevelSummary], quantile: str, *, name: str = "", baseline: bool = False, style: int = 0
+_Value = Callable[[LevelSummary], float | None]
+
+
+def lines(
+    levels: Sequence[LevelSummary], value: _Value, name: str = "", style: int = 0, error: _Value = lambda _: None
 ) -> tuple[Series, ...]:
-    """TPOT in milliseconds over load: a line a workload, of this server or of the baseline."""
-    found = []
-    for colour, workload in enumerate(dict.fromkeys(level.workload_name for level in levels)):
-        points = []
-        for level in levels:
-            speed = level.baseline if baseline else level.speed
-            value = None if speed is None else getattr(speed.tpot, quantile)
-            if level.workload_name == workload and value is not None:
-                points.append(Point(load_label(level), value * 1000))
-        found.append(Series(f"{name}{_named(workload)}", tuple(points), colour, style))
-    return tuple(found)
-
-
-def _speedups(levels: Sequence[LevelSummary]) -> tuple[Series, ...]:
+    """A line over load for each workload; ``name`` is put before the workload's."""
     return tuple(
         Series(
-            _named(workload),
+            f"{name}{workload.name}",
             tuple(
-                Point(load_label(level), level.speedup, level.speedup_error)
-                for level in levels
-                if level.workload_name == workload and level.speedup is not None
+                Point(str(one.at_once or one.level.load).replace("/s", ""), found, error(one))
+                for one in levels
+                if one.level.workload == workload and (found := value(one)) is not None
             ),
             colour,
+            style,
         )
-        for colour, workload in enumerate(dict.fromkeys(level.workload_name for level in levels))
+        for colour, workload in enumerate(dict.fromkeys(one.level.workload for one in levels))
     )
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """For the axes."""
+    return None if seconds is None else seconds * 1000
 
 
 def positions(results: Sequence[tuple[str, SweepResult]]) -> Chart:
@@ -76,7 +82,7 @@ def positions(results: Sequence[tuple[str, SweepResult]]) -> Chart:
         y_title="share of steps that accept",
         series=tuple(
             Series(
-                f"{name}{_named(f'{one.temperature:g}')}",
+                f"{name}temperature {one.temperature:g}",
                 tuple(Point(str(place), rate) for place, rate in enumerate(one.position_rates, 1)),
                 colour,
                 style,
@@ -85,12 +91,3 @@ def positions(results: Sequence[tuple[str, SweepResult]]) -> Chart:
             for colour, one in enumerate(result.temperatures)
         ),
     )
-
-
-def load_label(level: LevelSummary) -> str:
-    """The load on the horizontal axis."""
-    return str(level.at_once) if level.at_once is not None else level.load_name.replace("/s", "")
-
-
-def _named(workload: str) -> str:
-    return f"mix {workload}" if ":" in workload else f"temperature {workload}"

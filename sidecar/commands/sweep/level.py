@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from random import Random
 from typing import Final
 
+from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
-from sidecar.commands.sweep.counters import Counted, CounterReader
+from sidecar.commands.sweep.counters import CounterReader
 from sidecar.commands.sweep.options import MOST_AT_ONCE, Level, Workload
 from sidecar.commands.sweep.sample import Sample, sample
 from sidecar.requests.record import Outcome
@@ -32,7 +32,7 @@ class Measured:
     samples: tuple[Sample, ...]
     failed: int
     seconds: float
-    counted: Counted | None
+    counted: Acceptance | None
     others: bool
     complete: bool
 
@@ -63,15 +63,12 @@ async def measure(client: Client, counters: CounterReader, level: Level, task: T
     await unless_stopped(_run(client, level, task, tally), task.stop)
     seconds = time.monotonic() - begun
     after = await counters.settled()
-    grown = None
-    if before is not None and after is not None and before.counted is not None and after.counted is not None:
-        grown = after.counted.since(before.counted)
     return Measured(
         level=level,
         samples=tuple(tally.samples),
         failed=tally.failed,
         seconds=seconds,
-        counted=grown,
+        counted=None if before is None or after is None else after.since(before),
         others=before is not None and before.busy,
         complete=len(tally.samples) + tally.failed == task.requests,
     )
@@ -136,7 +133,7 @@ def together(parts: Sequence[Measured]) -> Measured:
         samples=tuple(one for part in parts for one in part.samples),
         failed=sum(part.failed for part in parts),
         seconds=sum(part.seconds for part in parts),
-        counted=reduce(Counted.plus, counted) if len(counted) == len(parts) else None,
+        counted=over_engines(counted) if len(counted) == len(parts) else None,
         others=any(part.others for part in parts),
         complete=all(part.complete for part in parts),
     )

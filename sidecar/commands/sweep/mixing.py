@@ -31,7 +31,7 @@ def _check(level: LevelSummary, mix: dict[str, float], alone: Sequence[LevelSumm
     ]
     return MixCheck(
         mix=mix,
-        load=level.load_name,
+        load=str(level.level.load),
         tpot_p99=level.speed.tpot.p99,
         tpot_p99_unmixed=weighted_quantile(weighted, 0.99),
         temperatures=found,
@@ -58,7 +58,7 @@ def _temperature(mixed: LevelSummary, alone: LevelSummary) -> MixedTemperature:
 
 
 def _p99(samples: Sequence[Sample], level: LevelSummary) -> Interval | None:
-    return quantile_interval(tpots(samples), 0.99, cut(samples, level.at_once, level.rate), CONFIDENCE)
+    return quantile_interval(tpots(samples), 0.99, cut(samples, level.level.load), CONFIDENCE)
 
 
 def _conclusion(found: Sequence[MixedTemperature]) -> str:

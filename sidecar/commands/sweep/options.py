@@ -21,7 +21,7 @@ CAPACITY_AT_ONCE: Final = 32  # requests in flight while the capacity is measure
 class Load:
     """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` a second (open loop, Poisson).
 
-    ``share`` is the rate as a share of the requests a second that the server can take.
+    ``share`` is the rate as a share of the server's capacity: the requests a second that it can take.
     """
 
     at_once: int | None = None
@@ -32,7 +32,7 @@ class Load:
         if self.at_once is not None:
             return f"{self.at_once} at once"
         rate = "" if self.rate is None else f"{self.rate:.3g}/s"
-        return rate if self.share is None else f"{rate} ({self.share:.0%} of capacity)".lstrip()
+        return rate if self.share is None else f"{rate} ({self.share:.0%})".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,14 @@ class Workload:
     weights: tuple[tuple[float, float], ...]
 
     def __str__(self) -> str:
-        if len(self.weights) == 1:
-            return f"{self.weights[0][0]:g}"
+        if self.temperature is not None:
+            return f"{self.temperature:g}"
         return ",".join(f"{temperature:g}:{weight:g}" for temperature, weight in self.weights)
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return f"{'mix' if self.temperature is None else 'temperature'} {self}"
 
     @property
     def temperature(self) -> float | None:
@@ -60,8 +65,7 @@ class Level:
     load: Load
 
     def __str__(self) -> str:
-        kind = "temperature" if self.workload.temperature is not None else "mix"
-        return f"{kind} {self.workload}, {self.load}"
+        return f"{self.workload.name}, {self.load}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

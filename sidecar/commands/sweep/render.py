@@ -1,6 +1,6 @@
 """A sweep's result as text; times in milliseconds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sidecar.commands.sweep.results import LevelSummary, MixCheck, Quantiles, Speed, SweepResult, TemperatureSummary
@@ -28,7 +28,7 @@ def text(result: SweepResult) -> Iterator[str]:
     yield from aligned(_TEMPERATURES, [_temperature(one) for one in result.temperatures])
     yield ""
     for one in result.temperatures:
-        yield from _verdict(one, compared=compared)
+        yield from _verdict(one, [level for level in result.levels if level.temperature == one.temperature])
     for check in result.mixes:
         yield from _mix(check)
     yield from _caveats(result)
@@ -46,8 +46,14 @@ def _level(level: LevelSummary) -> Iterator[tuple[str, ...]]:
     speedup = "-"
     if level.speedup is not None:
         speedup = f"{level.speedup:.2f}x" + (f"±{level.speedup_error:.2f}" if level.speedup_error is not None else "")
-    where = (level.workload_name, level.load_name)
-    yield (*where, "speculating", *_speed(level.speed, ratio(level.acceptance)), speedup, level.verdict)
+    yield (
+        str(level.level.workload),
+        str(level.level.load),
+        "speculating",
+        *_speed(level.speed, ratio(level.acceptance)),
+        speedup,
+        level.verdict,
+    )
     if level.baseline is not None:
         yield ("", "", "baseline", *_speed(level.baseline, "-"), "", "")
 
@@ -80,21 +86,21 @@ def _temperature(one: TemperatureSummary) -> tuple[str, ...]:
     )
 
 
-def _verdict(one: TemperatureSummary, *, compared: bool) -> Iterator[str]:
-    known = [
-        _paying(pays, stops, unit)
-        for pays, stops, unit in (
-            (one.pays_up_to, one.stops_at, " at once"),
-            (one.pays_up_to_rate, one.stops_at_rate, "/s"),
-        )
-        if pays is not None or stops is not None
-    ]
-    outranked = " (by its acceptance; the measured speedup counts for more)" if known else ""
-    yield f"temperature {one.temperature:g}: {one.verdict}: {one.action}{outranked}"
+def _verdict(one: TemperatureSummary, levels: Sequence[LevelSummary]) -> Iterator[str]:
+    yield f"temperature {one.temperature:g}: {one.verdict}: {one.action}"
     if one.advice is not None:
         yield f"  {one.advice}"
-    if compared:
-        yield from (f"  measured: {line}" for line in known or ["nothing to compare"])
+    for pays, stops, unit in (
+        (one.pays_up_to, one.stops_at, " at once"),
+        (one.pays_up_to_rate, one.stops_at_rate, "/s"),
+    ):
+        if pays is not None or stops is not None:
+            yield f"  measured: {_paying(pays, stops, unit)}"
+    speedups = [(level.speedup, level.speedup_error) for level in levels if level.speedup is not None]
+    if any(error is None or abs(speedup - 1) <= error for speedup, error in speedups):
+        yield "  not every speedup is beyond its error: raise --requests or --rounds"
+    elif not speedups and any(level.baseline is not None for level in levels):
+        yield "  measured: nothing to compare"
 
 
 def _paying(pays: float | None, stops: float | None, unit: str) -> str:
@@ -106,10 +112,9 @@ def _paying(pays: float | None, stops: float | None, unit: str) -> str:
 
 
 def _mix(check: MixCheck) -> Iterator[str]:
-    name = ",".join(f"{temperature}:{weight:g}" for temperature, weight in check.mix.items())
     yield ""
     yield (
-        f"mix {name} at {check.load}: TPOT P99 {milliseconds(check.tpot_p99)}; "
+        f"{check.workload.name} at {check.load}: TPOT P99 {milliseconds(check.tpot_p99)}; "
         f"the same requests apart: {milliseconds(check.tpot_p99_unmixed)}"
     )
     rows = [
@@ -136,8 +141,7 @@ def _change(value: float | None, low: float | None, high: float | None) -> str:
 def _caveats(result: SweepResult) -> Iterator[str]:
     for level in result.levels:
         if level.other_requests:
-            where = f"temperature {level.workload_name}, {level.load_name}"
-            yield f"{where}: vLLM served other requests as well, so its counters and times are not this sweep's alone"
+            yield f"{level.level}: vLLM served other clients too, so its counters and times are not this sweep's alone"
     if any(level.baseline_drafts for level in result.levels):
         yield "--baseline-url: it speculates as well, so its times say nothing about speculation; name a vLLM without"
     for server, fault in result.faults.items():

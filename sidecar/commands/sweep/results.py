@@ -5,11 +5,17 @@ from typing import Final, Literal
 import msgspec
 
 from sidecar.analysis.verdict import Verdict
+from sidecar.commands.sweep.options import Level, Load, Workload
 from sidecar.commands.sweep.sample import Sample
 
 FORMAT: Final = 1
 
 Source = Literal["exact", "counters", "none"]
+
+
+def mixed(mix: dict[str, float]) -> Workload:
+    """The workload of a mix as it is saved: weights by temperature."""
+    return Workload(tuple((float(temperature), weight) for temperature, weight in mix.items()))
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -82,18 +88,10 @@ class LevelSummary(Speculation, frozen=True, kw_only=True):
     baseline_samples: tuple[Sample, ...] = ()
 
     @property
-    def workload_name(self) -> str:
-        """The temperature, or the mix as it was given."""
-        if self.mix is None:
-            return f"{self.temperature:g}"
-        return ",".join(f"{temperature}:{weight:g}" for temperature, weight in self.mix.items())
-
-    @property
-    def load_name(self) -> str:
-        """The load in words: ``8 at once``, ``2.5/s``, ``2.5/s (80%)``."""
-        if self.at_once is not None:
-            return f"{self.at_once} at once"
-        return f"{self.rate:.3g}/s" + ("" if self.share is None else f" ({self.share:.0%})")
+    def level(self) -> Level:
+        """What was measured."""
+        workload = Workload(((self.temperature or 0.0, 1.0),)) if self.mix is None else mixed(self.mix)
+        return Level(workload, Load(at_once=self.at_once, rate=self.rate, share=self.share))
 
 
 class TemperatureSummary(Speculation, frozen=True, kw_only=True):
@@ -142,6 +140,11 @@ class MixCheck(msgspec.Struct, frozen=True, kw_only=True):
     tpot_p99_unmixed: float | None
     temperatures: tuple[MixedTemperature, ...]
     conclusion: str
+
+    @property
+    def workload(self) -> Workload:
+        """The mix."""
+        return mixed(self.mix)
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.attribution.result import Attribution, attributed
+from sidecar.analysis.request_window import add_positions
 from sidecar.requests.record import RequestRecord
 
 
@@ -43,12 +45,17 @@ def sample(record: RequestRecord, temperature: float) -> Sample:
     )
 
 
-def position_rates(histograms: Iterable[tuple[int, ...]]) -> tuple[float, ...]:
-    """The acceptance rate at each draft position, 0 to 1; empty without histograms."""
-    steps: list[int] = []
-    for histogram in histograms:
-        steps.extend([0] * (len(histogram) - len(steps)))
-        for accepted, count in enumerate(histogram):
-            steps[accepted] += count
-    total = sum(steps)
-    return tuple(sum(steps[position:]) / total for position in range(1, len(steps))) if total else ()
+def acceptance(samples: Iterable[Sample]) -> Acceptance | None:
+    """The requests' own numbers together; None if no reply carries any."""
+    exact = [one for one in samples if one.drafts is not None]
+    positions: list[int] = []
+    for one in exact:
+        add_positions(positions, one.histogram)
+    if not exact:
+        return None
+    return Acceptance(
+        drafts=sum(one.drafts or 0 for one in exact),
+        draft_tokens=sum(one.draft_tokens for one in exact),
+        accepted_tokens=sum(one.accepted_tokens for one in exact),
+        positions=tuple(positions),
+    )

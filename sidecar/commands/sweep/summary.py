@@ -6,13 +6,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from sidecar.analysis.quantile import interpolated
+from sidecar.analysis.acceptance import over_engines
+from sidecar.analysis.quantile import quantile
 from sidecar.analysis.verdict import Estimate, Evidence, Judgement, Verdict, VerdictThresholds, judge
 from sidecar.commands.estimates import Batches, Interval, batches, quantile_interval, relative_change
-from sidecar.commands.sweep.counters import Counted
 from sidecar.commands.sweep.level import Measured
-from sidecar.commands.sweep.results import LevelSummary, Quantiles, Speculation, Speed, TemperatureSummary
-from sidecar.commands.sweep.sample import Sample, position_rates
+from sidecar.commands.sweep.options import Load
+from sidecar.commands.sweep.results import LevelSummary, Quantiles, Source, Speculation, Speed, TemperatureSummary
+from sidecar.commands.sweep.sample import Sample, acceptance
 
 CONFIDENCE: Final = 0.95
 ACTIONS: Final[Mapping[Verdict, str]] = {
@@ -69,14 +70,16 @@ def temperature_summary(
     """All the levels of one temperature alone, of which there is at least one."""
     found = speculation(measured)
     judged = _judged(found, thresholds, None)
+    by_speedup = _over_loads([one.verdict for one in levels if one.speedup is not None])
+    verdict = by_speedup or judged.verdict
     pays_up_to, stops_at = _paying([(one.at_once, one.speedup) for one in levels])
     pays_up_to_rate, stops_at_rate = _paying([(one.rate, one.speedup) for one in levels])
     return TemperatureSummary(
         **_fields(found),
         temperature=levels[0].temperature or 0.0,
-        verdict=judged.verdict,
-        action=ACTIONS[judged.verdict] if found.attribution != "none" else NOTHING_DRAFTED,
-        advice=judged.advice,
+        verdict=verdict,
+        action=ACTIONS[verdict] if found.attribution != "none" else NOTHING_DRAFTED,
+        advice=None if by_speedup is Verdict.NET_POSITIVE else judged.advice,
         pays_up_to=pays_up_to,
         stops_at=stops_at,
         pays_up_to_rate=pays_up_to_rate,
@@ -87,57 +90,35 @@ def temperature_summary(
 def speculation(measured: Sequence[Measured]) -> Speculation:
     """VLLM's numbers for each request if replies carry them, else its counters' growth."""
     samples = [one for part in measured for one in part.samples]
-    if any(one.drafts is not None for one in samples):
-        return _exact(samples)
-    counted = [part.counted for part in measured if part.counted is not None]
-    if len(counted) < len(measured) or not any(one.draft_tokens for one in counted):
+    attribution: Source = "exact"
+    found = acceptance(samples)
+    if found is None:
+        counted = [part.counted for part in measured if part.counted is not None]
+        found = over_engines(counted) if counted and len(counted) == len(measured) else None
+        attribution = "counters"
+    if found is None or not found.draft_tokens:
         return Speculation(attribution="none", requests=len(samples))
-    return _counted(counted, len(samples))
-
-
-def _exact(samples: Sequence[Sample]) -> Speculation:
-    drafts = sum(one.drafts or 0 for one in samples)
-    draft_tokens = sum(one.draft_tokens for one in samples)
-    accepted = sum(one.accepted_tokens for one in samples)
     ratios = sorted(one.accepted_tokens / one.draft_tokens for one in samples if one.draft_tokens)
-    p10, p50, p90 = (interpolated(ratios, share) if ratios else None for share in (0.1, 0.5, 0.9))
     return Speculation(
-        attribution="exact",
+        attribution=attribution,
         requests=len(samples),
-        drafts=drafts,
-        draft_tokens=draft_tokens,
-        accepted_tokens=accepted,
-        acceptance=_quotient(accepted, draft_tokens),
-        acceptance_length=None if not drafts else 1 + accepted / drafts,
-        p10=p10,
-        p50=p50,
-        p90=p90,
-        position_rates=position_rates(one.histogram for one in samples),
+        drafts=found.drafts,
+        draft_tokens=found.draft_tokens,
+        accepted_tokens=found.accepted_tokens,
+        acceptance=found.rate,
+        acceptance_length=found.length,
+        p10=quantile(ratios, 0.1),
+        p50=quantile(ratios, 0.5),
+        p90=quantile(ratios, 0.9),
+        position_rates=found.position_rates,
     )
 
 
-def _counted(counted: Sequence[Counted], requests: int) -> Speculation:
-    drafts = sum(one.drafts for one in counted)
-    draft_tokens = sum(one.draft_tokens for one in counted)
-    accepted = sum(one.accepted_tokens for one in counted)
-    positions = [sum(column) for column in zip(*(one.positions for one in counted), strict=False)]
-    return Speculation(
-        attribution="counters",
-        requests=requests,
-        drafts=drafts,
-        draft_tokens=draft_tokens,
-        accepted_tokens=accepted,
-        acceptance=min(accepted / draft_tokens, 1.0),
-        acceptance_length=1 + accepted / drafts if drafts else None,
-        position_rates=tuple(tokens / drafts for tokens in positions) if drafts else (),
-    )
-
-
-def cut(samples: Sequence[Sample], at_once: int | None, rate: float | None) -> Batches | None:
+def cut(samples: Sequence[Sample], load: Load) -> Batches | None:
     """Batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
     if not samples:
         return None
-    in_flight = at_once or (rate or 0.0) * sum(one.duration for one in samples) / len(samples)
+    in_flight = load.at_once or (load.rate or 0.0) * sum(one.duration for one in samples) / len(samples)
     return batches(len(samples), in_flight)
 
 
@@ -149,8 +130,8 @@ def tpots(samples: Sequence[Sample]) -> list[float]:
 def _speedup(measured: Measured, baseline: Measured) -> Interval | None:
     """The baseline's median TPOT over this one's, with its 95 % bounds."""
     found = [
-        quantile_interval(tpots(one.samples), 0.5, cut(one.samples, load.at_once, load.rate), CONFIDENCE)
-        for one, load in ((measured, measured.level.load), (baseline, measured.level.load))
+        quantile_interval(tpots(one.samples), 0.5, cut(one.samples, one.level.load), CONFIDENCE)
+        for one in (measured, baseline)
     ]
     if found[0] is None or found[1] is None:
         return None
@@ -172,6 +153,14 @@ def _judged(found: Speculation, thresholds: VerdictThresholds, speedup: Interval
         speedup=None if speedup is None or speedup.error is None else Estimate(speedup.value, speedup.error / 2),
     )
     return judge(evidence, replace(thresholds, min_drafts_per_second=0.0, min_share=0.0))
+
+
+def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The verdict that all loads agree on, else break-even; None without a load that was compared."""
+    judged = {verdict for verdict in verdicts if verdict is not Verdict.INSUFFICIENT_DATA}
+    if not verdicts or len(judged) > 1:
+        return Verdict.BREAK_EVEN if judged else None
+    return judged.pop() if judged else Verdict.INSUFFICIENT_DATA
 
 
 _Load = TypeVar("_Load", int, float)
@@ -204,7 +193,7 @@ def _speed(measured: Measured) -> Speed:
 def quantiles(values: Sequence[float | None]) -> Quantiles:
     """P50, P95 and P99 of the known ones."""
     known = sorted(value for value in values if value is not None)
-    return Quantiles(*(interpolated(known, share) for share in (0.5, 0.95, 0.99))) if known else Quantiles()
+    return Quantiles(*(quantile(known, share) for share in (0.5, 0.95, 0.99)))
 
 
 def _quotient(above: float | None, below: float | None) -> float | None:

@@ -177,10 +177,10 @@ class ExchangeObserver:
         fields = self._final_fields(stream)
         if stream.too_large and fields.completion_tokens is None:  # otherwise nothing was lost
             self.faults.append(Fault.REPLY_TOO_LARGE)
-        if self.endpoint in (CHAT, COMPLETIONS):
-            # The usage and the error were counted: they look like the chunks with tokens before them.
-            return fields, max(stream.events - (fields.is_usage or fields.error), 0)
-        return fields, stream.events
+        if self.endpoint not in (CHAT, COMPLETIONS):
+            return fields, 0  # a step whose text is empty has no event, so the events are no step count
+        # The usage and the error were counted: they look like the chunks with tokens before them.
+        return fields, max(stream.events - (fields.is_usage or fields.error), 0)
 
     def _final_fields(self, stream: StreamReader) -> ReplyFields:
         """The numbers in the usage or the error at the end.

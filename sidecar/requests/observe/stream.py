@@ -9,45 +9,22 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgspec
-
 from sidecar.requests.observe.endpoint import MESSAGES, RESPONSES, Endpoint
-from sidecar.requests.observe.payload import UNREADABLE, ReplyFields, read_reply
+from sidecar.requests.observe.payload import ReplyFields, read_reply
 
 END_OF_EVENT: Final = b"\n\n"
+FIRST_CHOICE: Final = b'"choices":[{'
 _LAST_EVENTS: Final = 3  # the usage or an error, `[DONE]` or `message_stop`, and the last one with tokens
 _BEGINNING: Final = 256  # bytes of an event that is too large which say whether it has tokens
 _MOST_OFFSETS: Final = 16_384
 _DONE: Final = b"data: [DONE]"
+_ROLE: Final = b'"role":"'
 _FINAL_EVENTS: Final = (
     _DONE,
     b"event: message_stop\n",
     b"event: response.completed\n",
     b"event: response.incomplete\n",
 )
-
-
-class _ChunkDelta(msgspec.Struct):
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-
-
-class _ChunkChoice(msgspec.Struct):
-    delta: _ChunkDelta | None = None
-
-
-class _ChunkUsage(msgspec.Struct):
-    completion_tokens: int | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_ChunkChoice] = []
-    usage: _ChunkUsage | None = None
-
-
-_CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
 class StreamReader:
@@ -69,20 +46,28 @@ class StreamReader:
         self._clock = clock
         self._max_bytes = max_bytes
         self._keep_offsets = keep_offsets
-        self._rest = b""  # the unfinished event
+        self._rest = bytearray()  # the unfinished event
         self._skipping = False  # the unfinished event is too large; only its last byte is kept
         self._last: deque[bytes] = deque(maxlen=_LAST_EVENTS)
 
     def feed(self, piece: bytes) -> None:
-        """Take the next bytes."""
-        *events, self._rest = (self._rest + piece).split(END_OF_EVENT)
+        """Take the next bytes; only these are searched, however long the unfinished event is."""
+        rest = self._rest
+        if rest:
+            rest += piece
+            if rest.find(END_OF_EVENT, len(rest) - len(piece) - 1) < 0:
+                self._bound()
+                return
+            piece = bytes(rest)
+            rest.clear()
+        *events, unfinished = piece.split(END_OF_EVENT)
         if events and self._skipping:
             self._skipping = False
             del events[0]
         for event in events:
             self._take(event)
-        if self._skipping or len(self._rest) > self._max_bytes:
-            self._skip()
+        rest += unfinished
+        self._bound()
 
     def has_ended(self) -> bool:
         """Whether the last event of vLLM's streams has passed."""
@@ -113,43 +98,29 @@ class StreamReader:
             self.offsets.append(self._clock())
 
     def _has_tokens(self, event: bytes) -> bool:
-        """Whether the event carries generated tokens.
+        """Whether the event carries generated tokens; of ``/v1/messages`` only the one sent with the first token.
 
-        In chat and text completions, each event after the first one with tokens does, but for the usage or error among
-        the last ones.
+        In chat and text completions each event after the first one with tokens does, but for the usage or error among
+        the last ones. The model's text cannot look like a field: within a string, each quotation mark is escaped.
         """
         if self._endpoint == MESSAGES:
-            # vLLM makes up the signature's delta; it is not a token.
-            return event.startswith(b"event: content_block_delta\n") and b'"type":"signature_delta"' not in event
+            return event.startswith(b"event: message_start\n")
         if self._endpoint == RESPONSES:
             return event.startswith(b"event: response.") and b".delta\ndata: {" in event
-        return event.startswith(b"data: {") and (self.first_token is not None or _is_token_chunk(event))
+        if self.first_token is None and (_ROLE in event or FIRST_CHOICE not in event):
+            return False  # the role comes alone
+        return event.startswith(b"data: {")
 
-    def _skip(self) -> None:
-        """Discard an event that is too large."""
-        if not self._skipping:
+    def _bound(self) -> None:
+        """Discard an unfinished event that is too large; its last byte may begin the end of the event."""
+        if not self._skipping and len(self._rest) > self._max_bytes:
             self._skipping = True
-            self._take(self._rest)
-        self._rest = self._rest[-1:]
+            self._take(bytes(self._rest))
+        if self._skipping:
+            del self._rest[:-1]
 
 
 def _data_of(event: bytes) -> bytes:
     """The data of one event; empty if it has none."""
     _, found, data = (b"\n" + event).partition(b"\ndata:")
     return data.partition(b"\n")[0] if found else b""
-
-
-def _is_token_chunk(event: bytes) -> bool:
-    """Whether a chunk of a completion has tokens, unlike the one with the role, an echoed prompt, and the usage."""
-    try:
-        chunk = _CHUNK.decode(_data_of(event))
-    except UNREADABLE:
-        return False
-    if chunk.usage is not None and chunk.usage.completion_tokens == 0:
-        return False
-    return any(choice.delta is None or not _is_opening(choice.delta) for choice in chunk.choices)
-
-
-def _is_opening(delta: _ChunkDelta) -> bool:
-    """The delta that vLLM sends before any token: a role and no text."""
-    return delta.role is not None and not (delta.content or delta.reasoning or delta.tool_calls)

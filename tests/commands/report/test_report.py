@@ -71,7 +71,7 @@ def test_thresholds_of_the_settings_judge_a_recording(capsys):
     assert {row["verdict"] for row in rows} == {"net_negative"}
 
 
-def test_a_recording_that_is_none(tmp_path, capsys):
+def test_a_directory_without_a_recording(tmp_path, capsys):
     assert command("report", "--recording", str(tmp_path)) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -96,6 +96,8 @@ async def test_a_running_sidecar(capsys):
         assert rows[label]["requests"] == sent.acceptance[temperature].requests
         assert rows[label]["draft_tokens"] == sent.acceptance[temperature].draft_tokens
         assert rows[label]["attribution"] == "exact"
+        assert 0 < rows[label]["ttft"]["p50"] <= rows[label]["ttft"]["p99"]
+        assert 0 < rows[label]["tpot"]["p50"] <= rows[label]["tpot"]["p99"]
     drafted = sum(one.draft_tokens for one in sent.acceptance.values())
     assert rows["0"]["share"] == sent.acceptance[0.0].draft_tokens / drafted
     assert found["engines"][0]["ttft"]["p50"] > 0
@@ -147,8 +149,8 @@ def test_a_bad_url_is_refused(capsys):
 
 @pytest.mark.parametrize("body", ["[]", "{}", "<html>", '{"targets": 1}', '{"version": "1", "targets": [{}]}'])
 async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
-    async def handler(request):
-        return web.Response(text="x 1\n" if request.path == "/metrics" else body)
+    async def handler(_request):
+        return web.Response(text=body)
 
     async with served(handler) as url:
         assert await asyncio.to_thread(command, "report", "--url", url) == 1
@@ -157,45 +159,24 @@ async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
     assert len(err.splitlines()) == 1
 
 
-def histogram(name, counts):
-    """A sidecar's histogram lines, cumulative, at 0.05, 0.1, 0.25 and +Inf."""
-    labels = 'model_name="m",temperature="0"'
-    edges = ("0.05", "0.1", "0.25", "+Inf")
-    return "".join(f'{name}_bucket{{{labels},le="{edge}"}} {n}\n' for edge, n in zip(edges, counts, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("counts", "p50", "p99"),
-    [
-        ((0, 100, 100, 100), pytest.approx(0.075), 0.0995),
-        ((60, 100, 100, 100), "below", pytest.approx(0.05 + 0.05 * 39 / 40)),  # somewhere below 0.05: not known
-        ((100, 100, 100, 100), "below", "below"),
-        ((0, 50, 90, 100), 0.1, None),  # somewhere above 0.25: not known
-        ((0, 0, 0, 0), None, None),
-    ],
-)
-async def test_a_quantile_that_the_buckets_do_not_tell_is_absent(capsys, served, counts, p50, p99):
+async def test_a_temperature_is_shown_as_the_status_has_it(capsys, served):
     bucket = {"verdict": "net_positive", "advice": None, "requests": 9, "draft_tokens": 5.0, "acceptance": 0.8}
-    bucket |= dict.fromkeys(("p10", "p50", "p90")) | {"basis": "acceptance", "speed": {"speedup": 1.234}}
+    bucket |= dict.fromkeys(("p10", "p50", "p90")) | {"share": 0.25, "attribution": "exact, inferred"}
+    times = {"ttft": {"p50": 0.075, "p99": 0.5}, "tpot": {"p50": None, "p99": None}}
+    bucket |= times | {"basis": "acceptance", "speed": {"speedup": 1.234}}
     model = {"model_name": "m", "coverage": None, "residual": None, "temperatures": {"0": bucket}}
     status = status_of([model], attributed=9)
-    page = histogram("specdec_request_time_to_first_token_seconds", counts)
-    page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="exact"} 0\n'
-    page += 'specdec_draft_tokens_total{model_name="m",temperature="0",attribution="inferred"} 5\n'
 
-    (row,) = json.loads(await reported(capsys, served, status, page, "--format", "json"))["models"][0]["rows"]
-    told = {"p50": p50, "p99": p99}
-    assert row["ttft"] == {
-        **{name: None if value == "below" else value for name, value in told.items()},
-        **{f"{name}_below": 0.05 if value == "below" else None for name, value in told.items()},
-    }
-    assert set(row["tpot"].values()) == {None}
-    assert row["attribution"] == "inferred"
-    line = next(line for line in (await reported(capsys, served, status, page)).splitlines() if line.startswith("0 "))
-    assert [cell == "<50" for cell in line.split()[-4:-2]] == [p50 == "below", p99 == "below"]
+    (row,) = json.loads(await reported(capsys, served, status, "--format", "json"))["models"][0]["rows"]
+    assert row["ttft"] == times["ttft"] | {"p50_below": None, "p99_below": None}
+    line = next(line for line in (await reported(capsys, served, status)).splitlines() if line.startswith("0 "))
+    assert line.split() == [
+        *("0", "net_positive", "1.234", "0.800", "-", "-", "-", "25%", "9", "exact,", "inferred"),
+        *("75.0", "500.0", "-", "-"),
+    ]
 
 
-async def test_an_engines_times_below_vllms_first_bucket_are_not_made_up(capsys, served):
+async def test_an_engines_times_below_vllms_first_bucket_are_bounds(capsys, served):
     latency = {"resolution": 0.01, "quantiles": {"0.5": 0.005, "0.99": 0.035}}
     engine = {"model_name": "m", "engine": "0", "acceptance": None, "latency": {"tpot": latency}, "limitations": []}
     text = await reported(capsys, served, status_of([], engines=[engine]))
@@ -203,15 +184,15 @@ async def test_an_engines_times_below_vllms_first_bucket_are_not_made_up(capsys,
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         ({"ended": 924}, "vllm: 924 requests ended, none could be attributed."),
         ({}, "vllm: no request has ended within the window, or none is attributed yet."),
     ],
 )
-async def test_without_rows_it_says_what_became_of_the_requests(capsys, served, found, told):
+async def test_without_rows_it_says_why(capsys, served, found, expected):
     lines = (await reported(capsys, served, status_of([], notes=["Do this."], **found))).splitlines()
-    assert [line.strip() for line in lines[-2:]] == [told, "Do this."]
+    assert [line.strip() for line in lines[-2:]] == [expected, "Do this."]
 
 
 def status_of(models, engines=(), **changes):
@@ -223,11 +204,11 @@ def status_of(models, engines=(), **changes):
     return {"version": "1", "thresholds": marks, "targets": [target]}
 
 
-async def reported(capsys, served, status, page="x 1\n", *options):
-    """What the report on a sidecar with this status and metrics prints."""
+async def reported(capsys, served, status, *options):
+    """What the report on a sidecar with this status prints."""
 
-    async def handler(request):
-        return web.Response(text=page if request.path == "/metrics" else json.dumps(status))
+    async def handler(_request):
+        return web.Response(text=json.dumps(status))
 
     async with served(handler) as url:
         assert await asyncio.to_thread(command, "report", "--url", url, *options) == 0

@@ -70,7 +70,7 @@ def test_shares_become_rates_and_a_mix_brings_its_temperatures_along():
     assert [str(level) for level in options.levels(4.0)] == [
         f"{workload}, {load}"
         for workload in ("temperature 1", "temperature 0.1", "mix 0.1:50,1:50")
-        for load in ("1.5/s", "3.2/s (80% of capacity)")
+        for load in ("1.5/s", "3.2/s (80%)")
     ]
 
 

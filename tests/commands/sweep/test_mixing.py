@@ -70,7 +70,7 @@ def test_weights_are_kept_to_the_request():
 async def test_a_mix_is_measured_beside_its_temperatures():
     async with simulated() as vllm:
         result = await swept(vllm.url, temperatures=(), mixes=({0.0: 3, 1.0: 1},), requests=24)
-    assert [one.workload_name for one in result.levels] == ["0", "1", "0:3,1:1"]
+    assert [str(one.level.workload) for one in result.levels] == ["0", "1", "0:3,1:1"]
     (check,) = result.mixes
     mixed = result.levels[-1]
     assert [one.temperature for one in mixed.samples].count(0.0) == 18

@@ -1,10 +1,10 @@
 import pytest
 from msgspec.structs import replace
 
-from sidecar.analysis.verdict import VerdictThresholds
+from sidecar.analysis.verdict import Verdict, VerdictThresholds
 from sidecar.commands.sweep.level import Measured
 from sidecar.commands.sweep.options import Level, Load, Workload
-from sidecar.commands.sweep.sample import Sample, position_rates
+from sidecar.commands.sweep.sample import Sample, acceptance
 from sidecar.commands.sweep.summary import level_summary, speculation, temperature_summary
 
 THRESHOLDS = VerdictThresholds()
@@ -62,5 +62,27 @@ def test_acceptance_is_of_tokens_and_its_quantiles_of_requests():
 
 
 def test_position_rates_are_shares_of_all_steps():
-    assert position_rates([(1, 0, 1), (0, 2)]) == (3 / 4, 1 / 4)
-    assert position_rates([]) == ()
+    found = acceptance([sample(drafts=2, histogram=(1, 0, 1)), sample(drafts=2, histogram=(0, 2))])
+    assert found.position_rates == (3 / 4, 1 / 4)
+    assert acceptance([sample()]) is None
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("net_positive", "net_positive"), "net_positive"),
+        (("net_negative", "net_negative"), "net_negative"),
+        (("net_positive", "net_negative"), "break_even"),
+        (("net_positive", "insufficient_data"), "net_positive"),
+        (("insufficient_data", "insufficient_data"), "insufficient_data"),
+    ],
+)
+def test_measured_speedups_decide_over_a_low_acceptance(verdicts, expected):
+    """By its acceptance it would lose."""
+    low = measured(1, [sample(drafts=10, accepted=3) for _ in range(40)])
+    level = level_summary(low, None, THRESHOLDS)
+    assert temperature_summary([level], [low], THRESHOLDS).verdict == "net_negative"
+    levels = [replace(level, speedup=1.5, verdict=Verdict(verdict)) for verdict in verdicts]
+    found = temperature_summary(levels, [low], THRESHOLDS)
+    assert found.verdict == expected
+    assert (found.advice is None) == (expected == "net_positive")

@@ -99,7 +99,7 @@ async def test_other_peoples_requests_are_noticed():
         traffic.cancel()
         await asyncio.gather(traffic, return_exceptions=True)
     assert result.levels[0].other_requests
-    assert any("served other requests as well" in line for line in text(result))
+    assert any("vLLM served other clients too" in line for line in text(result))
     assert result.temperatures[0].acceptance > 0.85  # ours alone
 
 

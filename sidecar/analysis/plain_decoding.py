@@ -1,4 +1,4 @@
-"""Plain step times by load, from the polls of a vLLM that does not speculate."""
+"""Plain step times by load, measured on a vLLM that does not speculate."""
 
 from sidecar.analysis.plain_curve import PlainCurve, fit
 from sidecar.analysis.steps import Periods, Steps, steps_between
@@ -10,12 +10,12 @@ from sidecar.engine.timeline import Timeline
 _HISTORY = 3600.0  # seconds
 
 
-class PlainSteps:
+class PlainDecoding:
     """Collects what every engine decodes from poll to poll; several engines of a model share one curve."""
 
     def __init__(self) -> None:
         self._engines: dict[EngineKey, tuple[Continuation, Timeline, Periods]] = {}
-        self._periods: dict[str, list[Steps]] = {}
+        self.periods: dict[str, list[Steps]] = {}  # by model
 
     def scraped(self, at: float, page: PageSnapshot) -> None:
         """Takes in one poll, in chronological order. Ignores pages of several API servers, which each count steps."""
@@ -28,14 +28,14 @@ class PlainSteps:
             before = timeline.span
             timeline.append(at, continuation.advance(engine))
             if before is not None and (found := steps_between(timeline, before.end, at)) is not None:
-                self._periods.setdefault(engine.key.model_name, []).extend(periods.add(before.end, at, found))
+                self.periods.setdefault(engine.key.model_name, []).extend(periods.add(before.end, at, found))
 
     @property
     def drafted(self) -> set[str]:
         """The models that speculated."""
-        return {model for model, periods in self._periods.items() if any(one.drafts for one in periods)}
+        return {model for model, periods in self.periods.items() if any(one.drafts for one in periods)}
 
     def curves(self) -> dict[str, PlainCurve]:
         """By model; without those that speculated or decoded too little."""
-        plain = {model: fit(periods) for model, periods in self._periods.items() if model not in self.drafted}
+        plain = {model: fit(periods) for model, periods in self.periods.items() if model not in self.drafted}
         return {model: curve for model, curve in plain.items() if curve is not None}

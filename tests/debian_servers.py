@@ -64,8 +64,8 @@ class Prometheus:
 
     async def ask(self, what: str, **parameters: object) -> Any:
         """The result of one call of its API; ``what`` is query or query_range."""
-        parameters = {name: str(value) for name, value in parameters.items()}
-        async with self._http.get(f"{self.url}/api/v1/{what}", params=parameters) as response:
+        given = {name: str(value) for name, value in parameters.items()}
+        async with self._http.get(f"{self.url}/api/v1/{what}", params=given) as response:
             answer = json.loads(await response.read())
         assert answer["status"] == "success", (parameters["query"], answer)
         return answer["data"]["result"]

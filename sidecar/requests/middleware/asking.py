@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from sidecar.requests.observe.endpoint import Endpoint
 from sidecar.requests.observe.usage import AskedStream, UsageAsker
@@ -12,8 +12,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_REFUSED: Final = 400
 
 
 class AskingExchange:
@@ -48,8 +46,8 @@ class AskingExchange:
             scope.update(before)
 
         async def unchanged(message: Message) -> None:
-            if self.stream is not None and message.get("status", _REFUSED) < _REFUSED:
-                self.stream.refused()
+            if self.stream is not None:
+                _is_refused(self.stream, message)
             await send(message)
             self._sent(message)
 
@@ -90,36 +88,34 @@ class _FirstReply:
         self._original = original
         self._send = send
         self._sent = sent
-        self._streamed = False
 
     async def send(self, message: Message) -> None:
         """A message of the application."""
         kind = message.get("type")
         if kind == "http.response.start":
-            self.refused = message.get("status") == _REFUSED
-            self._streamed = not self.refused and self._filters(message)
+            self.refused = _is_refused(self._stream, message)
             if not self.refused:
                 self._original.clear()
         if self.refused:
             return
         forwarded = body = message.get("body", b"")
-        if self._streamed and kind == "http.response.body" and isinstance(body, bytes):
-            forwarded = self._stream.forward(body)
-            if not message.get("more_body"):
-                forwarded += self._stream.rest()
+        if kind == "http.response.body" and isinstance(body, bytes):
+            forwarded = self._stream.forward(body, last=not message.get("more_body"))
         if forwarded == body:
             await self._send(message)
         elif forwarded or not message.get("more_body"):
             await self._send({**message, "body": forwarded})
         self._sent(message)
 
-    def _filters(self, message: Message) -> bool:
-        headers = message.get("headers")
-        if not isinstance(headers, list | tuple):
-            return False  # they may be gone once they are read
-        with suppress(Exception):  # nothing of ours may reach the reply
-            return self._stream.filters(message["status"], headers)
+
+def _is_refused(stream: AskedStream, message: Message) -> bool:
+    """Whether a message begins a reply that is discarded."""
+    if message.get("type") != "http.response.start":
         return False
+    headers = message.get("headers")
+    with suppress(Exception):  # nothing of ours may reach the reply
+        return stream.refused(message["status"], headers if isinstance(headers, list | tuple) else ())
+    return False
 
 
 def _replayed(messages: list[Message], receive: Receive) -> Receive:

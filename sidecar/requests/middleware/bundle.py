@@ -14,6 +14,7 @@ _MODULES: Final = (  # each after those that it imports from
     "observe/payload",
     "observe/stream",
     "observe/exchange_observer",
+    "observe/usage_event",
     "observe/usage",
     "middleware/wire",
     "middleware/sender",

@@ -5,9 +5,8 @@ without ``stream_options.include_usage``, vLLM gets a body that asks for usage, 
 would have got. The proxy and the middleware both use it:
 
 1. ``UsageAsker.ask`` gives the body to send to vLLM, or None if the request is to be left alone.
-2. If vLLM answers 400, the original body is sent, once. If that one is accepted, call ``AskedStream.refused``: vLLM is
-   not asked again for that model.
-3. Otherwise each piece of a streamed reply goes through ``AskedStream.forward``, and its end through ``rest``.
+2. If ``AskedStream.refused`` says so of the reply's head, the original body is sent, once.
+3. Each piece of the reply goes through ``AskedStream.forward``; ``rest`` is what is left of one that breaks off.
 
 What asking changes in a stream of vLLM 0.32 (seen, and in its source): an event with usage and without choices comes
 before ``[DONE]``; and ``system_fingerprint`` is in that event, and otherwise the last field of each event with a
@@ -16,25 +15,23 @@ stream is left as it is.
 """
 
 from collections.abc import Collection
-from enum import Enum, auto
+from enum import Enum
 from typing import Final
 
 import msgspec
 
 from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.requests.observe.payload import UNREADABLE, read_request
-from sidecar.requests.observe.stream import END_OF_EVENT, FIRST_CHOICE
+from sidecar.requests.observe.stream import END_OF_EVENT
+from sidecar.requests.observe.usage_event import CLOSING, EventKind, is_whole_chunk, kind_of, may_be_usage
 from sidecar.requests.record import AskedUsage
 
 KNOWN_VERSIONS: Final = ("0.32.",)
 """vLLM versions whose streams are known to differ in nothing else."""
 
-_CLOSING: Final = b"}\n\n"  # of an event's object
-_DATA: Final = b"data: {"
-_CHOICES: Final = b'"choices":['
-_FINISHED: Final = b'"finish_reason":"'
 _LONGEST_EVENT: Final = 1_048_576  # bytes; a longer event is neither taken out nor changed
-_LONGEST_HEAD: Final = 4096  # bytes that may come before an event's choices
+_OK: Final = 200
+_REFUSED: Final = 400
 _MOST_MODELS: Final = 64  # to be left before vLLM is no longer asked
 
 _Fields = dict[str, msgspec.Raw]
@@ -153,36 +150,40 @@ class AskedStream:
         self._event = bytearray()  # the current one, as far as it has come
         self._sent = 0  # bytes of it that were forwarded
         self._closing = b""  # the end of the event with the finish reason, which waits for the usage
+        self._refused = False  # the asking request was
         self._passing = False  # nothing is left to do
 
-    def refused(self) -> None:
-        """Notes that vLLM answered 400 and then accepted the original body."""
-        self.outcome = AskedUsage.REFUSED
-        self._asker.leave(self._model)
+    def refused(self, status: int, headers: Collection[tuple[bytes, bytes]]) -> bool:
+        """Whether the reply is discarded and the original request sent, whose reply is passed in turn.
 
-    def filters(self, status: int, headers: Collection[tuple[bytes, bytes]]) -> bool:
-        """Whether a reply with this head goes through ``forward``: a stream of events whose bytes can be changed.
-
-        If they cannot, vLLM is not asked for this model again: the client gets the usage that it did not ask for.
+        If vLLM accepts the original, or sends a stream whose bytes cannot be changed, it is not asked for this model
+        again: in the second case the client gets the usage that it did not ask for.
         """
+        if self._refused:
+            if status < _REFUSED:
+                self.outcome = AskedUsage.REFUSED
+                self._asker.leave(self._model)
+            return False
+        self._refused = status == _REFUSED
         found = {name.lower(): value.strip().lower() for name, value in headers}
-        if status != 200 or not found.get(b"content-type", b"").startswith(b"text/event-stream"):
-            return False
-        if b"content-length" in found or found.get(b"content-encoding", b"identity") != b"identity":
+        self._passing = status != _OK or not found.get(b"content-type", b"").startswith(b"text/event-stream")
+        encoding = found.get(b"content-encoding", b"identity")
+        if not self._passing and (encoding != b"identity" or b"content-length" in found):
+            self._passing = True
             self._asker.leave(self._model)
-            return False
-        return True
+        return self._refused
 
-    def forward(self, piece: bytes) -> bytes:
+    def forward(self, piece: bytes, *, last: bool = False) -> bytes:
         """What the client gets now that ``piece`` has come. Never raises: if it fails, all bytes pass from then on."""
-        if self._passing or (_is_whole_chunk(piece) and not (self._event or self._closing)):
+        if self._passing or (is_whole_chunk(piece) and not (last or self._event or self._closing)):
             return piece
         held = self._held()
         try:
-            return self._forward(piece)
+            forwarded = self._forward(piece)
         except Exception:  # noqa: BLE001 - nothing of ours may reach the reply
             self._passing = True
             return held + piece
+        return forwarded + self.rest() if last else forwarded
 
     def rest(self) -> bytes:
         """What is still held back, unchanged: the stream has ended. Everything after it passes."""
@@ -207,7 +208,7 @@ class AskedStream:
                 return out + event
         if len(event) > _LONGEST_EVENT:
             return out + self.rest()
-        if self._sent or not _may_be_usage(event):
+        if self._sent or not may_be_usage(event):
             going = len(event) - (2 if event.endswith(b"}\n") else event.endswith(b"}"))  # that may be the closing
             out += self._closing + event[self._sent : going]
             self._closing = b""
@@ -216,91 +217,25 @@ class AskedStream:
 
     def _complete(self, event: bytes, sent: int) -> bytes:
         """What to forward now that ``event`` is whole, of which ``sent`` bytes were forwarded."""
-        kind, fingerprint = _kind_of(event)
-        if kind is _Kind.USAGE and not sent:
+        kind, fingerprint = kind_of(event)
+        if kind is EventKind.USAGE and not sent:
             self._asker.stamped(fingerprint)
             self.outcome = AskedUsage.REMOVED
             self._passing = True
             closing, self._closing = self._closing, b""
             return _stamp(fingerprint) + closing if closing else b""
         out, self._closing = self._closing, b""
-        if kind is _Kind.FORCED:
+        if kind is EventKind.FORCED:
             self._passing = True
             self._asker.leave(self._model)  # nothing is gained by asking
-        elif kind is _Kind.LAST and self._choices > 1:
-            return out + event[sent : -len(_CLOSING)] + _stamp(self._asker.fingerprint) + _CLOSING
-        elif kind is _Kind.LAST:
-            self._closing = _CLOSING
-            return out + event[sent : -len(_CLOSING)]
+        elif kind is EventKind.LAST and self._choices > 1:
+            return out + event[sent : -len(CLOSING)] + _stamp(self._asker.fingerprint) + CLOSING
+        elif kind is EventKind.LAST:
+            self._closing = CLOSING
+            return out + event[sent : -len(CLOSING)]
         return out + event[sent:]
-
-
-class _Kind(Enum):
-    LAST = auto()  # the last event of a choice, without a fingerprint
-    USAGE = auto()  # usage and no choices
-    FORCED = auto()  # choices with usage that was not asked for: the server's own flag
-    OTHER = auto()
-
-
-class _EventChoice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class _Event(msgspec.Struct):
-    choices: list[_EventChoice] | None = None
-    usage: msgspec.Raw = msgspec.Raw()
-    system_fingerprint: msgspec.Raw = msgspec.Raw()
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
-
-
-def _kind_of(event: bytes) -> tuple[_Kind, bytes]:
-    """What a whole event is, and the fingerprint of the one with usage.
-
-    The model's text cannot look like a field: within a string, each quotation mark follows a backslash.
-    """
-    if (
-        not event.startswith(_DATA)
-        or not event.endswith(_CLOSING)
-        or (FIRST_CHOICE in event and _FINISHED not in event)
-    ):
-        return _Kind.OTHER, b""
-    try:
-        fields = _EVENT.decode(event[len(_DATA) - 1 :])
-    except UNREADABLE:
-        return _Kind.OTHER, b""
-    has_usage = bytes(fields.usage) not in (b"", b"null")
-    fingerprint = bytes(fields.system_fingerprint).replace(b"null", b"")
-    if not fields.choices:
-        return (_Kind.USAGE, fingerprint) if has_usage and fields.choices == [] else (_Kind.OTHER, b"")
-    if has_usage:
-        return _Kind.FORCED, b""
-    is_last = not fingerprint and any(choice.finish_reason for choice in fields.choices)
-    return (_Kind.LAST if is_last else _Kind.OTHER), b""
-
-
-def _is_whole_chunk(piece: bytes) -> bool:
-    """Whether a piece is one event with tokens and not the last, as nearly all are that vLLM hands its server."""
-    return (
-        _FINISHED not in piece
-        and FIRST_CHOICE in piece
-        and piece.startswith(_DATA)
-        and piece.find(END_OF_EVENT) == len(piece) - len(END_OF_EVENT)
-    )
 
 
 def _stamp(fingerprint: bytes) -> bytes:
     """The fingerprint as vLLM writes it at the end of an event."""
     return b',"system_fingerprint":' + fingerprint if fingerprint else b""
-
-
-def _may_be_usage(beginning: bytearray) -> bool:
-    """Whether an event that begins so may be the one with usage."""
-    if not beginning.startswith(_DATA[: len(beginning)]):
-        return False
-    at = beginning.find(_CHOICES, 0, _LONGEST_HEAD)
-    if at < 0:
-        return len(beginning) <= _LONGEST_HEAD
-    following = at + len(_CHOICES)
-    return len(beginning) == following or beginning.startswith(b"]", following)

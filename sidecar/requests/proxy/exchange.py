@@ -1,11 +1,11 @@
 """One request and its response: from an accepted head until both sides are done with it."""
 
 from sidecar.errors import Refusal
+from sidecar.requests.observe.usage import AskedStream
 from sidecar.requests.proxy import response as responses
-from sidecar.requests.proxy.asking import Asking
 from sidecar.requests.proxy.context import ClientSide, Context
 from sidecar.requests.proxy.framing import Body
-from sidecar.requests.proxy.head import HeadReader
+from sidecar.requests.proxy.head import HeadReader, with_length
 from sidecar.requests.proxy.observer import GuardedObserver
 from sidecar.requests.proxy.outcomes import UPSTREAM_ERRORS, ExchangeOutcome, error_response
 from sidecar.requests.proxy.request import RequestHead
@@ -16,8 +16,8 @@ class Exchange:
     """Forwards one request and its response; ends in exactly one ``ExchangeOutcome``."""
 
     __slots__ = (
-        "_asking", "_client", "_context", "_heads", "_keep_alive", "_observer", "_request", "_request_body",
-        "_response_body", "_reusable", "_tunnel", "_uplink", "_waiting", "received",
+        "_asked", "_client", "_context", "_heads", "_keep_alive", "_observer", "_original", "_request",
+        "_request_body", "_response_body", "_reusable", "_tunnel", "_uplink", "_waiting", "received",
     )  # fmt: skip
 
     def __init__(self, client: ClientSide, request: RequestHead, context: Context) -> None:
@@ -27,14 +27,15 @@ class Exchange:
         self._request_body = request.body()
         self.received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
-        self._waiting = b""  # what the upstream gets once enough of the request has arrived
+        self._waiting = bytearray()  # payload that the upstream gets once enough of it has arrived
         self._heads: HeadReader | None = None  # from the first byte of a response to its final head
         self._response_body: Body | None = None  # from the final response head on
         self._keep_alive = False  # of the client connection
         self._reusable = False  # the upstream connection
         self._tunnel = False
         self._observer = GuardedObserver(context.counters)
-        self._asking: Asking | None = None
+        self._asked: AskedStream | None = None  # the request was changed to ask for usage
+        self._original = b""  # the client's own request, until vLLM has accepted the changed one
 
     @property
     def takes_input(self) -> bool:
@@ -70,12 +71,7 @@ class Exchange:
             if decoded is None:
                 return b""
             payload, data = decoded, body.rest
-        if self._observer.ask_bytes:
-            self._asking = Asking(request, self._observer)
-            self._hold(self._asking, payload)
-        else:
-            self._send(request.forwarded + body.encode(payload))
-        self._show(payload)
+        self._take(payload)
         return data
 
     def client_data(self, data: bytes) -> bytes:
@@ -86,11 +82,7 @@ class Exchange:
         payload = self._decode(data)
         if payload is None:
             return b""
-        if self._asking is not None and self._asking.waiting:
-            self._hold(self._asking, payload)
-        elif outgoing := self._request_body.encode(payload):
-            self._send(outgoing)
-        self._show(payload)
+        self._take(payload)
         return self._request_body.rest
 
     def client_gone(self) -> None:
@@ -126,29 +118,37 @@ class Exchange:
             return None
         return payload
 
-    def _hold(self, asking: Asking, payload: bytes) -> None:
-        if outgoing := asking.outgoing(payload, self._request_body):
-            self._open(outgoing)
+    def _take(self, payload: bytes) -> None:
+        self._send(payload)
+        self._observer.request_piece(payload)
+        if self._request_body.done:
+            self._observer.request_end()
 
-    def _send(self, outgoing: bytes) -> None:
+    def _send(self, payload: bytes) -> None:
+        request, body = self._request, self._request_body
         if self._uplink.opened:
-            self._uplink.send(outgoing)
+            if outgoing := body.encode(payload):
+                self._uplink.send(outgoing)
             return
-        self._waiting += outgoing
-        most = self._context.options.awaited_body_bytes
-        if self._request_body.done or not self._request.can_wait(self.received, most):
-            self._open(self._waiting)
-            self._waiting = b""
+        self._waiting += payload
+        if not body.done and (
+            len(self._waiting) < self._observer.ask_bytes
+            or request.can_wait(self.received, self._context.options.awaited_body_bytes)
+        ):
+            return
+        whole, self._waiting = bytes(self._waiting), bytearray()
+        self._asked = self._observer.ask(whole) if body.done else None
+        outgoing = request.forwarded + body.encode(whole)
+        if self._asked is not None:
+            self._original = outgoing
+            changed, self._asked.body = self._asked.body, b""
+            outgoing = with_length(request.forwarded, len(changed)) + body.encode(changed)
+        self._open(outgoing)
 
     def _open(self, outgoing: bytes) -> None:
         self._uplink.open(outgoing, complete=self._request_body.done, repeatable=self._request.repeatable)
         if self._uplink.blocked:
             self._client.reading_changed()
-
-    def _show(self, payload: bytes) -> None:
-        self._observer.request_piece(payload)
-        if self._request_body.done:
-            self._observer.request_end()
 
     # -- the response: called by the upstream connection and the uplink --------------------------------------------
 
@@ -214,8 +214,8 @@ class Exchange:
 
     def _final_head(self, head: responses.ResponseHead, data: bytes) -> None:
         """Forward the head together with the body bytes received so far: one write, one wake-up of the client."""
-        original = self._asking.reply_head(head) if self._asking is not None else b""
-        if original:
+        original, self._original = self._original, b""
+        if self._asked is not None and self._asked.refused(head.status, head.headers):
             self._repeat(original)
             return
         request = self._request
@@ -248,7 +248,7 @@ class Exchange:
 
     def _forwarded(self, payload: bytes, *, done: bool) -> bytes:
         """The part of the reply's payload that the client gets now."""
-        return payload if self._asking is None else self._asking.forwarded(payload, done=done)
+        return payload if self._asked is None else self._asked.forward(payload, last=done)
 
     def _repeat(self, original: bytes) -> None:
         """Send the client's own request in place of one that was changed."""
@@ -287,7 +287,7 @@ class Exchange:
         self._client.exchange_done(keep_alive=keep_alive)
 
     def _cut(self) -> None:
-        if self._response_body is not None and self._asking is not None and (rest := self._asking.rest()):
+        if self._response_body is not None and self._asked is not None and (rest := self._asked.rest()):
             self._client.write(self._response_body.encode(rest))
         self._client.cut(reset=self._response_body is not None and self._response_body.until_close)
 

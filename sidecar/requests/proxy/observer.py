@@ -54,10 +54,9 @@ ObserverFactory = Callable[[bytes, bytes, Headers], Observer | None]
 class GuardedObserver:
     """The observer of one exchange, if there is one; what it raises is counted and goes no further."""
 
-    __slots__ = ("_counters", "_finished", "_observer", "ask_bytes")
+    __slots__ = ("_counters", "_finished", "_observer")
 
     def __init__(self, counters: Counters) -> None:
-        self.ask_bytes = 0
         self._counters = counters
         self._observer: Observer | None = None
         self._finished: Callable[[ExchangeOutcome], None] | None = None
@@ -66,16 +65,20 @@ class GuardedObserver:
         """Ask ``factory`` for the observer."""
         try:
             observer = factory(method, target, headers)
-            self.ask_bytes = 0 if observer is None else observer.ask_bytes
         except Exception:  # noqa: BLE001 - observers fail open, whatever they raise
             self._counters.observer_failures += 1
             return
         if observer is not None:
             self._observer, self._finished = observer, observer.finished
 
+    @property
+    def ask_bytes(self) -> int:
+        """See ``Observer``."""
+        return 0 if self._observer is None else self._observer.ask_bytes
+
     def ask(self, body: bytes) -> AskedStream | None:
         """See ``Observer``."""
-        if self._observer is None:
+        if self._observer is None or not self._observer.ask_bytes:
             return None
         try:
             return self._observer.ask(body)

@@ -18,6 +18,7 @@ USAGE = b'],"usage":{"prompt_tokens":33,"total_tokens":57,"completion_tokens":24
 STAMP = b',"system_fingerprint":' + FINGERPRINT
 ROLE = HEAD + b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+SSE = (b"Content-Type", b"text/event-stream; charset=utf-8")
 ERROR = b'data: {"error":{"message":"m","type":"InternalServerError","param":null,"code":500}}\n\n'
 
 
@@ -124,7 +125,9 @@ def test_only_known_versions_are_asked_unless_the_operator_says_so(mode, version
 
 def test_a_model_that_refused_is_not_asked_again_until_vllm_restarts(asker):
     stream = asker.ask(CHAT, BODY)
-    stream.refused()
+    assert stream.refused(400, []) is True
+    assert stream.refused(200, [SSE]) is False
+    assert stream.forward(FINAL) == FINAL  # the reply to the original request
     assert stream.outcome == AskedUsage.REFUSED
     assert asker.ask(CHAT, BODY) is None
     assert asker.ask(CHAT, BODY.replace(b"lab", b"other")) is not None
@@ -226,11 +229,8 @@ def test_a_server_that_forces_usage_is_left_as_it_is_and_not_asked_again(asker):
     assert asker.ask(CHAT, BODY) is None
 
 
-SSE = (b"Content-Type", b"text/event-stream; charset=utf-8")
-
-
 @pytest.mark.parametrize(
-    ("status", "headers", "filters", "again"),
+    ("status", "headers", "removes", "again"),
     [
         (200, [SSE], True, True),
         (200, [SSE, (b"content-encoding", b"identity")], True, True),
@@ -241,8 +241,17 @@ SSE = (b"Content-Type", b"text/event-stream; charset=utf-8")
         (500, [SSE], False, True),
     ],
 )
-def test_where_the_replies_bytes_can_not_be_changed_nothing_is_asked_again(asker, status, headers, filters, again):
-    assert asker.ask(CHAT, BODY).filters(status, headers) is filters
+def test_where_the_replies_bytes_can_not_be_changed_nothing_is_asked_again(asker, status, headers, removes, again):
+    stream = asker.ask(CHAT, BODY)
+    assert stream.refused(status, headers) is False
+    assert stream.forward(FINAL) == (b"" if removes else FINAL)
+    assert (asker.ask(CHAT, BODY) is not None) is again
+
+
+@pytest.mark.parametrize(("status", "again"), [(200, False), (400, True), (503, True)])
+def test_a_model_is_left_only_if_its_original_request_is_accepted(asker, status, again):
+    stream = asker.ask(CHAT, BODY)
+    assert [stream.refused(400, []), stream.refused(status, [SSE])] == [True, False]
     assert (asker.ask(CHAT, BODY) is not None) is again
 
 

@@ -1,0 +1,79 @@
+"""The events of a stream that matter once usage was asked for; see ``observe/usage.py``."""
+
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from sidecar.requests.observe.payload import UNREADABLE
+from sidecar.requests.observe.stream import END_OF_EVENT, FIRST_CHOICE
+
+CLOSING: Final = b"}\n\n"  # of an event's object
+_DATA: Final = b"data: {"
+_CHOICES: Final = b'"choices":['
+_FINISHED: Final = b'"finish_reason":"'
+_LONGEST_HEAD: Final = 4096  # bytes that may come before an event's choices
+
+
+class EventKind(Enum):
+    """What an event means for the usage that was asked for."""
+
+    LAST = auto()  # the last event of a choice, without a fingerprint
+    USAGE = auto()  # usage and no choices
+    FORCED = auto()  # choices with usage that was not asked for: the server's own flag
+    OTHER = auto()
+
+
+class _EventChoice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_EventChoice] | None = None
+    usage: msgspec.Raw = msgspec.Raw()
+    system_fingerprint: msgspec.Raw = msgspec.Raw()
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+
+
+def kind_of(event: bytes) -> tuple[EventKind, bytes]:
+    """What a whole event is, and the fingerprint of the one with usage.
+
+    The model's text cannot look like a field: within a string, each quotation mark follows a backslash.
+    """
+    if not event.startswith(_DATA) or not event.endswith(CLOSING) or (FIRST_CHOICE in event and _FINISHED not in event):
+        return EventKind.OTHER, b""
+    try:
+        fields = _EVENT.decode(event[len(_DATA) - 1 :])
+    except UNREADABLE:
+        return EventKind.OTHER, b""
+    has_usage = bytes(fields.usage) not in (b"", b"null")
+    fingerprint = bytes(fields.system_fingerprint).replace(b"null", b"")
+    if not fields.choices:
+        return (EventKind.USAGE, fingerprint) if has_usage and fields.choices == [] else (EventKind.OTHER, b"")
+    if has_usage:
+        return EventKind.FORCED, b""
+    is_last = not fingerprint and any(choice.finish_reason for choice in fields.choices)
+    return (EventKind.LAST if is_last else EventKind.OTHER), b""
+
+
+def is_whole_chunk(piece: bytes) -> bool:
+    """Whether a piece is one event with tokens and not the last, as nearly all are that vLLM hands its server."""
+    return (
+        _FINISHED not in piece
+        and FIRST_CHOICE in piece
+        and piece.startswith(_DATA)
+        and piece.find(END_OF_EVENT) == len(piece) - len(END_OF_EVENT)
+    )
+
+
+def may_be_usage(beginning: bytearray) -> bool:
+    """Whether an event that begins so may be the one with usage."""
+    if not beginning.startswith(_DATA[: len(beginning)]):
+        return False
+    at = beginning.find(_CHOICES, 0, _LONGEST_HEAD)
+    if at < 0:
+        return len(beginning) <= _LONGEST_HEAD
+    following = at + len(_CHOICES)
+    return len(beginning) == following or beginning.startswith(b"]", following)

@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from benchmarks.rules.prometheus import RULES, count, cpu_cost, prometheus
+from benchmarks.rules.prometheus import RULES, at_rest, count, cpu_cost
 from benchmarks.table import Row, report
 
 _PODS = 1000
@@ -37,9 +37,13 @@ def _series(pod: int) -> Iterator[tuple[str, float]]:
     yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0
     yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0
     for bucket in _BUCKETS:
-        for record in ("drafts:rate5m", "draft_tokens:rate5m", "requests:rate5m", "draft_tokens:rate1h"):
+        for record in ("draft_tokens:rate5m", "draft_tokens:rate1h"):
             yield f'pod_temperature:specdec_{record}{{{model},temperature="{bucket}"}}', 2.0
         yield f'pod_temperature:specdec_accepted_tokens:rate5m{{{model},temperature="{bucket}"}}', 1.0
+        for attribution in ("exact", "inferred"):
+            labels = f'{model},temperature="{bucket}",attribution="{attribution}"'
+            yield f"specdec_drafts_total{{{labels}}}", 2.0
+            yield f"specdec_request_acceptance_ratio_count{{{labels}}}", 2.0
     for quantile in ("0.5", "0.99"):
         yield f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}', 0.02
     yield f"specdec_up{{{own}}}", 1.0
@@ -76,10 +80,10 @@ async def main(pods: int) -> int:
         groups = yaml.safe_load((RULES / "recording.yaml").read_text())["groups"]
         costs: dict[tuple[str, str], float] = {}
         empty: list[str] = []
-        async with prometheus(directory, "127.0.0.1:9", 0, "30s") as running, aiohttp.ClientSession() as session:
+        async with at_rest(directory) as running, aiohttp.ClientSession() as session:
             for group in groups:
                 for rule in group["rules"]:
-                    if not re.search(r"\[(1h|24h)", rule["expr"]):
+                    if not re.search(r"\[(1h|24h)|offset 1h", rule["expr"]):
                         continue
                     found = await count(session, running.url, rule["expr"], _END)
                     seconds = await cpu_cost(running, session, rule["expr"], _END, _TIMES)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
+from sidecar.analysis.acceptance_tail import AcceptanceTail
 from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
@@ -81,6 +82,8 @@ class RequestStats:
         if request.attribution is not Attribution.NONE:
             self.totals[request.temperature, request.attribution].add(request)
             self._recent[request.temperature].add(request, at)
+            if request.acceptance is not None:
+                self.tail.add(request.acceptance, at)
         self.latencies[request.temperature].add(request)
         self._outcomes.add(request, at)
 
@@ -88,6 +91,7 @@ class RequestStats:
         """Restarts the sliding windows; the totals stay."""
         self._recent = {temperature: SlidingRequests(self._window) for temperature in self.temperatures}
         self._outcomes = SlidingOutcomes(self._window)
+        self.tail = AcceptanceTail(self._window)
 
     def recent(self, now: float) -> dict[str, SpeculationSummary]:
         """The sliding window of every temperature."""

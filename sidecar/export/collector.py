@@ -93,7 +93,7 @@ def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options:
     families = Families(("target",) if options.per_target else ())
     for report in reports:
         families.scope = (report.name,) if options.per_target else ()
-        _add_target(families, report, options.max_positions)
+        _add_target(families, report, options)
     return [*general.all(), *families.all()]
 
 
@@ -115,7 +115,7 @@ def _add_own(families: Families, counts: OwnCounts) -> None:
         families.add(metrics.ALERTS_SENT, count, alertmanager, outcome)
 
 
-def _add_target(families: Families, report: TargetReport, max_positions: int) -> None:
+def _add_target(families: Families, report: TargetReport, options: ExportOptions) -> None:
     families.add(metrics.UP, report.up)
     families.add(metrics.LAST_SCRAPE, report.last_scrape)
     families.add(metrics.SCRAPE_DURATION, report.duration if report.up else None)
@@ -125,14 +125,13 @@ def _add_target(families: Families, report: TargetReport, max_positions: int) ->
     families.add(metrics.VLLM_RESTARTS, report.restarts)
     families.add(metrics.VLLM_INFO, 1 if report.up else None, report.version)
     for engine in report.engines:
-        _add_engine(families, engine, max_positions)
+        _add_engine(families, engine, options.max_positions)
         for limitation in sorted(report.limitations.get(engine.key, ())):
             families.add(metrics.ENGINE_LIMITATION, 1, *engine.key, limitation)
     if report.requests is not None:
-        _add_requests(families, report.requests, max_positions)
-        for model in report.requests.models if report.up else ():
-            families.add(metrics.COVERAGE, model.coverage, model.model_name)
-            families.add(metrics.RESIDUAL, model.residual, model.model_name)
+        _add_requests(families, report.requests, options.max_positions)
+        if report.up:
+            _add_quality(families, report.requests, report.last_scrape or 0.0, options)
     _add_speed(families, report)
     for judged in report.judgements:
         for temperature, judgement in judged.temperatures.items():
@@ -144,6 +143,15 @@ def _add_target(families: Families, report: TargetReport, max_positions: int) ->
         families.add(metrics.LABEL_OVERFLOW, report.requests.overflowed_models, "model_name")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_engines, "engine")
     families.add(metrics.LABEL_OVERFLOW, report.overflowed_positions, "position")
+
+
+def _add_quality(families: Families, report: RequestReport, now: float, options: ExportOptions) -> None:
+    for model in report.models:
+        families.add(metrics.COVERAGE, model.coverage, model.model_name)
+        families.add(metrics.RESIDUAL, model.residual, model.model_name)
+        if model.model_name != OTHER.model_name:  # a mixture of models
+            p10 = model.stats.tail.p10(now, int(options.thresholds.get("min_requests", 0)))
+            families.add(metrics.REQUEST_ACCEPTANCE_P10, p10, model.model_name)
 
 
 def _add_speed(families: Families, report: TargetReport) -> None:

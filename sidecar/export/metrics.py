@@ -153,6 +153,12 @@ REQUEST_ACCEPTANCE_LENGTH = _histogram(
     "Tokens per verification step, bonus token included; one observation per request.",
     *_WORK,
 )
+REQUEST_ACCEPTANCE_P10 = _gauge(
+    "request_acceptance_p10_ratio",
+    "10th percentile of single requests' acceptance over latency_window, or over the latest min_requests of an hour if "
+    "there are fewer.",
+    "model_name",
+)
 REQUESTS = _counter("requests", "Finished requests.", *_WORK, "outcome")
 DRAFTS = _counter("drafts", "Drafts (verification steps) attributed to requests.", *_WORK)
 DRAFT_TOKENS = _counter("draft_tokens", "Draft tokens attributed to requests.", *_WORK)

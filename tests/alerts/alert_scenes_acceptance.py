@@ -220,7 +220,7 @@ def at_temperature():
             Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
             Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
             Pod("tenth").bucket("0", 17.9, 0.8).bucket("1+", 2.1, 0.49).drafting(20, 0.77),
-            Pod("less").bucket("0", 18.1, 0.8).bucket("1+", 1.9, 0.3),
+            Pod("less").bucket("0", 18.1, 0.8).bucket("1+", 1.9, 0.3, verdict="insufficient_data"),
             Pod("several", target="green").bucket("0", 6, 0.8).bucket("1+", 4, 0.38).drafting(10, 0.632),
         ],
         [
@@ -237,17 +237,14 @@ def at_temperature():
     )
     fell = {"then": (60, 0.3, 4)}
     yield Scene(
-        "over five minutes not with few drafts, few requests or doubtful numbers",
+        "over five minutes only with a verdict: enough traffic, and numbers that are good enough",
         name,
         summary,
         [
-            Pod("drafts").bucket("0", 2, 0.8).bucket("1+", 1.05, 0.8, then=(60, 0.3, 1.05)),
-            Pod("few-drafts").bucket("0", 2, 0.8).bucket("1+", 0.95, 0.8, then=(60, 0.3, 0.95)),
-            Pod("requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=4.2, **fell),
-            Pod("few-requests").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, requests=3.8, **fell),
+            Pod("judged").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, **fell),
             Pod("doubtful").bucket("0", 6, 0.8).bucket("1+", 4, 0.8, verdict="insufficient_data", **fell),
         ],
-        [(60, []), (77, [at("drafts", "30%"), at("requests", "30%")])],
+        [(60, []), (77, [at("judged", "30%")])],
     )
 
     def small(instance, drafts, requests=1.0, other=0.05, residual=0.09, **more):
@@ -303,7 +300,7 @@ def at_temperature():
 def p10():
     name, summary = "SpecDecodeAcceptanceP10Low", "MODEL: a tenth of the requests loses by speculation"
 
-    def firing(instance, value="48.33%"):
+    def firing(instance, value="49%"):
         return Firing(
             "warning",
             f"A tenth of the requests for m on {instance}:9911 have {value} of their draft tokens accepted or less, "
@@ -311,28 +308,25 @@ def p10():
             {"instance": f"{instance}:9911", "model_name": "m"},
         )
 
-    below, above = {0.5: 0.12, 0.8: 0.88}, {0.4: 0.09, 0.6: 0.91}
     yield Scene(
-        "the tenth percentile of a pod with enough requests and drafts",
+        "the tenth percentile of a pod whose acceptance is judged, over five minutes or an hour",
         name,
         summary,
         [
-            Pod("low", minutes=60).single_requests(below).drafting(5, 0.7),
-            Pod("edge").single_requests(below, requests=4.2).drafting(1.05, 0.7),
-            Pod("above").single_requests(above).drafting(5, 0.6),
-            Pod("few").single_requests(below, requests=3.8).drafting(5, 0.7),
-            Pod("idle").single_requests(below).drafting(0.95, 0.7),
-            Pod("lenient", acceptance_p10=0.4).single_requests(below).drafting(5, 0.7),
-            Pod("cold")
-            .single_requests({0.2: 0.05, 0.8: 0.95}, requests=20)
-            .single_requests({0.2: 0.2, 0.8: 0.8}, requests=1, temperature="1+")
-            .drafting(5, 0.7),
+            Pod("low", minutes=60).p10(0.49).drafting(5, 0.7),
+            Pod("edge").p10(0.49).drafting(1.05, 0.7, requests=4.2),
+            Pod("small").p10(0.49).drafting(0.0875, 0.7, requests=0.36),
+            Pod("above").p10(0.51).drafting(5, 0.6),
+            Pod("few").p10(0.49).drafting(5, 0.7, requests=0.31),
+            Pod("idle").p10(0.49).drafting(0.079, 0.7, requests=1),
+            Pod("lenient", acceptance_p10=0.4).p10(0.49).drafting(5, 0.7),
+            Pod("unknown").drafting(5, 0.7),
         ],
         [
-            (16, []),
+            (15, []),
             (25, [firing("low"), firing("edge")]),
             (62, [firing("low"), firing("edge")]),
-            (70, [firing("edge")]),
+            (90, [firing("edge"), firing("small")]),
         ],
         edges=(62,),
     )
@@ -340,7 +334,7 @@ def p10():
         "it ends with the alert on the whole pod",
         name,
         summary,
-        [recovering("part").single_requests(below)],
+        [recovering("part").p10(0.49)],
         [(30, [firing("part")]), (52, []), (65, []), (90, [firing("part")])],
         reads=LOW,
     )

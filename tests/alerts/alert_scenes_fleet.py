@@ -21,8 +21,6 @@ def numbers():
         .generating(5, engine="1")
         .bucket("0", 4, 0.8)
         .bucket("1+", 1, 0.3)
-        .single_requests({0.2: 0.2, 0.6: 0.4, 0.9: 0.4}, requests=5)
-        .single_requests({0.2: 0.2, 0.6: 0.4, 0.9: 0.4}, requests=5, temperature="1+")
         .tpot(0.02, 0.05)
         .tpot(0.03, 0.04, engine="1")
     )
@@ -32,7 +30,6 @@ def numbers():
         .generating(40)
         .bucket("0", 5, 0.9)
         .bucket("1+", 10, 0.45)
-        .single_requests({0.3: 0.5, 1.0: 0.5})
         .tpot(0.04, 0.08)
     )
     c = Pod("c", minutes=40).generating(40).tpot(0.05, 0.1)
@@ -59,14 +56,9 @@ def numbers():
             pick("pod:specdec_engine_draft_tokens:rate5m", "a", 15),
             pick("pod:specdec_engine_accepted_tokens:rate5m", "a", 10.5),
             pick("pod:specdec_engine_acceptance:ratio_rate5m", "a", 0.7),
-            pick("pod_temperature:specdec_drafts:rate5m", "a", 4, temperature="0"),
             pick("pod_temperature:specdec_draft_tokens:rate5m", "a", 12, temperature="0"),
             pick("pod_temperature:specdec_accepted_tokens:rate5m", "a", 0.9, temperature="1+"),
-            pick("pod_temperature:specdec_acceptance:ratio_rate5m", "a", 0.3, temperature="1+"),
             pick("pod_temperature:specdec_acceptance:judged", "a", 0.3, temperature="1+"),
-            pick("pod_temperature:specdec_draft_tokens:share_rate5m", "a", 0.2, temperature="1+"),
-            pick("pod_temperature:specdec_requests:rate5m", "a", 0.166667, temperature="1+"),
-            pick("pod:specdec_request_acceptance:p10_rate5m", "a", 0.1),
             pick("pod:specdec_generation_tokens:rate5m", "a", 20),
             pick("pod_quantile:specdec_tpot_seconds:max", "a", 0.03, quantile="0.5"),
             pick("pod_quantile:specdec_tpot_seconds:max", "a", 0.05, quantile="0.99"),
@@ -92,16 +84,11 @@ def numbers():
                 ('pod:specdec_engine_drafts:rate1h{instance="l:9911"}', "l", 1.0, {}),
                 ('pod:specdec_engine_requests:rate1h{instance="l:9911"}', "l", 0.08, {}),
                 ('pod:specdec_engine_acceptance:ratio_rate1h{instance="h:9911"}', "h", 0.79, {}),
-                ('pod_temperature:specdec_drafts:rate1h{instance="h:9911"}', "h", 2.08, {"temperature": "0"}),
+                ('pod_temperature:specdec_drafts:increase1h{instance="h:9911"}', "h", 7200, {"temperature": "0"}),
                 ('pod_temperature:specdec_draft_tokens:rate1h{instance="l:9911"}', "l", 3.0, {"temperature": "1+"}),
-                ('pod_temperature:specdec_requests:rate1h{instance="l:9911"}', "l", 0.05, {"temperature": "1+"}),
-                ('pod_temperature:specdec_acceptance:ratio_rate1h{instance="h:9911"}', "h", 0.79, {"temperature": "0"}),
-                (
-                    'pod_temperature:specdec_draft_tokens:share_rate1h{instance="l:9911"}',
-                    "l",
-                    1.0,
-                    {"temperature": "1+"},
-                ),
+                ('pod_temperature:specdec_requests:increase1h{instance="l:9911"}', "l", 180, {"temperature": "1+"}),
+                ('pod_temperature:specdec_acceptance:judged1h{instance="h:9911"}', "h", 0.79, {"temperature": "0"}),
+                ('pod_temperature:specdec_acceptance:judged1h{instance="l:9911"}', "l", 0.25, {"temperature": "1+"}),
             )
         ],
     )
@@ -181,7 +168,7 @@ def healthy():
             pod.of_model("specdec_engine_requests_total", counter((150, 10), "reset", (150, 10)), engine="0")
             pod.gauge("specdec_requests_running", (300, 2), engine="0")
             pod.bucket("0", 3, 0.85, reset_at=150).bucket("1+", 2, 0.66, reset_at=150)
-            pod.single_requests({0.7: 0.3, 0.9: 0.7}).gauge("specdec_attribution_coverage_ratio", (300, 0.95))
+            pod.p10(0.63).gauge("specdec_attribution_coverage_ratio", (300, 0.95))
         pod.gauge("specdec_requests_waiting", (300, 1), engine="0")
         pod.plain("specdec_up", gauge((150, 1), (1, 0), (149, 1)))
         pod.plain("specdec_last_scrape_timestamp_seconds", gauge((300, 1_700_000_000)))

@@ -167,7 +167,7 @@ def mixed():
             Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
             Pod("bad").bucket("0", 6, 0.64).bucket("1+", 4, 0.49),
             Pod("middle").bucket("0", 6, 0.66).bucket("0.3-0.5", 6, 0.55).bucket("1+", 4, 0.51),
-            Pod("rare").bucket("0", 19, 0.9).bucket("1+", 1, 0.1),
+            Pod("rare").bucket("0", 19, 0.9).bucket("1+", 1, 0.1, verdict="insufficient_data"),
         ],
         [(14, []), (30, [apart]), (62, [apart]), (70, [])],
         edges=(62,),

@@ -7,7 +7,6 @@ DAY = 1440  # minutes
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
 DRAFT_TOKENS = 3  # a draft
-EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
 
 
 def number(value):
@@ -122,17 +121,8 @@ class Pod:
             self.of_model("specdec_verdict", values, temperature=temperature, verdict=one)
         return self
 
-    def single_requests(self, shares, requests=10, temperature="0"):
-        """The histogram of requests' acceptance: ``shares`` of them up to each edge, ``requests`` per minute."""
-        labels = {"temperature": temperature, "attribution": "exact"}
-        reached = 0.0
-        for edge in EDGES:
-            reached += shares.get(edge, 0)
-            values = self._growing(requests * reached / 60)
-            self.of_model("specdec_request_acceptance_ratio_bucket", values, le=f"{edge:g}", **labels)
-        values = self._growing(requests / 60)
-        self.of_model("specdec_request_acceptance_ratio_bucket", values, le="+Inf", **labels)
-        return self.of_model("specdec_request_acceptance_ratio_count", values, **labels)
+    def p10(self, value, minutes=None):
+        return self.gauge("specdec_request_acceptance_p10_ratio", (minutes or self.minutes, value))
 
     def tpot(self, p50, p99, *, then=None, minutes=None, phase="tpot", engine="0"):
         for index, quantile in enumerate(("0.5", "0.99")):

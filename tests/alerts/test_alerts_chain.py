@@ -21,6 +21,8 @@ from tests.alerts.chain_tools import (
 )
 from tests.debian_servers import free_port
 
+pytestmark = [pytest.mark.servers, pytest.mark.limit(600)]
+
 COLD = {0.0: 1}
 MIXED = {0.0: 7, 1.2: 3}
 HOT = {1.2: 1}
@@ -79,7 +81,6 @@ async def around(http, served, tmp_path):
         yield receivers, address
 
 
-@pytest.mark.servers
 async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, around, http, tmp_path):
     receivers, address = around
     port = free_port()
@@ -99,7 +100,6 @@ async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, aro
     assert bucket["annotations"]["dashboard_url"] == f"{link}&var-temperature=1%2B"
 
 
-@pytest.mark.servers
 async def test_hot_traffic_is_told_by_direct_push(vllm, around, http):
     receivers, address = around
     port = free_port()
@@ -123,7 +123,6 @@ def plain_steps(seconds):
     return {"SPECDEC_PLAIN_STEPS": json.dumps({"demo": curve})}
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize(
     "case", [(0.7, 0.001, "SpecDecodeSlowerThanPlain", "critical"), (0.35, 0.05, LOW, "info")], ids=["slower", "faster"]
 )
@@ -158,7 +157,7 @@ async def firing(http, url, name, severity):
 
 
 def told_of_what_it_is(bucket, pod, instance):
-    context = r"Acceptance [\d.]+%.*\. By temperature: \[0\] [\d.]+% \[1\+\] [\d.]+%\. Share of the draft .+ms\."
+    context = r"Acceptance [\d.]+%.*\. By temperature: \[0\] [\d.]+% \[1\+\] [\d.]+%\..* Share of the draft .+ms\."
     assert re.fullmatch(context, bucket["annotations"]["context"])
     for alert, name in ((bucket, AT_TEMPERATURE), (pod, LOW)):
         assert alert["annotations"]["runbook_url"] == f"{RUNBOOKS}/{name}.md"

@@ -5,7 +5,12 @@ import json
 import shutil
 import socket
 import subprocess
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 START_SECONDS = 60  # only a broken server needs them
 
@@ -14,11 +19,12 @@ def free_port() -> int:
     """A port that was free a moment ago, for programs that can't take 0."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+        port: int = one.getsockname()[1]
+        return port
 
 
 @asynccontextmanager
-async def ready_server(http, *command, port=None):
+async def ready_server(http: aiohttp.ClientSession, *command: str, port: int | None = None) -> AsyncIterator[str]:
     """Runs a server that takes ``--web.listen-address``; gives its URL once it says that it is ready."""
     assert shutil.which(command[0]), f"{command[0]} is missing: scripts/debian-tools installs it"
     address = f"127.0.0.1:{port or free_port()}"
@@ -36,7 +42,7 @@ async def ready_server(http, *command, port=None):
         await process.wait()
 
 
-async def _ready(http, url):
+async def _ready(http: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with http.get(f"{url}/-/ready") as answer:
             return answer.status == 200
@@ -47,26 +53,28 @@ async def _ready(http, url):
 class Prometheus:
     """Asks a running Prometheus."""
 
-    def __init__(self, http, url):
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self.url = url
         self._http = http
 
-    async def instant(self, expression):
+    async def instant(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """The series of the moment: pairs of labels and value."""
         data = await self.ask("query", query=expression)
         return [(found["metric"], float(found["value"][1])) for found in data]
 
-    async def ask(self, what, **parameters):
+    async def ask(self, what: str, **parameters: object) -> Any:
         """The result of one call of its API; ``what`` is query or query_range."""
-        parameters = {name: str(value) for name, value in parameters.items()}
-        async with self._http.get(f"{self.url}/api/v1/{what}", params=parameters) as response:
+        given = {name: str(value) for name, value in parameters.items()}
+        async with self._http.get(f"{self.url}/api/v1/{what}", params=given) as response:
             answer = json.loads(await response.read())
         assert answer["status"] == "success", (parameters["query"], answer)
         return answer["data"]["result"]
 
 
 @asynccontextmanager
-async def running_prometheus(http, directory, config, port=None):
+async def running_prometheus(
+    http: aiohttp.ClientSession, directory: Path, config: dict[str, Any], port: int | None = None
+) -> AsyncIterator[Prometheus]:
     """Prometheus with a configuration whose files are in ``directory``; it scrapes as often as ``config`` says."""
     path = directory / "prometheus.yaml"
     path.write_text(json.dumps(config))  # which is YAML
@@ -76,7 +84,7 @@ async def running_prometheus(http, directory, config, port=None):
         yield Prometheus(http, url)
 
 
-def scraping(*addresses, job="specdec", interval="1s"):
+def scraping(*addresses: str, job: str = "specdec", interval: str = "1s") -> dict[str, Any]:
     """A configuration that scrapes pages at those addresses (``host:port``)."""
     return {
         "global": {"scrape_interval": interval, "scrape_timeout": interval},

@@ -92,7 +92,7 @@ async def _prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[
     )
     try:
         async with asyncio.timeout(300), aiohttp.ClientSession() as session:
-            while not await _ready(session, url):  # noqa: ASYNC110 - another process's state has no event
+            while not await _ready(session, url):
                 await asyncio.sleep(0.1)
         yield Running(url, process.pid)
     finally:

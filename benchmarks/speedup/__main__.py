@@ -1,28 +1,36 @@
 """``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab, plain and speculating in turn.
 
-Both servers are up at the same time and get traffic one after the other, cell by cell and round by round, so that a
-machine that drifts hits both. The curve of plain step times is that of the plain server's own cells. It prints a
-Markdown table, and exits with 1 if a speedup is off the clients' by more than 0.07. It takes K's x loads x
-(temperatures + 1) x 2 x rounds x seconds, and half a minute for each start.
+All servers are up at the same time and get traffic one after the other, cell by cell and round by round, so that a
+machine that drifts hits all. The curve of plain step times is that of the plain server's own cells. It prints a
+Markdown table, and exits with 1 if a speedup is off the clients' by more than 0.07. It takes (K's + 1) x loads x
+(temperatures + 1) x rounds x seconds, and half a minute for each start.
+
+With ``--synthetic`` vLLM accepts draft tokens at random so that a step gives so many tokens in the mean: from loss to
+gain with the same draft model.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
-from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.plain_curve import PlainCurve, fit_undrafted
+from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.analysis.speedup import Speedup
 from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.verdict import Estimate, Evidence, VerdictThresholds, judge
+from sidecar.recording.recording import Scrape
 from sidecar.recording.replay import plain_curves, replay_events
 
 _BAR = 0.07
@@ -36,8 +44,9 @@ _TITLES = (
     "speculating",
     "clients' speedup",
     "sidecar's",
-    "±",
+    "standard error",
     "off",
+    "verdict",
 )
 
 
@@ -57,8 +66,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--temperatures", type=_floats, default=(0.2, 0.6, 1.2), metavar="T,T")
     parser.add_argument("--seconds", type=float, default=35.0, help="of each cell, server and round (default: 35)")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--port", type=int, default=8190, help="and the next one")
-    parser.add_argument("--option", action="append", default=[], help="of the speculating server; repeatable")
+    parser.add_argument("--port", type=int, default=8190, help="and the next ones")
+    parser.add_argument("--synthetic", type=_floats, default=(), metavar="L,L", help="acceptance lengths to force")
+    parser.add_argument("--option", action="append", default=[], help="of the speculating servers; repeatable")
     return parser.parse_args()
 
 
@@ -73,54 +83,114 @@ def _floats(text: str) -> tuple[float, ...]:
 async def _measure(arguments: argparse.Namespace) -> int:
     sets = list(dict.fromkeys([*((one,) for one in arguments.temperatures), arguments.temperatures]))
     cells = [Cell(at_once, temperatures) for at_once in arguments.loads for temperatures in sets]
-    print(f"| {' | '.join(_TITLES)} |\n{'|---' * len(_TITLES)}|", flush=True)
-    off = 0
-    with _serving(arguments.lab, "off", arguments.port, {}) as plain_url:
-        await _ready(plain_url)
-        plain = Server(plain_url, 1)
-        for tokens in arguments.tokens:
-            with _serving(
-                arguments.lab, arguments.method, arguments.port + 1, {"K": str(tokens)}, arguments.option
-            ) as url:
-                await _ready(url)
-                server = Server(url, 1)
-                seen: dict[Cell, list[tuple[Seen, Seen]]] = {cell: [] for cell in cells}
-                for cell in cells[: len(sets)]:  # warm both up
-                    await plain.run(cell, 2.0, Seen())
-                    await server.run(cell, 2.0, Seen())
-                for number in range(arguments.rounds):
-                    for cell in cells:
-                        print(f"K={tokens}, round {number + 1}: {cell}", file=sys.stderr, flush=True)
-                        seen[cell].append((Seen(), Seen()))
-                        await plain.run(cell, arguments.seconds, seen[cell][-1][0])
-                        await server.run(cell, arguments.seconds, seen[cell][-1][1])
-                off += _report(tokens, seen)
+    variants = list(_variants(arguments))
+    seen: list[tuple[Cell, list[Seen]]] = []
+    with ExitStack() as stack:
+        urls = [stack.enter_context(_serving(arguments.lab, "off", arguments.port, {}))]
+        for port, one in enumerate(variants, arguments.port + 1):
+            options = [*one.options, *arguments.option]
+            urls.append(stack.enter_context(_serving(arguments.lab, one.method, port, {"K": str(one.tokens)}, options)))
+        for url in urls:
+            await _ready(url)
+        servers = [Server(url, 1) for url in urls]
+        for server in servers:
+            await server.run(cells[-1], 3.0, Seen())  # warm it up
+        try:
+            for number in range(arguments.rounds):
+                for cell in cells:
+                    print(f"round {number + 1}: {cell}", file=sys.stderr, flush=True)
+                    seen.append((cell, [Seen() for _ in servers]))
+                    for server, one_seen in zip(servers, seen[-1][1], strict=True):
+                        await server.run(cell, arguments.seconds, one_seen)
+        finally:  # also of what was measured until it is stopped
+            off = _report(variants, [one for one in seen if all(server.records for server in one[1])])
     print(f"\n{off} cells off by more than {_BAR}" if off else f"\nno cell off by more than {_BAR}")
     return 1 if off else 0
 
 
-def _report(tokens: int, seen: Mapping[Cell, Sequence[tuple[Seen, Seen]]]) -> int:
-    # One curve for all cells, in the order of time.
-    scrapes = [scrape for rounds in seen.values() for plain, _ in rounds for scrape in plain.scrapes]
-    curves = plain_curves(sorted(scrapes, key=lambda one: one.at))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variant:
+    """A way of speculating: a server."""
+
+    name: str
+    method: str
+    tokens: int
+    options: tuple[str, ...] = ()
+
+
+def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
+    for tokens in arguments.tokens:
+        if not arguments.synthetic:
+            yield _Variant(name=str(tokens), method=arguments.method, tokens=tokens)
+        for length in arguments.synthetic:
+            config = {
+                "method": "draft_model",
+                "model": os.environ.get("LAB", "/tmp/vllm-lab") + "/draft",
+                "num_speculative_tokens": tokens,
+                "rejection_sample_method": "synthetic",
+                "synthetic_acceptance_length": length,
+            }
+            yield _Variant(
+                name=f"{tokens}, length {length:g}",
+                method="draft_model",
+                tokens=tokens,
+                options=("--speculative-config", json.dumps(config)),
+            )
+
+
+def _report(variants: Sequence[_Variant], seen: Sequence[tuple[Cell, Sequence[Seen]]]) -> int:
+    """Prints a table of all that was measured; returns how many cells are off."""
+    print(f"| {' | '.join(_TITLES)} |\n{'|---' * len(_TITLES)}|", flush=True)
+    curves = plain_curves(scrape for _, (plain, *_) in seen for scrape in plain.scrapes)
     off = 0
-    for cell, rounds in seen.items():
-        plain = seconds_per_token(record for one, _ in rounds for record in one.records)
-        speculating = seconds_per_token(record for _, one in rounds for record in one.records)
-        truth = plain / speculating
-        found = [speedup for _, one in rounds if (speedup := _speedup(one, curves)) is not None]
-        row = [tokens, cell.at_once, "mixed" if len(cell.temperatures) > 1 else cell.temperatures[0]]
-        row += [f"{_acceptance(rounds):.2f}", f"{plain * 1000:.1f}", f"{speculating * 1000:.1f}", f"{truth:.2f}"]
-        if found:
-            mean = sum(one.plain_seconds * one.tokens for one in found)
-            mean /= sum(one.actual_seconds * one.tokens for one in found)
-            row += [f"{mean:.2f}", f"{2 * max(one.error for one in found):.2f}", f"{mean - truth:+.3f}"]
-            off += abs(mean - truth) > _BAR
-        else:
-            row += ["none", "", ""]
-            off += 1
-        print(f"| {' | '.join(map(str, row))} |", flush=True)
+    for index, variant in enumerate(variants, 1):
+        for cell in dict.fromkeys(cell for cell, _ in seen):
+            rounds = [(one[0], one[index]) for other, one in seen if other == cell]
+            off += _row(variant.name, cell, rounds, curves)
+        scrapes = [scrape for _, one in seen for scrape in one[index].scrapes]
+        _print_undrafted(scrapes, curves)
     return off
+
+
+def _row(name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], curves: Mapping[str, PlainCurve]) -> bool:
+    """Prints one cell; whether it is off."""
+    plain = seconds_per_token(record for one, _ in rounds for record in one.records)
+    speculating = seconds_per_token(record for _, one in rounds for record in one.records)
+    truth = plain / speculating
+    row = [name, cell.at_once, "mixed" if len(cell.temperatures) > 1 else cell.temperatures[0]]
+    row += [f"{_acceptance(rounds):.2f}", f"{plain * 1000:.1f}", f"{speculating * 1000:.1f}", f"{truth:.2f}"]
+    found = [speedup for _, one in rounds if (speedup := _speedup(one, curves)) is not None]
+    mean = None
+    if found:
+        mean = sum(one.plain_seconds * one.tokens for one in found)
+        mean /= sum(one.actual_seconds * one.tokens for one in found)
+        error = max(one.error for one in found)
+        verdict = judge(_evidence(mean, error), VerdictThresholds()).verdict
+        row += [f"{mean:.2f}", f"{error:.2f}", f"{mean - truth:+.3f}", verdict]
+    else:
+        row += ["none", "", "", ""]
+    print(f"| {' | '.join(map(str, row))} |", flush=True)
+    return mean is None or abs(mean - truth) > _BAR
+
+
+def _evidence(ratio: float, error: float) -> Evidence:
+    return Evidence(drafts=1e6, draft_tokens=1e6, speedup=Estimate(ratio, error))
+
+
+def _print_undrafted(scrapes: Sequence[Scrape], curves: Mapping[str, PlainCurve]) -> None:
+    """The plain step times that the engine's own steps without drafts give, beside the measured ones."""
+    decoding = PlainDecoding()
+    for scrape in scrapes:
+        if scrape.snapshot is not None:
+            decoding.scraped(scrape.at, scrape.snapshot)
+    for model, periods in decoding.periods.items():
+        own, idle = fit_undrafted(periods), sum(not one.draft_tokens for one in periods)
+        print(f"\nundrafted, {idle} of {len(periods)} periods without drafts: {'none' if own is None else ''}")
+        for load, seconds, error in zip(own.running, own.seconds, own.errors, strict=True) if own else ():
+            measured = curves[model].at(load)
+            beside = f"{measured.seconds * 1000:.1f}" if measured else "not measured"
+            print(f"  {load:.1f} running: {seconds * 1000:.1f} ± {error * 1000:.1f} ms; baseline: {beside}")
+        print(flush=True)
 
 
 def _speedup(seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:

@@ -18,6 +18,7 @@ _STEADY: Final = 0.3  # requests that begin in a period / running: above it, pre
 _SIGNIFICANT: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
 _ALIKE: Final = 1.5  # ratio of two prompt shares up to which they are taken as the same if the cost is unknown
 _SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
+_VARIED: Final = 0.1  # standard deviation / mean of the draft tokens per decode step that a regression on them needs
 _FEW: Final = 0.2  # prompt tokens per generated token whose cost needs no correction
 
 
@@ -120,7 +121,7 @@ def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
     plain = fit([one for one in periods if one.draft_tokens == 0])
     if plain is not None and _is_sharp(plain):
         return plain
-    if len(periods) < _SUPPORT:
+    if len(periods) < _SUPPORT or not _drafts_vary(periods):
         return None
     knots = _knots([one.running for one in periods])
     drafted = len(knots)
@@ -143,6 +144,15 @@ def _curve(
         prompt_share=reduce(joined, periods).prompt_share,
         prompt_seconds=prompt_seconds,
     )
+
+
+def _drafts_vary(periods: Sequence[Steps]) -> bool:
+    """With a fixed number, draft tokens are a multiple of the load but for rounding, which a regression would read."""
+    steps = [one.decode_steps for one in periods]
+    each = [one.draft_tokens / one.decode_steps for one in periods]
+    mean = sum(one.draft_tokens for one in periods) / sum(steps)
+    variance = sum(weight * (one - mean) ** 2 for weight, one in zip(steps, each, strict=True)) / sum(steps)
+    return sqrt(variance) > _VARIED * mean
 
 
 def _is_sharp(curve: PlainCurve) -> bool:

@@ -38,9 +38,12 @@ class Pacing:
         self.interval = min(max(self._options.interval, affordable), longest)
         return self.interval
 
-    def failed(self) -> float:
-        """The same after a poll that failed: doubling, with jitter, so that sidecars do not retry in step."""
-        self._failures += 1
-        doubled = self.interval * 2.0 ** min(self._failures - 1, 16)
+    def failed(self, *, unreachable: bool = False) -> float:
+        """The same after a poll that failed: doubling, with jitter, so that sidecars do not retry in step.
+
+        ``unreachable``: there was no connection. Such attempts cost vLLM nothing, so its return is noticed at once.
+        """
+        self._failures = 0 if unreachable else self._failures + 1
+        doubled = self.interval * 2.0 ** min(max(self._failures - 1, 0), 16)
         ceiling = max(self._options.backoff_max, self.interval)
         return min(doubled, ceiling) * (0.5 + 0.5 * self._random())

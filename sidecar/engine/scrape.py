@@ -7,7 +7,7 @@ from typing import Protocol
 from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import ScrapeError
+from sidecar.errors import ScrapeError, Unreachable
 
 
 class ScrapeSink(Protocol):
@@ -51,7 +51,7 @@ class Poller:
             page = await self._source.next()
         except ScrapeError as error:
             self._sink.failed(self._wall_clock(), error)
-            return self._pacing.failed()
+            return self._pacing.failed(unreachable=isinstance(error, Unreachable))
         duration = self._monotonic() - started
         pause = self._pacing.succeeded(duration)
         # vLLM read its counters between the request and the response.

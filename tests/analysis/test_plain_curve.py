@@ -1,5 +1,6 @@
 """Plain step times by load: fitted, read between the loads that were measured, and refused beyond them."""
 
+from dataclasses import replace
 from math import hypot
 from random import Random
 
@@ -132,6 +133,19 @@ def test_a_fixed_number_of_draft_tokens_tells_nothing_of_plain_steps():
     assert fit_undrafted(measured(bent, length=2, drafted=3)) is None
     assert fit_undrafted(measured(bent, length=2, drafted=3, noise=0.05)) is None
     assert fit_undrafted([period(4, 0.03, length=2, drafted=3)] * 50) is None
+
+
+def test_nor_do_requests_that_begin_without_drafts():
+    """First tokens come from a prefill, so even a fixed number of draft tokens is not quite a multiple of the load."""
+    random = Random(11)
+    begins = [(load, random.uniform(0, 0.2)) for load in LOADS * 20]
+    fixed = [
+        replace(period(load * (1 - share), bent(load), length=2, drafted=3), first_tokens=100 * load * share)
+        for load, share in begins
+    ]
+    assert fit_undrafted(fixed) is None
+    counted_late = [replace(one, draft_tokens=one.draft_tokens * random.uniform(0.9, 1.1)) for one in fixed]
+    assert fit_undrafted(counted_late) is None
 
 
 def test_a_reference_that_is_not_sharp_is_none():

@@ -47,6 +47,12 @@ def test_backoff_doubles_up_to_its_ceiling():
     assert one.failed() == 1.0
 
 
+def test_a_vllm_that_is_not_there_is_looked_for_as_often_as_it_is_polled():
+    one = pacing(interval=1.0, backoff_max=10.0)
+    assert [one.failed(unreachable=True) for _ in range(6)] == [1.0] * 6
+    assert [one.failed() for _ in range(2)] == [1.0, 2.0]
+
+
 @given(st.integers(1, 3000), st.floats(0.1, 60), st.integers())
 def test_backoff_is_bounded_and_jittered(failures, interval, seed):
     one = Pacing(PacingOptions(interval=interval, backoff_max=10.0), random.Random(seed).random)

@@ -1,0 +1,1 @@
+"""Hours of traffic: memory, tasks and sums; and a real vLLM whose sidecar is killed at random."""

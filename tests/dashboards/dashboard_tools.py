@@ -113,4 +113,4 @@ def filled_in(expr, **values):
         expr = expr.replace(f"${name}", values.get(name, ".+"))
     for name in ("cluster", "namespace", "pod"):
         expr = expr.replace(f"${name}", values.get(name, ".*"))
-    return expr.replace("$__rate_interval", "10s").replace("$past", "5s")
+    return expr.replace("$__rate_interval", "20s").replace("$past", "5s")

@@ -71,7 +71,7 @@ def sidecar(tmp_path, unused_tcp_port_factory):
             }
             async with running(load_settings(config, environment)) as address:
                 through = f"http://127.0.0.1:{port}" if source == "proxy" else vllm.url
-                options = TrafficOptions(through, phases=(Phase(600.0, MIXED),), concurrency=8)
+                options = TrafficOptions(through, phases=(Phase(600.0, MIXED),), concurrency=3)
                 sending = asyncio.create_task(Traffic(options).run())
                 try:
                     yield vllm, f"127.0.0.1:{address.port}"
@@ -111,13 +111,13 @@ async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sideca
         async with AsyncExitStack() as inner:
             vllm, speculating = await inner.enter_async_context(sidecar(3, "proxy"))
             server = await stack.enter_async_context(prometheus([plain, speculating]))
-            await until(200, lambda: without_data(everything, server))
+            await until(300, lambda: without_data(everything, server))
             await labels_are_there(pages, server)
             await annotations_answer(pages, server)
             await says_what_it_claims(pages, server, speculating, plain)
             await shows_what_is_down(pages, server, vllm)
         live = named(pages, "specdec-operator", "Is this page live?")
-        await until(30, lambda: other_than(server, live, {0}))
+        await until(120, lambda: other_than(server, live, {0}))
 
 
 @pytest.mark.servers
@@ -127,7 +127,7 @@ async def test_a_baseline_fills_the_panels_of_the_speedup(pages, sidecar, promet
     curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001]}
     plain = json.dumps({"demo": curve})
     async with sidecar(3, "proxy", SPECDEC_PLAIN_STEPS=plain) as (_, address), prometheus([address]) as server:
-        await until(200, lambda: without_data(queried, server))
+        await until(300, lambda: without_data(queried, server))
         (speedup,) = await server.instant(
             named(pages, "specdec-operator", "Speedup by temperature, against its thresholds", "all {{model_name}}")
         )
@@ -186,7 +186,7 @@ async def says_what_it_claims(pages, server, speculating, plain):
             if found.get(temperature) != expected[temperature]
         }
 
-    await until(60, wrong)
+    await until(120, wrong)
     losing = await server.instant(named(pages, operator, "Where it loses"))
     assert {(labels["temperature"], value) for labels, value in losing} == {
         ("0.5-0.7", 1),
@@ -235,10 +235,10 @@ async def says_what_it_claims(pages, server, speculating, plain):
 async def shows_what_is_down(pages, server, vllm):
     live = named(pages, "specdec-operator", "Is this page live?")
     vllm.faults.set("error_500")
-    await until(30, lambda: other_than(server, live, {1}))
-    await until(30, lambda: other_than(server, named(pages, "specdec-fleet", "vLLMs down"), {1}))
+    await until(120, lambda: other_than(server, live, {1}))
+    await until(120, lambda: other_than(server, named(pages, "specdec-fleet", "vLLMs down"), {1}))
     vllm.faults.clear()
-    await until(30, lambda: other_than(server, live, {2}))
+    await until(120, lambda: other_than(server, live, {2}))
 
 
 async def other_than(server, expr, values):

@@ -112,9 +112,9 @@ async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sideca
             vllm, speculating = await inner.enter_async_context(sidecar(3, "proxy"))
             server = await stack.enter_async_context(prometheus([plain, speculating]))
             await until(300, lambda: without_data(everything, server))
+            await says_what_it_claims(pages, server, speculating, plain)
             await labels_are_there(pages, server)
             await annotations_answer(pages, server)
-            await says_what_it_claims(pages, server, speculating, plain)
             await shows_what_is_down(pages, server, vllm)
         live = named(pages, "specdec-operator", "Is this page live?")
         await until(120, lambda: other_than(server, live, {0}))
@@ -186,7 +186,7 @@ async def says_what_it_claims(pages, server, speculating, plain):
             if found.get(temperature) != expected[temperature]
         }
 
-    await until(120, wrong)
+    await until(240, wrong)
     losing = await server.instant(named(pages, operator, "Where it loses"))
     assert {(labels["temperature"], value) for labels, value in losing} == {
         ("0.5-0.7", 1),

@@ -112,7 +112,7 @@ async def test_load_for_a_server_that_is_none(finished):
 
 def test_arguments_of_load_that_cannot_be(capsys, tmp_path):
     assert command("baseline", "--load", "0,1") == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "--load: write one or more numbers from 1 to 1024"
+    assert capsys.readouterr().err.splitlines()[-1] == "--concurrency, --load: write one or more from 1 to 1024"
     assert command("baseline", "--recording", str(tmp_path)) == 1
     assert "no recording" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.sweep import SweepError
+from sidecar.errors import MeasurementError
 from tests.commands.sweep.sweep_tools import swept
 
 
@@ -88,7 +88,7 @@ async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
         raise web.HTTPTemporaryRedirect(f"{other}{request.path}")
 
     async with served(server([0, 0], elsewhere)) as other, served(moved) as url:
-        with pytest.raises(SweepError, match="--url: a request for m failed: status 307"):
+        with pytest.raises(MeasurementError, match="--url: a request for m failed: status 307"):
             await swept(url, api_key="secret")
     assert (seen, elsewhere) == ([], [])
 
@@ -105,7 +105,7 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
     assert [level.speed.requests for level in result.levels] == [10, 10, 3]
     assert [level.speed.failed for level in result.levels] == [0, 0, 7]
     assert result.faults == {"--url": "status 503"}
-    assert "--url: requests failed; the last fault: status 503" in list(text(result))
+    assert "--url: requests failed; the last error: status 503" in list(text(result))
 
 
 async def test_a_level_without_any_answer_makes_the_sweep_a_part(served):
@@ -131,7 +131,7 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
     async with served(hangs) as url:
         result = await swept(url, seconds=0.2)
     assert (result.complete, result.levels) == (False, ())
-    assert list(text(result))[-1].startswith("This is a part")
+    assert list(text(result))[-1].startswith("The sweep is incomplete")
 
 
 async def test_a_request_is_bounded_in_time(served):
@@ -141,7 +141,7 @@ async def test_a_request_is_bounded_in_time(served):
         return web.json_response({"data": [{"id": "m"}]})
 
     async with served(hangs) as url:
-        with pytest.raises(SweepError, match="TimeoutError"):
+        with pytest.raises(MeasurementError, match="TimeoutError"):
             await swept(url, request_seconds=0.1)
 
 

@@ -27,8 +27,7 @@ def text(result: SweepResult) -> Iterator[str]:
     yield ""
     yield from aligned(_TEMPERATURES, [_temperature(one) for one in result.temperatures])
     yield ""
-    for one in result.temperatures:
-        yield from _verdict(one, [level for level in result.levels if level.temperature == one.temperature])
+    yield from verdicts(result)
     for check in result.mixes:
         yield from _mix(check)
     yield from _caveats(result)
@@ -86,6 +85,12 @@ def _temperature(one: TemperatureSummary) -> tuple[str, ...]:
     )
 
 
+def verdicts(result: SweepResult) -> Iterator[str]:
+    """What to do at each temperature, and why."""
+    for one in result.temperatures:
+        yield from _verdict(one, [level for level in result.levels if level.temperature == one.temperature])
+
+
 def _verdict(one: TemperatureSummary, levels: Sequence[LevelSummary]) -> Iterator[str]:
     yield f"temperature {one.temperature:g}: {one.verdict}: {one.action}"
     if one.advice is not None:
@@ -105,10 +110,10 @@ def _verdict(one: TemperatureSummary, levels: Sequence[LevelSummary]) -> Iterato
 
 def _paying(pays: float | None, stops: float | None, unit: str) -> str:
     if stops is None:
-        return f"pays at every load up to {pays:.3g}{unit}"
+        return f"faster at every load up to {pays:.3g}{unit}"
     if pays is None:
-        return f"does not pay, not even at {stops:.3g}{unit}"
-    return f"pays up to {pays:.3g}{unit} and stops paying at {stops:.3g}{unit}"
+        return f"not faster, even at {stops:.3g}{unit}"
+    return f"faster up to {pays:.3g}{unit}, no longer at {stops:.3g}{unit}"
 
 
 def _mix(check: MixCheck) -> Iterator[str]:
@@ -143,8 +148,8 @@ def _caveats(result: SweepResult) -> Iterator[str]:
         if level.other_requests:
             yield f"{level.level}: vLLM served other clients too, so its counters and times are not this sweep's alone"
     if any(level.baseline_drafts for level in result.levels):
-        yield "--baseline-url: it speculates as well, so its times say nothing about speculation; name a vLLM without"
+        yield "--baseline-url: it speculates as well, so nothing is compared; give a vLLM without speculation"
     for server, fault in result.faults.items():
-        yield f"{server}: requests failed; the last fault: {fault}"
+        yield f"{server}: requests failed; the last error: {fault}"
     if not result.complete:
-        yield "This is a part of the sweep: not every level was measured to its end."
+        yield "The sweep is incomplete: not every level was measured to its end."

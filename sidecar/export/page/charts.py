@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 _WIDTH, _HEIGHT = 300, 80
+_FLAT = 6
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
@@ -63,7 +64,9 @@ def two_curves(points: Sequence[tuple[str, float | None, float | None]], now: st
 
     def line(column: int, kind: str) -> str:
         known = [(x, values[column]) for x, (_, *values) in zip(places, points, strict=True)]
-        drawn = [f"{x:.1f},{(1 - 0.9 * value / highest) * _HEIGHT:.1f}" for x, value in known if value is not None]
+        level = {x: (1 - 0.9 * value / highest) * _HEIGHT for x, value in known if value is not None}
+        # Flat at each load, so that a single one is visible too.
+        drawn = [f"{x - _FLAT:.1f},{y:.1f} {x + _FLAT:.1f},{y:.1f}" for x, y in level.items()]
         return f'<polyline class="{kind}" points="{" ".join(drawn)}"/>' if drawn else ""
 
     marks = [
@@ -76,4 +79,5 @@ def two_curves(points: Sequence[tuple[str, float | None, float | None]], now: st
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" height="{_HEIGHT}" role="img" '
         f'aria-label="time per token by requests running, up to {highest * 1000:.3g} ms">{"".join(marks)}'
         f'{line(0, "line")}{line(1, "line plain")}</svg><div class="loads number">{labels}</div>'
+        f'<div class="facts">From 0 to {highest * 1000:.3g} ms a token (the highest point).</div>'
     )

@@ -56,7 +56,8 @@ def _gain(speed: Status) -> str:
         return ""
     times = f"{speed['speedup']:.2f} ± {2 * speed['error']:.2f} times as fast as plain"
     contradiction = ", though engine and clients disagree" if speed["contradicts"] else ""
-    balance = f"{_duration(speed['saved_seconds'])} saved, {_duration(speed['lost_seconds'])} lost since the start"
+    saved, lost = _duration(speed["saved_seconds"]), _duration(speed["lost_seconds"])
+    balance = f"{saved} of request time saved, {lost} lost since the sidecar started"
     return f'<div class="advice">{times}{contradiction}; {balance}</div>'
 
 
@@ -80,23 +81,31 @@ def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
 
 
 def _speed(model: Status) -> str:
-    """The two curves, and what was won and lost; nothing without a reference."""
+    """The two curves, and where to find what was saved over a day; nothing without a reference."""
     speed = model["speed"]
     if speed["reference"] is None:
         return ""
     running = speed["requests_running"]
     points = [(one["running"], one["actual_seconds"], one["plain_seconds"]) for one in speed["by_load"]]
-    times = "" if speed["speedup"] is None else f"{speed['speedup']:.2f}"
-    now = f"{_value(times)} ± {2 * speed['error']:.2f}, " if times else ""
+    now, balance = "", ""
+    if speed["speedup"] is not None:
+        times = f"{speed['speedup']:.2f}"
+        now = f"{_value(times)} ± {2 * speed['error']:.2f}, "
+        balance = f'<div class="facts">Time saved over a day, in Prometheus: <code>{_SAVED_OVER_A_DAY}</code></div>'
     break_even = speed["break_even_acceptance"]
     least = "" if break_even is None else f"Breaks even at an acceptance of {ratio(break_even)}. "
     return (
         f"<h2>{escape(model['model_name'])} against plain decoding <small>{escape(speed['reference'])}</small></h2>"
         f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running or 0:.1f} requests running'
-        f'<div class="facts">{least}{escape(speed["withheld"] or "")}</div></div>'
+        f'<div class="facts">{least}{escape(speed["withheld"] or "")}</div>{balance}</div>'
         f'<div class="panel"><h3>Time per token by requests running</h3>{two_curves(points, load_of(running))}'
         '<div class="facts">Solid: speculating, since the start. Dashed: plain. The mark: now.</div></div></div>'
     )
+
+
+_SAVED_OVER_A_DAY = (
+    "sum(increase(specdec_time_saved_seconds_total[1d])) - sum(increase(specdec_time_lost_seconds_total[1d]))"
+)
 
 
 def load_of(running: float | None) -> str | None:

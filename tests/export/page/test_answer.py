@@ -122,7 +122,12 @@ def test_the_two_curves_and_what_was_won_are_shown():
     shown = target_section(
         timed_target(**{"0": ("net_positive", 0.44, timed(45, 27, saved=4000, lost=20, contradicts=True))}), THRESHOLDS
     )
-    assert "1.67 ± 0.02 times as fast as plain, though engine and clients disagree; 1.1 h saved, 20 s lost" in shown
+    assert (
+        "1.67 ± 0.02 times as fast as plain, though engine and clients disagree; 1.1 h of request time saved" in shown
+    )
+    assert "20 s lost since the sidecar started" in shown
+    assert "Time saved over a day, in Prometheus: <code>sum(increase(specdec_time_saved_seconds_total[1d]))" in shown
+    assert "From 0 to 30 ms a token" in shown
     assert "m against plain decoding <small>baseline</small>" in shown
     assert shown.count("<polyline") == 2
     assert "Breaks even at an acceptance of 31%." in shown

@@ -93,7 +93,7 @@ def test_other_requests_are_left_alone(asked, fields):
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"stream":true}{}', b'{"stream":true,"x":NaN}', b"\xff" * 10])
-def test_what_is_not_json_is_left_alone(asked, body):
+def test_bodies_that_are_not_json_are_left_alone(asked, body):
     assert asked(body) is None
 
 
@@ -108,6 +108,10 @@ def test_no_body_raises(body):
         (AskUsage.NEVER, "0.32.0", False),
         (AskUsage.KNOWN, "0.32.0", True),
         (AskUsage.KNOWN, "0.32.1rc1", True),
+        (AskUsage.KNOWN, "0.29.0", True),
+        (AskUsage.KNOWN, "0.33.0", True),
+        (AskUsage.KNOWN, "0.28.0", False),
+        (AskUsage.KNOWN, "0.34.0", False),
         (AskUsage.KNOWN, "0.3.0", False),
         (AskUsage.KNOWN, "0.99.0", False),
         (AskUsage.KNOWN, None, False),
@@ -161,6 +165,10 @@ ENDINGS = {
     "usage alone": ([FINAL, DONE], [DONE]),
     "usage that is null": ([LAST, HEAD + b'],"usage":null}\n\n', DONE], [LAST, HEAD + b'],"usage":null}\n\n', DONE]),
 }
+KV = b',"kv_transfer_params":null}\n\n'  # at the end of each event with a choice, from vLLM 0.33 on
+KV_LAST = LAST.replace(b"}\n\n", KV)
+ENDINGS["0.33"] = ([KV_LAST, FINAL, DONE], [STAMPED.replace(b"}\n\n", KV), DONE])
+ENDINGS["0.33 without usage"] = ([chunk(end=b"]" + KV), KV_LAST, DONE], [chunk(end=b"]" + KV), KV_LAST, DONE])
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -213,7 +221,7 @@ def test_no_event_waits_but_the_last(asked):
     assert stream.forward(FINAL) == FINAL  # after the usage everything passes
 
 
-def test_what_can_be_the_usage_waits(asked):
+def test_bytes_that_may_be_the_usage_wait(asked):
     stream = asked()
     for at in range(len(HEAD)):
         assert stream.forward(HEAD[at : at + 1]) == b""
@@ -241,7 +249,7 @@ def test_a_server_that_forces_usage_is_left_as_it_is_and_not_asked_again(asker):
         (500, [SSE], False, True),
     ],
 )
-def test_where_the_replies_bytes_can_not_be_changed_nothing_is_asked_again(asker, status, headers, removes, again):
+def test_replies_that_cannot_be_changed_stop_asking(asker, status, headers, removes, again):
     stream = asker.ask(CHAT, BODY)
     assert stream.refused(status, headers) is False
     assert stream.forward(FINAL) == (b"" if removes else FINAL)
@@ -283,7 +291,7 @@ def test_a_huge_event_passes(asked):
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 3, 5, 6, 7])
-def test_where_it_fails_the_bytes_pass_as_they_came(asked, monkeypatch, fails_at):
+def test_if_it_fails_the_bytes_pass_unchanged(asked, monkeypatch, fails_at):
     """White box: looking at an event is made to fail."""
     events = [*TEXT, LAST, FINAL, DONE]
     came = b"".join(events)

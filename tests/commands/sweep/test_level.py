@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
+from sidecar.commands.sweep.level import arrivals
 from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.render import text
 from sidecar.errors import MeasurementError
@@ -166,21 +167,14 @@ async def test_an_open_loop_does_not_wait_for_answers(served):
     assert waiting == sorted(waiting)
 
 
-async def test_arrivals_are_poisson(served):
-    arrivals = []
-    answer = server([0, 0], [])
-
-    async def noted(request):
-        if request.path == "/v1/chat/completions":
-            arrivals.append(asyncio.get_running_loop().time())
-        return await answer(request)
-
-    async with served(noted) as url:
-        await swept(url, ("one",), at_once=(), rates=(Load(rate=100.0),), temperatures=(0.0,), requests=200)
-    gaps = [later - earlier for earlier, later in pairwise(arrivals[1:])]
+def test_arrivals_are_poisson():
+    due = arrivals(2000, rate=100.0)
+    gaps = [later - earlier for earlier, later in pairwise(due)]
     mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.01, rel=0.1)
     # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
-    assert 0.55 < sum(gap < mean for gap in gaps) / len(gaps) < 0.72
+    assert 0.6 < sum(gap < mean for gap in gaps) / len(gaps) < 0.66
+    assert arrivals(2000, rate=100.0) == due
 
 
 async def test_a_share_is_of_what_the_server_was_seen_to_take(served):

@@ -11,6 +11,9 @@ from sidecar.engine.names import Counter, Gauge, Phase, wanted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, SnapshotReader
 
+M = 'model_name="m"'
+BUCKETS = ("0.1", "1.0", "+Inf")
+RUNNING = f'vllm:num_requests_running{{engine="0",{M}}} 1'
 EDGES = (0.1, 1.0, math.inf)
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 COUNTERS = {
@@ -33,6 +36,20 @@ def page_reader(**limits):
 def snapshot(body, **limits):
     """One page as a snapshot."""
     return SnapshotReader().read(page_reader(**limits).read(body))
+
+
+def page(*lines):
+    return snapshot("".join(f"{line}\n" for line in lines).encode())
+
+
+def only(*lines):
+    (engine,) = page(*lines).engines
+    return engine
+
+
+def ttft(*counts, labels=M, edges=BUCKETS):
+    name = "vllm:time_to_first_token_seconds_bucket"
+    return [f'{name}{{{labels},le="{edge}"}} {count}' for edge, count in zip(edges, counts, strict=True)]
 
 
 def judged(body, **limits):

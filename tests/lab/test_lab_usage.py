@@ -13,6 +13,7 @@ from sidecar.requests.middleware.bundle import standalone_source
 from sidecar.settings import load_settings
 from tests.debian_servers import free_port
 from tests.lab.conftest import MODULE
+from tests.lab.test_lab_requests import run
 
 pytestmark = pytest.mark.lab
 
@@ -108,20 +109,22 @@ async def counters(samples, url):
 
 
 async def check(samples, vllm, source, socket, expected):
-    """The same streams, asked for usage: the same bytes, and all of them counted, to the token."""
+    """The same streams, asked for usage: the same bytes and objects, and all of them counted, to the token."""
+    replies, objects = expected
     async with asking(vllm, source, socket) as (ours, target):
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         if source == "proxy":  # it asks once it knows vLLM's version
             await asyncio.wait_for(first_asked(samples, ours, target), 120)
         kept = await samples.until(ours, settled)
         before = await counters(samples, vllm.url)
-        for number, reply in enumerate(expected):
+        for number, reply in enumerate(replies):
             if number == STREAMS - SEVERAL:
                 after = await counters(samples, vllm.url)
             assert await stream(target, number) == reply, request(number)
         found = await samples.until(
             ours, lambda found: found.since(kept).sum("specdec_requests_total", outcome="completed") == STREAMS
         )
+        assert await openai_client(vllm, target) == objects
     grown = found.since(kept)
     assert grown.sum("specdec_asked_usage_total", outcome="removed") == STREAMS
     assert grown.sum("specdec_asked_usage_total") == STREAMS
@@ -140,14 +143,46 @@ async def first_asked(samples, ours, target):
         await stream(target, 0)
 
 
-async def test_streams_count_and_their_clients_see_no_difference(lab, samples, tmp_path):
+OPENAI_CLIENT = """
+import json, sys
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key="none")
+extra = {"ignore_eos": True}
+messages = [{"role": "user", "content": "the quick brown fox"}]
+seen = []
+for number in range(12):
+    options = {"model": "lab", "max_tokens": 20, "seed": number, "stream": True, "extra_body": extra}
+    if number % 3 == 2:
+        chunks = list(client.completions.create(prompt="the quick brown fox", **options))
+        text = "".join(chunk.choices[0].text for chunk in chunks)
+    else:
+        chunks = list(client.chat.completions.create(messages=messages, **options))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    last = chunks[-1].model_dump(exclude_unset=True)
+    del last["id"], last["created"], last["choices"][0]["text" if number % 3 == 2 else "delta"]
+    seen.append([text, last, sorted({key for chunk in chunks for key in chunk.model_dump(exclude_unset=True)})])
+print(json.dumps(seen))
+"""
+
+
+async def openai_client(vllm, url):
+    """What the ``openai`` package gives of some streams without usage: text, the last object, and the fields of all."""
+    return json.loads(await run(str(vllm.executable().with_name("python")), "-c", OPENAI_CLIENT, f"{url}/v1"))
+
+
+async def test_streams_count_and_their_clients_see_no_difference(lab, shared, samples, tmp_path):
     socket = tmp_path / "events.sock"
     plain = lab("draft_model", *FLAGS, EXACT="0")
     await plain.start()
     expected = [await stream(plain.url, number) for number in range(STREAMS)]
     assert all("system_fingerprint" in end for _, (_, last, *_) in expected for end in last.values())
-    await check(samples, plain, "proxy", socket, expected)
+    objects = await openai_client(plain, plain.url)
+    assert all(last["choices"][0]["finish_reason"] == "length" and "usage" not in keys for _, last, keys in objects)
+    await check(samples, plain, "proxy", socket, (expected, objects))
     plain.kill()
+    silent = shared(exact=False)  # with the middleware, which does not ask
+    await silent.start()
+    assert await openai_client(silent, silent.url) == objects
 
     (tmp_path / f"{MODULE}.py").write_text(standalone_source())
     observed = lab(
@@ -155,4 +190,4 @@ async def test_streams_count_and_their_clients_see_no_difference(lab, samples, t
         EXACT="0", PYTHONPATH=str(tmp_path), SPECDEC_MIDDLEWARE__SOCKET=str(socket), SPECDEC_REQUESTS__ASK_USAGE="true",
     )  # fmt: skip
     await observed.start()
-    await check(samples, observed, "middleware", socket, expected)
+    await check(samples, observed, "middleware", socket, (expected, objects))

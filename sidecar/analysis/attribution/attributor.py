@@ -14,7 +14,7 @@ from typing import Final
 from sidecar.analysis.attribution.admission import Admission
 from sidecar.analysis.attribution.engine_learner import EngineLearner
 from sidecar.analysis.attribution.engine_model import EngineModel
-from sidecar.analysis.attribution.estimate import ObservedRequest, observe
+from sidecar.analysis.attribution.estimate import ObservedRequest, first_token, observe
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution, attributed
 from sidecar.analysis.attribution.windows import (
@@ -181,7 +181,8 @@ class Attributor:
         admission = self._admission.admitted(record.start, self._engine.limit)
         request = observe(record, bucket, self._windows, admission, self._engine.model.draft_length)
         exact = self._exact(record)
-        begun = admission[0] if record.first_token is None else record.first_token
+        token = first_token(record)
+        begun = admission[0] if token is None else token
         self._engine.add(request, min(max(begun, record.start), record.end), record.end, exact=exact)
         if exact or record.completion_tokens is None:
             return

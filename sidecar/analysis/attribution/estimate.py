@@ -8,6 +8,7 @@ from sidecar.analysis.attribution.engine_model import PREFILL_AFTER_QUEUE, Engin
 from sidecar.analysis.attribution.exposure import Amount, accepted_tokens, optional_steps
 from sidecar.analysis.attribution.truncation import truncated_tokens
 from sidecar.analysis.attribution.windows import Windows
+from sidecar.requests.observe.endpoint import RESPONSES
 from sidecar.requests.record import Outcome, RequestRecord
 
 _FIRST_EVENT_LAG: Final = 0.7  # steps by which the first event is late: 0.3 to 1.1 (recordings)
@@ -88,6 +89,11 @@ class Estimate:
     reliable: bool = False
 
 
+def first_token(record: RequestRecord) -> float | None:
+    """When the first token came. A stream of ``/v1/responses`` shows only its first text, which may be steps later."""
+    return None if record.path == RESPONSES else record.first_token
+
+
 def observe(
     record: RequestRecord, bucket: int, windows: Windows, admission: tuple[float, float], draft_length: float
 ) -> ObservedRequest:
@@ -102,7 +108,7 @@ def observe(
         window = windows.at(min(max(moment, record.start), record.end)) or first
         return max(end - window.clock(moment), 0.0)
 
-    token = record.first_token
+    token = first_token(record)
     after, before = last.after, first.before
     drafts = after.drafts - before.drafts
     enough = drafts >= _ENOUGH_DRAFTS

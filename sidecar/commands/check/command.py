@@ -23,7 +23,7 @@ from sidecar.settings import Settings
 from sidecar.settings.groups import Target
 
 HELP = "print what the sidecar would see: settings, vLLM's version, speculation, limitations"
-_UNWILLING = {
+_REMEDIES = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
     "failed": "is Alertmanager up, and reachable from here?",
 }
@@ -34,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--args",
         metavar="COMMAND",
-        help='read this command line instead, such as "vllm serve … --speculative-config …", and say what is wrong '
-        "with its speculation",
+        help='check the speculation flags of this command line instead, such as "vllm serve … --speculative-config …"',
     )
     parser.add_argument(
         "--vllm-version",
@@ -49,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Prints its findings; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1.
 
-    With ``--args``: 0 if nothing is wrong with the command line, else 1; 2 if it cannot be read.
+    With ``--args``: 0 if the command line has no problem, else 1; 2 if it cannot be read.
     """
     if arguments.args is not None:
         return _check_arguments(arguments.args, arguments.vllm_version)
-    print(f"settings: sound ({arguments.config or 'no file'} and the environment)")
+    print(f"settings: valid ({arguments.config or 'no file'} and the environment)")
     print(f"request source: {settings.requests.source}{_source_note(settings)}")
     return max(asyncio.run(_check_all(settings)))
 
@@ -73,11 +72,11 @@ def _check_arguments(line: str, version: Version) -> int:
     except ValueError as error:
         print(f"--args: {error}", file=sys.stderr)
         return 2
-    wrong = [one for one in found if one.is_fault]
-    print(f"vLLM {'.'.join(map(str, version))}: " + (f"{len(wrong)} wrong" if wrong else "nothing wrong"))
+    faults = sum(one.is_fault for one in found)
+    print(f"vLLM {'.'.join(map(str, version))}: {faults or 'no'} problem{'' if faults == 1 else 's'}")
     for one in found:
         print(f"  {'' if one.is_fault else 'note: '}{one.text}")
-    return 1 if wrong else 0
+    return 1 if faults else 0
 
 
 def _version(text: str) -> Version:
@@ -116,7 +115,7 @@ async def _check_alertmanager(url: str, settings: Settings) -> int:
     if outcome == "accepted":
         print("  accepts alerts")
         return 0
-    print(f"  {outcome} ({reason}): {_UNWILLING[outcome]}")
+    print(f"  {outcome} ({reason}): {_REMEDIES[outcome]}")
     return 1
 
 
@@ -131,7 +130,7 @@ def _remedy(error: ScrapeError, url: str) -> str:
 def _describe(page: PageSnapshot) -> Iterator[str]:
     yield f"vLLM: {page.version}"
     if page.malformed:
-        yield f"{page.malformed} broken lines or histograms are skipped"
+        yield f"{page.malformed} malformed lines or histograms skipped"
     for engine in page.engines:
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
         yield f"  speculative decoding: {_speculation(engine)}"

@@ -131,7 +131,7 @@ def _method(command: _Command, version: Version) -> Iterator[Finding]:
     config = command.config
     method, tokens = config.get("method"), config.get(_NUMBER)
     if method is None and not isinstance(config.get("model"), str):
-        yield Finding("neither a method nor a model: vLLM does not know how to draft; write one of them")
+        yield Finding("neither a method nor a model is set; set one of them")
     if isinstance(method, str):
         if wrong("method", method, version) is not None:
             yield _finding("method", method, f"the method {method}", version)
@@ -163,7 +163,7 @@ def _beside(command: _Command, version: Version) -> Iterator[Finding]:
 
 def _notes(command: _Command, version: Version) -> Iterator[str]:
     if version >= (0, 14):
-        yield "requests with min_p or logit_bias will be answered 400 (0.14 and later; seen in 0.32)"
+        yield "requests with min_p or logit_bias are rejected with 400 (0.14 and later; seen in 0.32)"
     elif version >= (0, 8):
         yield "requests with min_p or penalties are served without speculation, and logit_bias may be ignored (to 0.13)"
     if version >= (0, 29) and "--per-request-spec-decode-metrics" not in command.flags:

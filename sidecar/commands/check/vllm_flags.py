@@ -33,7 +33,7 @@ class Entry:
 
 
 _SPLIT: Final[Version] = (0, 8, 3)
-_GONE: Final = "is gone since about 0.8.3"
+_GONE: Final = "was removed in about 0.8.3"
 
 
 def _moved(name: str, key: str) -> Entry:
@@ -42,11 +42,11 @@ def _moved(name: str, key: str) -> Entry:
 
 
 def _never(kind: Kind, name: str, remedy: str) -> Entry:
-    return Entry(kind=kind, name=name, problem="was never known to vLLM", remedy=remedy)
+    return Entry(kind=kind, name=name, problem="has never existed in vLLM", remedy=remedy)
 
 
 def _dropped(kind: Kind, name: str, remedy: str) -> Entry:
-    problem = "belonged to the V0 engine, which is gone since 0.10"
+    problem = "belonged to the V0 engine, which was removed in 0.10"
     return Entry(kind=kind, name=name, problem=problem, remedy=remedy, since=(0, 10), is_verified=False)
 
 
@@ -86,7 +86,7 @@ TABLE: Final = (
     Entry(
         kind="key",
         name="tensor_parallel_size",
-        problem="is refused: it exists to say that another key is meant",
+        problem="is refused",
         remedy="the key is draft_tensor_parallel_size: 1, or the target's",
     ),
     Entry(
@@ -121,7 +121,7 @@ TABLE: Final = (
     Entry(
         kind="method",
         name="mlp_speculator",
-        problem="is gone in 0.33",
+        problem="was removed in 0.33",
         remedy="use eagle3 or mtp",
         since=(0, 33),
         is_verified=False,
@@ -129,7 +129,7 @@ TABLE: Final = (
     Entry(
         kind="method",
         name="medusa",
-        problem="is gone in 0.33",
+        problem="was removed in 0.33",
         remedy="use eagle3 or mtp",
         since=(0, 33),
         is_verified=False,

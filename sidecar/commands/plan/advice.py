@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A deployment's memory, the rules, the verdict that follows from both, and what the rules do not know."""
+    """A deployment's memory, the rules, the verdict that follows from both, and the limits of the rules."""
 
     deployment: Deployment
     budget: Budget
@@ -85,11 +85,11 @@ def _memory(deployment: Deployment, found: Budget) -> Iterator[Check]:
     yield _check("kv_budget_gb", found.kv_gb, "above 0", passed=found.kv_gb > 0, remedy=_no_room(found))
     if deployment.draft.billions:
         draft = found.draft_gb / found.memory_gb
-        remedy = f"the draft takes {draft:.0%} of the memory: quantize it or take a smaller one"
-        yield _check("draft_share", draft, "at most 15 %", passed=draft <= LARGEST_DRAFT_SHARE, remedy=remedy)
+        remedy = f"the draft takes {draft:.0%} of the memory: quantize it or use a smaller one"
+        yield _check("draft_share", draft, "at most 15%", passed=draft <= LARGEST_DRAFT_SHARE, remedy=remedy)
     target = found.target_gb / found.memory_gb
     remedy = f"the target takes {target:.0%} of the memory: quantize it before you add a draft, or add GPUs"
-    yield _check("target_share", target, "at most 70 %", passed=target <= LARGEST_TARGET_SHARE, remedy=remedy)
+    yield _check("target_share", target, "at most 70%", passed=target <= LARGEST_TARGET_SHARE, remedy=remedy)
 
 
 def _pairing(deployment: Deployment) -> Iterator[Check]:
@@ -97,7 +97,9 @@ def _pairing(deployment: Deployment) -> Iterator[Check]:
         return
     ratio = deployment.target.billions / deployment.draft.billions
     if ratio < SMALLEST_RATIO:
-        remedy = f"the draft is large, 1:{ratio:.1f}: drafting takes long; take one of an 8th to a 12th of the target"
+        remedy = (
+            f"the draft is large, 1:{ratio:.1f}: drafting takes long; use one of an 8th to a 12th of the target's size"
+        )
     else:
         remedy = (
             f"the draft is small, 1:{ratio:.1f}: its acceptance may be low; measure it with `specdec-sidecar sweep`"
@@ -110,9 +112,14 @@ def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Chec
     if target is None or draft is None:
         return
     for name, one, other, remedy in (
-        ("family", target.family, draft.family, "another family drafts other words: expect a low acceptance"),
-        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM refuses other sizes without use_heterogeneous_vocab"),
-        ("tokenizer", target.vocabulary, draft.vocabulary, "the same numbers mean other tokens: nothing is accepted"),
+        ("family", target.family, draft.family, "expect a low acceptance"),
+        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM rejects that without use_heterogeneous_vocab"),
+        (
+            "tokenizer",
+            target.vocabulary,
+            draft.vocabulary,
+            "one token id means different tokens, so nothing is accepted",
+        ),
     ):
         if one is not None and other is not None:
             same = one == other
@@ -135,12 +142,12 @@ def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
         return
     if not known:
         yield (
-            "same family and same tokenizer? Not checked: give --target-dir and --draft-dir. vLLM itself compares only "
-            "the sizes of the vocabularies"
+            "family and tokenizer were not compared: give --target-dir and --draft-dir. vLLM itself compares only the "
+            "sizes of the vocabularies"
         )
     yield (
-        "1:8 to 1:12 is a rule of thumb for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 "
-        "and won at low load. A smaller draft costs less and accepts less: only a measurement decides"
+        "1:8 to 1:12 is for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 and won at low "
+        "load. A smaller draft costs less and has a lower acceptance: only a measurement decides"
     )
     cost = draft_cost(deployment) or 0.0
     yield (
@@ -150,8 +157,8 @@ def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
     wide, narrow = BYTES[draft.precision], BYTES[target.precision]
     if narrow < wide:
         yield (
-            f"the target is at {target.precision} and the draft at {draft.precision}: quantize the draft first, whose "
-            "errors cost acceptance but never quality, or bring both to one level"
+            f"the target is at {target.precision} and the draft at {draft.precision}: quantize the draft first, as its "
+            "errors cost acceptance but never quality, or use one precision for both"
         )
     elif wide < 2:
         yield f"the draft is at {draft.precision}: compare its acceptance before and after (`specdec-sidecar compare`)"

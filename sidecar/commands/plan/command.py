@@ -31,18 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=billions, metavar="SIZE", help=f"parameters, such as 70b or 500m{without}"
         )
         parser.add_argument(
-            f"--{name}-dir", type=Path, metavar="DIR", help="the model's files, to read all of it there"
+            f"--{name}-dir",
+            type=Path,
+            metavar="DIR",
+            help="the model's files: size, precision, KV cache, family and tokenizer",
         )
-        _add_precision(parser, f"--{name}-precision", "that of the files, else bf16")
+        _add_precision(parser, f"--{name}-precision", "the files' own, else bf16")
     gpu = parser.add_mutually_exclusive_group(required=True)
     gpu.add_argument("--gpu", choices=tuple(GPU_GB), metavar="NAME", help=f"one of {', '.join(GPU_GB)}")
     gpu.add_argument("--gpu-memory", type=gigabytes, metavar="GB", help="memory of each GPU, 10^9 bytes")
-    parser.add_argument("--gpus", type=gpus, default=1, metavar="N", help="that share the target (default: 1)")
+    parser.add_argument("--gpus", type=gpus, default=1, metavar="N", help="GPUs that share the target (default: 1)")
     parser.add_argument(
         "--draft-gpus", type=gpus, metavar="N", help="vLLM's draft_tensor_parallel_size: 1, or as --gpus (default)"
     )
     parser.add_argument(
-        "--utilization", type=utilization, default=0.9, help="vLLM's --gpu-memory-utilization (default: 0.9)"
+        "--utilization",
+        type=utilization,
+        default=0.9,
+        metavar="SHARE",
+        help="vLLM's --gpu-memory-utilization (default: 0.9)",
     )
     shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens; or bytes a token"
     parser.add_argument("--kv", type=kv, metavar="SHAPE", help=f"the target's {shape}")
@@ -105,7 +112,7 @@ def _model(name: str, given: float | None, files: ModelFiles | None, arguments: 
     precision = getattr(arguments, f"{name}_precision") or (files.precision if files else None) or "bf16"
     size = given or (files.billions if files else None)
     if size is None:
-        raise ModelFilesError(f"--{name}: write its parameters, such as 70b; its weights were not found")
+        raise ModelFilesError(f"--{name}: no size and no weights found; give its parameters, such as 70b")
     shape = (arguments.kv if name == "target" else arguments.draft_kv) or (files.kv if files else None)
     kv_precision = arguments.kv_precision or "bf16"
     return Model(size, precision, shape.bytes_per_token(kv_precision) if isinstance(shape, KvShape) else shape)

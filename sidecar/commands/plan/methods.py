@@ -5,10 +5,17 @@ from typing import Final
 
 from sidecar.commands.plan.memory import Deployment, budget
 
-# EAGLE's authors publish heads of 0.25B for 8B and 0.99B for 70B (not verified here); a power law between them.
-_HEAD_BILLIONS: Final = 0.25
+# An EAGLE-3 head is one decoder layer whose attention reads two hidden states, a layer that fuses three into one, and
+# an output layer over a draft vocabulary: with the configurations in SpecForge (draft vocabulary 32,000), 0.425B for
+# Llama 3.1 8B and 1.40B for 70B; a power law between and beyond them (Qwen3 32B: 0.93B instead of 0.78B). EAGLE's
+# README has 0.25B and 0.99B for the heads of EAGLE-1 and 2, which take the output layer from the target.
+_HEAD_BILLIONS: Final = 0.425
 _HEAD_TARGET: Final = 8.0
-_HEAD_POWER: Final = 0.634
+_HEAD_POWER: Final = 0.55
+HEAD_ESTIMATE: Final = (
+    f"estimated: {_HEAD_BILLIONS}B x (target / {_HEAD_TARGET:g}B)^{_HEAD_POWER} at 16 bits, "
+    "from the layout of the heads for Llama 8B and 70B"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ def methods(deployment: Deployment) -> tuple[Method, ...]:
 
 
 def head_billions(target_billions: float) -> float:
-    """An EAGLE head's parameters, in billions; an estimate."""
+    """An EAGLE-3 head's parameters, in billions; an estimate."""
     return float(_HEAD_BILLIONS * (target_billions / _HEAD_TARGET) ** _HEAD_POWER)
 
 

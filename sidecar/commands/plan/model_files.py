@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.commands.plan.hardware import BYTES
 from sidecar.commands.plan.memory import KvShape
 from sidecar.errors import SpecDecError
 
 _MOST_CONFIG: Final = 4 * 1024 * 1024  # bytes
 _MOST_TOKENIZER: Final = 128 * 1024 * 1024
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_BITS: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 
 
 class ModelFilesError(SpecDecError):
@@ -79,7 +79,7 @@ def _precision(config: dict[str, Any]) -> str | None:
 def _billions(folder: Path, precision: str | None) -> float | None:
     """From the sizes of the weights' files; approximate, since quantized files have parts of other precision."""
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
-    return size / 1e9 / _BITS[precision] if size and precision is not None else None
+    return size / 1e9 / BYTES[precision] if size and precision is not None else None
 
 
 def _kv(config: dict[str, Any]) -> KvShape | None:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from sidecar.commands.plan.advice import Plan
-from sidecar.commands.plan.methods import Method, leaves_room
+from sidecar.commands.plan.methods import HEAD_ESTIMATE, Method, leaves_room
 from sidecar.commands.tables import aligned
 
 _NAMES: Final = {
@@ -37,6 +37,7 @@ def as_json(found: Plan, methods: tuple[Method, ...], context: int | None) -> di
         "remarks": list(found.remarks),
         "break_even_acceptance": _rounded(found.break_even_acceptance),
         "methods": [asdict(method) for method in methods],
+        "head_estimate": HEAD_ESTIMATE if methods else None,
     }
 
 
@@ -49,14 +50,14 @@ def _requests(tokens: float | None, context: int | None) -> int | None:
 
 
 def text(found: Plan, methods: tuple[Method, ...], context: int | None) -> Iterator[str]:
-    """The memory, the rules, the verdict and what the rules do not know."""
+    """The memory, the rules, the verdict, and the limits of the rules."""
     yield from (f"{name:<19}{value:>12}  {note}".rstrip() for name, value, note in _memory(found, context))
     yield ""
     checks = [
         (_NAMES[check.name], _found(check.name, check.value), check.rule, "yes" if check.passed else "NO")
         for check in found.checks
     ]
-    yield from aligned(("rule", "found", "wanted", "kept"), checks)
+    yield from aligned(("rule of thumb", "found", "wanted", "met"), checks)
     if found.remarks:
         yield ""
         yield from (f"note: {remark}" for remark in found.remarks)
@@ -80,12 +81,12 @@ def _memory(found: Plan, context: int | None) -> Iterator[tuple[str, str, str]]:
     if draft.billions:
         yield ("draft", f"{memory.draft_gb:,.1f} GB", f"{draft.billions:.4g}B {draft.precision}")
     yield ("weights", f"{memory.weights_gb:,.1f} GB", "")
-    yield ("left", f"{memory.left_gb:,.1f} GB", "all memory less the weights")
+    yield ("left", f"{memory.left_gb:,.1f} GB", "all memory minus the weights")
     yield ("KV budget", f"{memory.kv_gb:,.1f} GB", f"at a utilization of {deployment.utilization:g}")
     if draft.billions:
         yield ("without the draft", f"{memory.kv_gb_without_draft:,.1f} GB", "")
     own = "the draft's own KV included" if draft.kv_bytes else "the draft's own KV not known" if draft.billions else ""
-    yield ("KV tokens", _tokens(memory.kv_tokens), own if memory.kv_tokens is not None else "say --kv")
+    yield ("KV tokens", _tokens(memory.kv_tokens), own if memory.kv_tokens is not None else "give --kv")
     if draft.billions:
         yield ("without the draft", _tokens(memory.kv_tokens_without_draft), "")
         yield ("lost to the draft", _tokens(memory.kv_tokens_lost), "")
@@ -106,11 +107,12 @@ def _methods(found: Plan, methods: tuple[Method, ...]) -> Iterator[str]:
         )
         for method in methods
     ]
-    yield "methods without a draft model (a head's size is an estimate at 16 bits):"
+    yield "methods without a draft model:"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield from (
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+    yield f"note: eagle3's memory is {HEAD_ESTIMATE}"
 
 
 def _tokens(value: float | None) -> str:

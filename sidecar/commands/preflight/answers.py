@@ -1,6 +1,6 @@
 """A checklist of when to use speculation and when to leave it off, answered from the observed traffic.
 
-The limits are rules of thumb, stated in each answer; only a measurement decides what they leave open.
+The limits are rules of thumb (docs/measure.md lists them); only a measurement decides what they leave open.
 """
 
 import math
@@ -29,6 +29,9 @@ FULL: Final = 0.9
 QUEUED: Final = 0.1  # share of the polls with requests waiting
 
 
+RULES: Final = "the limits behind the answers are rules of thumb, listed in docs/measure.md; a sweep measures"
+
+
 class Answer(StrEnum):
     """What a line recommends."""
 
@@ -49,7 +52,7 @@ class Line:
 
 
 def answers(found: Watched, buckets: TemperatureBuckets, default_temperature: float | None) -> list[Line]:
-    """Every line of the list, whether it can be answered or not; ``default_temperature`` as in the settings."""
+    """Every line of the list, answered or not; ``default_temperature`` as in the settings."""
     completed = [one for one in found.requests if one.outcome is Outcome.COMPLETED]
     return [
         _temperature(found.requests, buckets, default_temperature),
@@ -63,7 +66,7 @@ def answers(found: Watched, buckets: TemperatureBuckets, default_temperature: fl
 
 
 def conclusion(found: Watched, lines: Sequence[Line]) -> str:
-    """The list in one line."""
+    """The conclusion from all lines, in one."""
     if found.speculates:
         return "this vLLM speculates already: `specdec-sidecar run` says whether it pays"
     if len(found.requests) < LEAST_REQUESTS:
@@ -71,12 +74,12 @@ def conclusion(found: Watched, lines: Sequence[Line]) -> str:
     blocking = [line.question for line in lines if line.is_blocking]
     against = [line.question for line in lines if line.answer is Answer.LEAVE]
     if blocking:
-        return f"leave it off as things are: {', '.join(blocking)}"
+        return f"leave it off as things are; not met: {', '.join(blocking)}"
     if not against and not any(line.answer in {Answer.OPEN, Answer.UNKNOWN} for line in lines):
-        return "use it: everything speaks for it; `specdec-sidecar sweep` measures the gain"
+        return "use it: every condition is met; `specdec-sidecar sweep` measures the gain"
     if len(against) * 2 > len(lines):
-        return f"leave it off: {', '.join(against)}"
-    speaks = f"; against it: {', '.join(against)}" if against else ""
+        return f"leave it off; not met: {', '.join(against)}"
+    speaks = f"; not met: {', '.join(against)}" if against else ""
     return f"undecided: measure it with `specdec-sidecar sweep --baseline-url`{speaks}"
 
 
@@ -86,10 +89,10 @@ def _temperature(requests: Sequence[RequestRecord], buckets: TemperatureBuckets,
     given = [default if one.temperature is None else one.temperature for one in requests]
     known = sorted(one for one in given if one is not None and not math.isnan(one))
     if not requests:
-        return Line(question, Answer.UNKNOWN, "no request")
+        return Line(question, Answer.UNKNOWN, _NO_REQUEST)
     mix = ", ".join(f"{label}: {counts[label] / len(requests):.0%}" for label in buckets.labels if counts[label])
     if not known:
-        return Line(question, Answer.UNKNOWN, f"no request names its temperature ({mix})")
+        return Line(question, Answer.UNKNOWN, f"no request specifies its temperature ({mix})")
     cool, hot = (sum(test) / len(known) for test in ([one <= COOL for one in known], [one > HOT for one in known]))
     answer = Answer.USE if cool >= 0.6 else Answer.LEAVE if hot >= 0.6 else Answer.OPEN
     if len(known) < 0.8 * len(requests):
@@ -103,10 +106,10 @@ def _decode_share(completed: Sequence[RequestRecord]) -> Line:
     known = [(one.first_token - one.start, one.end - one.start) for one in completed if one.first_token is not None]
     total = sum(duration for _, duration in known)
     if total <= 0:
-        return Line(question, Answer.UNKNOWN, "no streams: only a stream has a time to first token")
+        return Line(question, Answer.UNKNOWN, "no stream, and only streams have a time to first token")
     share = 1 - sum(ttft for ttft, _ in known) / total
     answer = Answer.USE if share >= 0.6 else Answer.LEAVE if share < 0.4 else Answer.OPEN
-    return Line(question, answer, f"{share:.0%} of {len(known)} streams' time comes after the first token")
+    return Line(question, answer, f"{share:.0%} of the time of {len(known)} streams is after the first token")
 
 
 def _output(completed: Sequence[RequestRecord]) -> Line:
@@ -159,27 +162,32 @@ def _no_page(found: Watched) -> str:
 def _parameters(found: Watched) -> Line:
     question = "no request that speculation breaks"
     version, said = _version(found)
+    if not found.requests:
+        return Line(question, Answer.UNKNOWN, _NO_REQUEST)
     counts = Counter(name for one in found.requests for name in one.parameters)
     affected = {name: fate for name in counts if (fate := _fate(name, version)) is not None}
     if not affected:
         named = ", ".join(f"{name}: {_share(counts[name], found)}" for name in counts)
-        return Line(question, Answer.USE, f"{named + ', all served' if named else 'none of the parameters'} by {said}")
+        return Line(question, Answer.USE, f"{f'{named}: honoured' if named else 'nothing affected'} by {said}")
     parts = [f"{name} in {_share(counts[name], found)}: {fate}" for name, fate in affected.items()]
     refused = any(fate == _REFUSED for fate in affected.values())
     return Line(question, Answer.LEAVE if refused else Answer.OPEN, f"{'; '.join(parts)} by {said}", refused)
+
+
+_NO_REQUEST: Final = "no request"
 
 
 def _share(count: int, found: Watched) -> str:
     return f"{count / len(found.requests):.0%}"
 
 
-_REFUSED: Final = "refused with 400"
+_REFUSED: Final = "rejected with 400"
 _NOT_DRAFTED: Final = "served without speculation"
 _IGNORED: Final = "ignored"
 
 
 def _fate(name: str, version: Version) -> str | None:
-    """How vLLM treats a parameter under speculation; None if it is honoured.
+    """How vLLM treats a parameter under speculation; None if it honours it.
 
     0.32's code, and vLLM's pull requests 32003 and 31982 (0.14) and issue 34497 (0.12) for older versions.
     """
@@ -191,18 +199,19 @@ def _fate(name: str, version: Version) -> str | None:
 
 
 def _version(found: Watched) -> tuple[Version, str]:
-    """The version that vLLM says, else the newest known."""
+    """The version that vLLM reports, else the newest known."""
     numbers = (found.version or "").removeprefix("v").split(".")[:2]
     if len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
         return tuple(map(int, numbers)), f"vLLM {found.version}"
-    return NEWEST, f"vLLM {'.'.join(map(str, NEWEST))} (assumed: this one does not say its version)"
+    return NEWEST, f"vLLM {'.'.join(map(str, NEWEST))} (assumed, as this one does not report its version)"
 
 
 def lines_of(found: Watched) -> Iterator[str]:
     """The data behind the answers."""
     outcomes = Counter(one.outcome for one in found.requests)
-    said = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in Outcome if outcomes[outcome]) or "none"
-    yield f"watched for {found.seconds:.0f} s: {len(found.requests)} requests ({said}), {len(found.polls)} pages"
+    said = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in Outcome if outcomes[outcome])
+    listed = f" ({said})" if said else ""
+    yield f"watched for {found.seconds:.0f} s: {len(found.requests)} requests{listed}, {len(found.polls)} pages"
     if found.not_kept:
         yield f"{found.not_kept} further requests are not in these numbers"
     if found.lost:

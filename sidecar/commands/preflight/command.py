@@ -9,7 +9,7 @@ import uvloop
 
 from sidecar import wiring
 from sidecar.commands.arguments import duration
-from sidecar.commands.preflight.answers import answers, conclusion, lines_of
+from sidecar.commands.preflight.answers import RULES, answers, conclusion, lines_of
 from sidecar.commands.preflight.watch import watch
 from sidecar.commands.tables import aligned
 from sidecar.errors import ListenError
@@ -21,7 +21,11 @@ HELP = "watch a vLLM that does not speculate yet, and say whether speculation wo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``preflight`` takes."""
     parser.add_argument(
-        "--duration", type=duration, default=300.0, metavar="TIME", help="or until Ctrl-C (default: 5m)"
+        "--duration",
+        type=duration,
+        default=300.0,
+        metavar="TIME",
+        help="watch for this long, or until Ctrl-C (default: 5m)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON rather than text")
 
@@ -30,10 +34,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 with the list answered, 1 if neither a request nor a page arrived, 2 without a request source."""
     if settings.requests.source == "none":
         print(
-            "there is no request source to watch; set SPECDEC_REQUESTS__SOURCE, for example to proxy", file=sys.stderr
+            "no request source to watch; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces", file=sys.stderr
         )
         return 2
-    print(f"watching for {arguments.duration:g} s; Ctrl-C ends it earlier", file=sys.stderr)
+    print(f"watching for {arguments.duration:g} s; stop earlier with Ctrl-C", file=sys.stderr)
     try:
         found = uvloop.run(watch(settings, arguments.duration))
     except ListenError as error:
@@ -43,11 +47,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     verdict = conclusion(found, lines)
     seen = list(lines_of(found))
     if arguments.json:
-        content = {"conclusion": verdict, "seen": seen, "lines": [asdict(line) for line in lines]}
+        content = {"conclusion": verdict, "note": RULES, "seen": seen, "lines": [asdict(line) for line in lines]}
         print(json.dumps(content, indent=2, allow_nan=False))
     else:
         table = aligned(("use it with", "answer"), [(line.question, line.answer) for line in lines])
-        print("\n".join([*seen, "", *_beside(table, ["seen", *(line.seen for line in lines)]), "", verdict]))
+        print(
+            "\n".join(
+                [*seen, "", *_beside(table, ["seen", *(line.seen for line in lines)]), "", f"note: {RULES}", verdict]
+            )
+        )
     return 0 if found.requests or found.polls else 1
 
 

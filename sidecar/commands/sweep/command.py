@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``sweep`` takes."""
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument("--baseline-url", type=base_url, metavar="URL", help="the same model without speculation")
-    parser.add_argument("--model", help="the name to ask for (default: the first under /v1/models)")
+    parser.add_argument("--model", help="the model to request (default: the first under /v1/models)")
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
     parser.add_argument("--temperatures", type=numbers, metavar="T,T", help="default: 0,0.3,0.5,0.7,1 or --mix's")
     parser.add_argument(
@@ -43,22 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="T:WEIGHT,…",
         help="also measure mixed requests, such as 0.1:50,1.0:50, against each temperature alone; repeatable",
     )
-    parser.add_argument("--concurrency", type=integers, metavar="N,N", help="requests at once (default: 1,8)")
+    parser.add_argument("--concurrency", type=integers, metavar="N,N", help="requests in flight (default: 1,8)")
     parser.add_argument(
         "--rate",
         type=_rates,
         metavar="R,R",
         help="Poisson arrivals: requests a second, or shares of what the server can take, such as 30%%,80%%",
     )
-    parser.add_argument("--requests", type=int, default=32, metavar="N", help="for each level and round (default: 32)")
+    parser.add_argument("--requests", type=int, default=32, metavar="N", help="per level and round (default: 32)")
     parser.add_argument(
         "--rounds",
         type=int,
         default=1,
         metavar="N",
-        help="go through all levels so often; `compare` needs 4 or more to know how much runs differ (default: 1)",
+        help="repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)",
     )
-    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="for each request (default: 128)")
+    parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="per request (default: 128)")
     parser.add_argument(
         "--prompts",
         type=Path,
@@ -67,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--request-timeout", type=duration, default=120.0, metavar="TIME", help="default: 120s")
     parser.add_argument(
-        "--duration", type=duration, default=1800.0, metavar="TIME", help="stop by then, with a part (default: 30m)"
+        "--duration",
+        type=duration,
+        default=1800.0,
+        metavar="TIME",
+        help="stop after this long with what is measured (default: 30m)",
     )
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
@@ -76,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with all measured, 1 with a part or nothing, 2 for bad arguments, 130 with a part after Ctrl-C."""
+    """Returns 0 if all was measured, 1 if only a part or nothing, 2 for bad arguments, 130 after Ctrl-C."""
     try:
         options = _options(arguments, settings)
         prompts = BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts)
@@ -116,7 +120,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
     if arguments.api_key_env is not None:
         key = os.environ.get(arguments.api_key_env)
         if not key or not key.isascii() or not key.isprintable():
-            raise SettingsError([f"--api-key-env={arguments.api_key_env}: no key in it; set it, or leave this out"])
+            raise SettingsError([f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"])
     mixes: tuple[Mapping[float, float], ...] = tuple(arguments.mix or ())
     at_once = arguments.concurrency or (() if arguments.rate else (1, 8))
     return SweepOptions(

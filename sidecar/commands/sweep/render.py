@@ -143,8 +143,8 @@ def _caveats(result: SweepResult) -> Iterator[str]:
         if level.other_requests:
             yield f"{level.level}: vLLM served other clients too, so its counters and times are not this sweep's alone"
     if any(level.baseline_drafts for level in result.levels):
-        yield "--baseline-url: it speculates as well, so its times say nothing about speculation; name a vLLM without"
+        yield "--baseline-url: it speculates as well, so nothing is compared; give a vLLM without speculation"
     for server, fault in result.faults.items():
-        yield f"{server}: requests failed; the last fault: {fault}"
+        yield f"{server}: requests failed; the last error: {fault}"
     if not result.complete:
-        yield "This is a part of the sweep: not every level was measured to its end."
+        yield "The sweep is incomplete: not every level was measured to its end."

@@ -75,7 +75,7 @@ async def _server(stack: AsyncExitStack, name: str, url: str, options: SweepOpti
     # The baseline may be served under another name; one that is given is for both.
     model = options.model or await client.model()
     if model is None:
-        raise SweepError(f"{name}: no model under /v1/models ({client.last_fault}); is it a vLLM? Or name one: --model")
+        raise SweepError(f"{name}: no model under /v1/models ({client.last_fault}); is it a vLLM? Or give --model")
     fetcher = Fetcher(url.rstrip("/").removesuffix("/v1"), FetchOptions(timeout=_PAGE_SECONDS, tls=options.tls))
     stack.push_async_callback(fetcher.close)
     return _Server(name, client, CounterReader(PageSource(fetcher, options.page_limits, filtered=True), model), model)

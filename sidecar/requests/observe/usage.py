@@ -8,10 +8,10 @@ would have got. The proxy and the middleware both use it:
 2. If ``AskedStream.refused`` says so of the reply's head, the original body is sent, once.
 3. Each piece of the reply goes through ``AskedStream.forward``; ``rest`` is what is left of one that breaks off.
 
-What asking changes in a stream of vLLM 0.32 (seen, and in its source): an event with usage and without choices comes
-before ``[DONE]``; and ``system_fingerprint`` is in that event, and otherwise the last field of each event with a
-``finish_reason``. With ``--enable-force-include-usage`` asking changes nothing: each event has usage anyway, and the
-stream is left as it is.
+What asking changes in a stream of vLLM 0.29 to 0.33: an event with usage and without choices comes before ``[DONE]``;
+and ``system_fingerprint`` is in that event, and otherwise the last field of each event with a ``finish_reason``. In
+0.33 ``kv_transfer_params`` follow it; if they are not null, as after a remote prefill, it is put behind them. With
+``--enable-force-include-usage`` asking changes nothing: each event has usage anyway, and the stream is left as it is.
 """
 
 from collections.abc import Collection
@@ -23,11 +23,18 @@ import msgspec
 from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.requests.observe.payload import UNREADABLE, read_request
 from sidecar.requests.observe.stream import END_OF_EVENT
-from sidecar.requests.observe.usage_event import CLOSING, EventKind, is_whole_chunk, kind_of, may_be_usage
+from sidecar.requests.observe.usage_event import (
+    EventKind,
+    closing_of,
+    is_whole_chunk,
+    kind_of,
+    may_be_usage,
+    unfinished_closing,
+)
 from sidecar.requests.record import AskedUsage
 
-KNOWN_VERSIONS: Final = ("0.32.",)
-"""vLLM versions whose streams are known to differ in nothing else."""
+KNOWN_VERSIONS: Final = ("0.29.", "0.30.", "0.31.", "0.32.", "0.33.")
+"""vLLM versions whose streams are known to differ in nothing else: 0.32 was seen, the others' source was read."""
 
 _LONGEST_EVENT: Final = 1_048_576  # bytes; a longer event is neither taken out nor changed
 _OK: Final = 200
@@ -209,7 +216,7 @@ class AskedStream:
         if len(event) > _LONGEST_EVENT:
             return out + self.rest()
         if self._sent or not may_be_usage(event):
-            going = len(event) - (2 if event.endswith(b"}\n") else event.endswith(b"}"))  # that may be the closing
+            going = len(event) - unfinished_closing(event)
             out += self._closing + event[self._sent : going]
             self._closing = b""
             self._sent = going
@@ -229,10 +236,11 @@ class AskedStream:
             self._passing = True
             self._asker.leave(self._model)  # nothing is gained by asking
         elif kind is EventKind.LAST and self._choices > 1:
-            return out + event[sent : -len(CLOSING)] + _stamp(self._asker.fingerprint) + CLOSING
+            closing = closing_of(event)
+            return out + event[sent : -len(closing)] + _stamp(self._asker.fingerprint) + closing
         elif kind is EventKind.LAST:
-            self._closing = CLOSING
-            return out + event[sent : -len(CLOSING)]
+            self._closing = closing_of(event)
+            return out + event[sent : -len(self._closing)]
         return out + event[sent:]
 
 

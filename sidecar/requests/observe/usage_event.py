@@ -8,7 +8,7 @@ import msgspec
 from sidecar.requests.observe.payload import UNREADABLE
 from sidecar.requests.observe.stream import END_OF_EVENT, FIRST_CHOICE
 
-CLOSING: Final = b"}\n\n"  # of an event's object
+_CLOSINGS: Final = (b',"kv_transfer_params":null}\n\n', b"}\n\n")  # of an event's object; the first in vLLM 0.33
 _DATA: Final = b"data: {"
 _CHOICES: Final = b'"choices":['
 _FINISHED: Final = b'"finish_reason":"'
@@ -42,7 +42,11 @@ def kind_of(event: bytes) -> tuple[EventKind, bytes]:
 
     The model's text cannot look like a field: within a string, each quotation mark follows a backslash.
     """
-    if not event.startswith(_DATA) or not event.endswith(CLOSING) or (FIRST_CHOICE in event and _FINISHED not in event):
+    if (
+        not event.startswith(_DATA)
+        or not event.endswith(_CLOSINGS)
+        or (FIRST_CHOICE in event and _FINISHED not in event)
+    ):
         return EventKind.OTHER, b""
     try:
         fields = _EVENT.decode(event[len(_DATA) - 1 :])
@@ -56,6 +60,16 @@ def kind_of(event: bytes) -> tuple[EventKind, bytes]:
         return EventKind.FORCED, b""
     is_last = not fingerprint and any(choice.finish_reason for choice in fields.choices)
     return (EventKind.LAST if is_last else EventKind.OTHER), b""
+
+
+def closing_of(event: bytes) -> bytes:
+    """The end of a whole event, before which vLLM writes the fingerprint."""
+    return next(closing for closing in _CLOSINGS if event.endswith(closing))
+
+
+def unfinished_closing(beginning: bytearray) -> int:
+    """How many bytes at the end of an unfinished event may belong to its closing."""
+    return max(size for closing in _CLOSINGS for size in range(len(closing)) if beginning.endswith(closing[:size]))
 
 
 def is_whole_chunk(piece: bytes) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.attribution.options import AttributionOptions
+from sidecar.requests.observe.endpoint import RESPONSES
 from sidecar.requests.record import Outcome
 
 
@@ -144,6 +145,13 @@ def test_merged_events_are_noticed_and_not_taken_for_steps(lab):
     traffic = lab.simulate(lab.steady(120))
     merged = [replace(record, stream_events=(record.stream_events + 1) // 2) for record in traffic.records]
     _, settled = lab.play(replace(traffic, records=merged))
+    lab.assert_close(settled, traffic)
+
+
+def test_a_late_first_text_of_responses_is_not_taken_for_the_first_token(lab):
+    traffic = lab.simulate(lab.steady(240))
+    late = [replace(r, path=RESPONSES, stream_events=0, first_token=(r.start + r.end) / 2) for r in traffic.records]
+    _, settled = lab.play(replace(traffic, records=late))
     lab.assert_close(settled, traffic)
 
 

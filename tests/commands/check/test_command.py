@@ -15,7 +15,7 @@ async def test_check_describes_a_vllm(finished):
         code, out, err = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "settings: sound (no file and the environment)",
+        "settings: valid (no file and the environment)",
         "request source: none; acceptance is not split by temperature",
         "",
         f"vllm: {vllm_address(out)}",

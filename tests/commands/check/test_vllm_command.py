@@ -1,4 +1,4 @@
-"""Command lines as people have them from old tutorials, and what is said of each."""
+"""Command lines as people have them from old tutorials, and the findings on each."""
 
 import json
 import shlex
@@ -43,18 +43,18 @@ def test_what_is_right_is_not_faulted(line):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("vllm serve m --speculative-model d --num-speculative-tokens 3", "--speculative-model is gone"),
-        ("vllm serve m --speculative_model d", "--speculative-model is gone"),
+        ("vllm serve m --speculative-model d --num-speculative-tokens 3", "--speculative-model was removed"),
+        ("vllm serve m --speculative_model d", "--speculative-model was removed"),
         ("vllm serve m --num-speculative-tokens=3", "--speculative-config '{\"num_speculative_tokens\": …}'"),
         ("vllm serve m --speculative-disable-by-batch-size 4", "num_speculative_tokens_per_batch_size"),
-        ("vllm serve m --speculative-sampling", "--speculative-sampling was never known to vLLM"),
+        ("vllm serve m --speculative-sampling", "--speculative-sampling has never existed in vLLM"),
         ("vllm serve m --speculative-config ngram", "not a JSON object"),
         ("vllm serve m --speculative-config", "not a JSON object"),
         ("vllm serve m --speculative-config '[1]'", "not a JSON object"),
         (config(method="ngram", num_speculative_tokens=3, speculative_sampling=True), "the key speculative_sampling"),
         (config(method="ngram", num_speculative_tokens=3, disable_by_batch_size=4), "has no effect since 0.10"),
         (config(method="ngram", num_speculative_tokens=3, promt_lookup_max=4), "did you mean prompt_lookup_max?"),
-        (config(method="mlp", model="d"), "the method mlp was never known to vLLM; the name was mlp_speculator"),
+        (config(method="mlp", model="d"), "the method mlp has never existed in vLLM; the name was mlp_speculator"),
         (config(method="n-gram", num_speculative_tokens=3), "did you mean ngram?"),
         (config(method="deepseek_mtp"), "the method is mtp"),
         (config(method="eagle3"), "the method eagle3 needs a model"),
@@ -95,16 +95,16 @@ def test_old_flags_are_right_in_old_versions():
 
 def test_refused_sampling_parameters_are_noted_by_version():
     notes = {version: " ".join(one.text for one in findings(GOOD, version)) for version in ((0, 12), (0, 32))}
-    assert "answered 400" in notes[0, 32]
+    assert "rejected with 400" in notes[0, 32]
     assert "served without speculation" in notes[0, 12]
 
 
 def test_the_command(capsys):
     assert command("check", "--args", GOOD) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "vLLM 0.33: nothing wrong"
+    assert capsys.readouterr().out.splitlines()[0] == "vLLM 0.33: no problems"
     assert command("check", "--args", "vllm serve m --speculative-model d", "--vllm-version", "v0.32.0") == 1
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "vLLM 0.32.0: 1 wrong"
+    assert out[0] == "vLLM 0.32.0: 1 problem"
     assert command("check", "--args", "vllm serve 'm") == 2
     assert capsys.readouterr().err == "--args: No closing quotation\n"
     with pytest.raises(SystemExit):

@@ -27,7 +27,8 @@ async def saved(tmp_path):
 async def test_real_sweeps_are_compared(saved, capsys):
     assert command("compare", saved["one"], saved["again"], saved["plain"], "--json") == 0
     again, plain = json.loads(capsys.readouterr().out)
-    assert again["result"] == "no_difference_shown"
+    acceptance = next(one for one in again["differences"] if one["metric"] == "acceptance")
+    assert acceptance["change"]["low"] < 0 < acceptance["change"]["high"]
     assert plain["result"] == "slower"
     shown = {one["metric"] for one in plain["differences"] if one["shown"]}
     assert shown & {"TPOT P50", "tokens/s"}

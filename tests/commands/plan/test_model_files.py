@@ -106,6 +106,6 @@ def test_folders_of_something_else_are_refused(tmp_path, capsys, content, said):
 def test_a_folder_without_weights_needs_the_size(model, capsys):
     folder = model("m")
     assert command("plan", "--target-dir", str(folder), "--gpu", "h100") == 2
-    assert capsys.readouterr().err.startswith("--target: write its parameters")
+    assert capsys.readouterr().err.startswith("--target: no size and no weights found")
     assert command("plan", "--target-dir", str(folder), "--target", "8b", "--gpu", "h100", "--context", "4096") == 0
     assert "requests at once " in capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_text_says_what_json_says(capsys):
     assert lines[3].split() == ["weights", "86.0", "GB"]
     assert lines[4].split()[:3] == ["left", "74.0", "GB"]
     assert lines[5].split()[:4] == ["KV", "budget", "58.0", "GB"]
-    assert "KV tokens               unknown  say --kv" in lines
+    assert "KV tokens               unknown  give --kv" in lines
     assert lines[-1] == "verdict: good"
 
 
@@ -156,8 +156,9 @@ def test_without_a_draft_the_methods_that_need_none_are_told(capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line for line in lines if line.startswith("  ")}
     assert rows.keys() >= {"eagle3", "mtp", "ngram", "suffix"}
-    assert rows["eagle3"].split()[1:4] == ["2.0", "GB", "yes"]
+    assert rows["eagle3"].split()[1:4] == ["2.8", "GB", "yes"]
     assert "in the target" in rows["mtp"]
+    assert any("eagle3's memory is estimated: 0.425B x (target / 8B)^0.55 at 16 bits" in line for line in lines)
     assert not [line for line in lines if line.startswith(("draft ", "lost"))]
     assert lines[-1] == "verdict: good"
 
@@ -165,7 +166,7 @@ def test_without_a_draft_the_methods_that_need_none_are_told(capsys):
 def test_a_head_that_leaves_no_room_is_said(capsys):
     assert command("plan", "--target", "8b", "--gpu-memory", "18", "--utilization", "0.9") == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  eagle3")]
-    assert row.split()[1:4] == ["0.5", "GB", "NO"]
+    assert row.split()[1:4] == ["0.8", "GB", "NO"]
 
 
 def test_requests_at_a_context_length(capsys):

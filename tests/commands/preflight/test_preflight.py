@@ -96,6 +96,13 @@ def test_parameters_are_judged_by_the_version(version, parameter, answer, blocks
     assert ("leave it off as things are" in verdict) == blocks
 
 
+def test_without_requests_no_line_about_them_is_answered():
+    found, verdict = answered(watched())
+    assert set(list(found.values())[:3]) == {Answer.UNKNOWN}
+    assert found["no request that speculation breaks"] is Answer.UNKNOWN
+    assert verdict.startswith("too few requests: 0 seen")
+
+
 def test_a_default_temperature_that_is_set_counts():
     found, _ = answered(watched(*[request(None)] * 30), default=1.0)
     assert found["cool sampling"] is Answer.LEAVE
@@ -143,10 +150,10 @@ async def test_a_vllm_without_speculation_behind_the_proxy(program):
     assert found["seen"][0].split(": ")[1].startswith("30 requests (30 completed)")
     assert lines["cool sampling"]["seen"].startswith("median 0.5; up to 0.5: 50%, above 0.8: 50% (0: 50%, 0.7-1: 50%)")
     assert lines["long outputs"]["seen"].startswith("output P50 60 tokens, P95 60; prompt P50 2, P95 2")
-    assert lines["no request that speculation breaks"]["seen"] == "min_p in 33%: refused with 400 by vLLM 0.32.0"
+    assert lines["no request that speculation breaks"]["seen"] == "min_p in 33%: rejected with 400 by vLLM 0.32.0"
     assert lines["time goes to decoding (TPOT)"]["answer"] == "use it"
     assert lines["room in the KV cache"]["answer"] == "use it"
-    assert found["conclusion"] == "leave it off as things are: no request that speculation breaks"
+    assert found["conclusion"] == "leave it off as things are; not met: no request that speculation breaks"
 
 
 async def _post(session, url, body):
@@ -162,4 +169,4 @@ async def _post(session, url, body):
 
 def test_without_a_source_there_is_nothing_to_watch(capsys):
     assert command("preflight") == 2
-    assert "there is no request source to watch" in capsys.readouterr().err
+    assert "no request source to watch" in capsys.readouterr().err

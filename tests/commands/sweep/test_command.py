@@ -23,7 +23,7 @@ from tests.commands.sweep.sweep_tools import simulated
         (("--requests", "0"), "--requests, --rounds, --max-tokens: at least 1 request"),
         (("--requests", "20000"), "200,000 requests are more than 100,000"),
         (("--prompts", "/none"), "--prompts: /none: No such file or directory"),
-        (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: no key in it"),
+        (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set"),
     ],
 )
 def test_what_can_not_be_used_is_refused(capsys, arguments, said):

@@ -122,7 +122,7 @@ async def test_a_baseline_is_measured_at_the_same_levels():
     assert not any(level.baseline_drafts for level in result.levels)
 
 
-async def test_a_baseline_that_speculates_is_told():
+async def test_a_baseline_that_speculates_is_reported():
     async with simulated() as vllm, simulated() as other:
         result = await swept(vllm.url, baseline_url=other.url, at_once=(1,), requests=4)
     assert all(level.baseline_drafts for level in result.levels)

@@ -108,6 +108,10 @@ def test_no_body_raises(body):
         (AskUsage.NEVER, "0.32.0", False),
         (AskUsage.KNOWN, "0.32.0", True),
         (AskUsage.KNOWN, "0.32.1rc1", True),
+        (AskUsage.KNOWN, "0.29.0", True),
+        (AskUsage.KNOWN, "0.33.0", True),
+        (AskUsage.KNOWN, "0.28.0", False),
+        (AskUsage.KNOWN, "0.34.0", False),
         (AskUsage.KNOWN, "0.3.0", False),
         (AskUsage.KNOWN, "0.99.0", False),
         (AskUsage.KNOWN, None, False),
@@ -161,6 +165,10 @@ ENDINGS = {
     "usage alone": ([FINAL, DONE], [DONE]),
     "usage that is null": ([LAST, HEAD + b'],"usage":null}\n\n', DONE], [LAST, HEAD + b'],"usage":null}\n\n', DONE]),
 }
+KV = b',"kv_transfer_params":null}\n\n'  # at the end of each event with a choice, from vLLM 0.33 on
+KV_LAST = LAST.replace(b"}\n\n", KV)
+ENDINGS["0.33"] = ([KV_LAST, FINAL, DONE], [STAMPED.replace(b"}\n\n", KV), DONE])
+ENDINGS["0.33 without usage"] = ([chunk(end=b"]" + KV), KV_LAST, DONE], [chunk(end=b"]" + KV), KV_LAST, DONE])
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -187,13 +187,14 @@ def verdicts(settings: Settings) -> VerdictThresholds:
 
 
 def push_thresholds(settings: Settings) -> "PushThresholds":
-    """The thresholds of pushed alerts that no verdict has."""
+    """The thresholds of pushed alerts."""
     from sidecar.alerting.conditions import PushThresholds  # noqa: PLC0415 - optional part
 
     return PushThresholds(
+        verdicts=verdicts(settings),
+        acceptance_p10=settings.thresholds.acceptance_p10,
         latency_gap_growth=settings.thresholds.latency_gap_growth,
         kv_cache_usage=settings.thresholds.kv_cache_usage,
-        min_requests=settings.thresholds.min_requests,
         baselines=settings.baselines,
     )
 
@@ -206,7 +207,7 @@ def push(settings: Settings) -> "PushOptions":
     alerting = settings.alerting
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
-        instance=alerting.instance or socket.gethostname(),
+        labels={**alerting.labels, "instance": alerting.instance or socket.gethostname()},
         runbooks=alerting.runbooks or f"{_scheme(settings)}://{_reachable(settings.listen)}/runbooks",
         dashboards=alerting.dashboards,
         rules=load_rules(),

@@ -40,10 +40,7 @@ def _series(pod: int) -> Iterator[tuple[str, float]]:
         for record in ("draft_tokens:rate5m", "draft_tokens:rate1h"):
             yield f'pod_temperature:specdec_{record}{{{model},temperature="{bucket}"}}', 2.0
         yield f'pod_temperature:specdec_accepted_tokens:rate5m{{{model},temperature="{bucket}"}}', 1.0
-        for attribution in ("exact", "inferred"):
-            labels = f'{model},temperature="{bucket}",attribution="{attribution}"'
-            yield f"specdec_drafts_total{{{labels}}}", 2.0
-            yield f"specdec_request_acceptance_ratio_count{{{labels}}}", 2.0
+        yield f'pod_temperature:specdec_requests:sum{{{model},temperature="{bucket}"}}', 1.0
     for quantile in ("0.5", "0.99"):
         yield f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}', 0.02
     yield f"specdec_up{{{own}}}", 1.0

@@ -36,7 +36,7 @@ class Message:
 
     def _alert(self, notice: Notice, wall: float) -> dict[str, Any]:
         rule, match = notice.alert.rule, notice.alert.match
-        labels = {"alertname": rule.name, "severity": rule.severity, **self.labels, **match.labels}
+        labels = {**self.labels, "alertname": rule.name, "severity": rule.severity, **match.labels}
         annotations = {
             "summary": rule.text(rule.summary, labels, match.value),
             "description": rule.text(rule.description, labels, match.value),

@@ -2,25 +2,27 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from sidecar.alerting.past import Past
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, LatencyBaselines, gap_growth
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.target_state import TargetReport
-from sidecar.analysis.verdict import Judgement, ModelJudgement, Verdict
+from sidecar.analysis.verdict import Judgement, ModelJudgement, Verdict, VerdictThresholds, judge
 from sidecar.engine.names import Gauge, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushThresholds:
-    """The thresholds that no judgement includes; ``baselines`` are the configured latency quantiles."""
+    """The thresholds of the conditions; ``baselines`` are the configured latency quantiles."""
 
+    verdicts: VerdictThresholds
+    acceptance_p10: float
     latency_gap_growth: float
     kv_cache_usage: float
-    min_requests: int
     baselines: LatencyBaselines
 
 
@@ -32,26 +34,43 @@ class Match:
     value: float
 
 
-def _acceptance_low(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
+def with_hours(report: TargetReport, past: Past, limits: PushThresholds) -> TargetReport:
+    """The report with each model of few requests judged over the last hour, as in the rules, or not at all."""
+    engines = _by_model(report.engines)
+
+    def longer(model: ModelJudgement) -> ModelJudgement:
+        window = model.whole.evidence
+        if model.whole.has_enough_data and _requests(engines[model.model_name]) >= limits.verdicts.min_requests:
+            return model
+        hour = past.hour(report.name, model.model_name) if window.draft_tokens > 0 else None
+        whole = judge(replace(hour, speedup=window.speedup), limits.verdicts) if hour else Judgement(evidence=window)
+        return replace(model, whole=whole)
+
+    return replace(report, judgements=tuple(map(longer, report.judgements)))
+
+
+def _acceptance_low(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     """If a measured speedup shows that speculation pays, ``_acceptance_low_and_pays`` applies instead."""
-    return (match for match, pays in _low(report, limits) if not pays)
+    return (_whole(model) for model in _low(report) if not _pays(model))
 
 
-def _acceptance_low_and_pays(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    return (match for match, pays in _low(report, limits) if pays)
+def _acceptance_low_and_pays(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
+    return (_whole(model) for model in _low(report) if _pays(model))
 
 
-def _low(report: TargetReport, limits: PushThresholds) -> Iterator[tuple[Match, bool]]:
-    speedups = {model.model_name: model.whole.evidence.speedup for model in report.judgements}
-    for match in _judged(report, Verdict.NET_NEGATIVE, limits):
-        speedup = speedups[match.labels["model_name"]]
-        yield match, speedup is not None and speedup.value >= 1
+def _low(report: TargetReport) -> Iterator[ModelJudgement]:
+    return (model for model in report.judgements if model.whole.by_acceptance is Verdict.NET_NEGATIVE)
 
 
-def _slower_than_plain(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    for model, engines in _judgeable(report):
+def _pays(model: ModelJudgement) -> bool:
+    speedup = model.whole.evidence.speedup
+    return speedup is not None and speedup.value >= 1
+
+
+def _slower_than_plain(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
+    for model in report.judgements:
         speedup = model.whole.evidence.speedup
-        if speedup and model.whole.by_speedup is Verdict.NET_NEGATIVE and _requests(engines) >= limits.min_requests:
+        if speedup and model.whole.by_speedup is Verdict.NET_NEGATIVE:
             yield Match({"model_name": model.model_name}, speedup.value)
 
 
@@ -63,32 +82,35 @@ def _slower_than_plain_at_temperature(report: TargetReport, _: PushThresholds) -
                 yield Match({"model_name": model.model_name, "temperature": temperature}, speedup.value)
 
 
-def _break_even(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    return _judged(report, Verdict.BREAK_EVEN, limits)
+def _break_even(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
+    return (_whole(model) for model in report.judgements if model.whole.by_acceptance is Verdict.BREAK_EVEN)
 
 
-def _judged(report: TargetReport, verdict: Verdict, limits: PushThresholds) -> Iterator[Match]:
-    for model, engines in _judgeable(report):
-        if model.whole.by_acceptance is verdict and _requests(engines) >= limits.min_requests:
-            yield _match(model.whole, model_name=model.model_name)
+def _acceptance_p10_low(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
+    judged = {model.model_name for model in report.judgements if model.whole.has_enough_data}
+    for model in report.requests.models if report.requests else ():
+        p10 = model.stats.tail.p10(report.last_scrape or 0.0, limits.verdicts.min_requests)
+        if model.model_name in judged and p10 is not None and p10 < limits.acceptance_p10:
+            yield Match({"model_name": model.model_name}, p10)
 
 
 def _acceptance_low_at_temperature(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     for model in report.judgements:
         for temperature, judgement in model.temperatures.items():
             if judgement.by_acceptance is Verdict.NET_NEGATIVE:
-                yield _match(judgement, model_name=model.model_name, temperature=temperature)
+                labels = {"model_name": model.model_name, "temperature": temperature}
+                yield Match(labels, judgement.evidence.acceptance or 0.0)
 
 
-def _match(judgement: Judgement, **labels: str) -> Match:
-    return Match(labels, judgement.evidence.acceptance or 0.0)
+def _whole(model: ModelJudgement) -> Match:
+    return Match({"model_name": model.model_name}, model.whole.evidence.acceptance or 0.0)
 
 
 def _latency_gap_wide(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
     """By the configured baseline; without one there is nothing to compare with."""
     for model, engines in _judgeable(report):
         latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
-        if not latencies or _requests(engines) < limits.min_requests:
+        if not latencies or _requests(engines) < limits.verdicts.min_requests:
             continue
         widest = max(latencies, key=_gap)
         growth = gap_growth(widest, limits.baselines.get(model.model_name, {}).get(Phase.TPOT, {}))
@@ -138,6 +160,7 @@ CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
         "SpecDecodeSlowerThanPlain": _slower_than_plain,
         "SpecDecodeSlowerThanPlainAtTemperature": _slower_than_plain_at_temperature,
         "SpecDecodeAcceptanceLowAtTemperature": _acceptance_low_at_temperature,
+        "SpecDecodeAcceptanceP10Low": _acceptance_p10_low,
         "SpecDecodeBreakEven": _break_even,
         "SpecDecodeLatencyGapWide": _latency_gap_wide,
         "SpecDecodeKVCachePressure": _kv_cache_pressure,
@@ -149,11 +172,22 @@ CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
 )
 
 
-def context(report: TargetReport, model_name: str) -> str:
+def context(report: TargetReport, model_name: str, past: Past, limits: PushThresholds) -> str:
     """A model's other numbers as text, as in the rules' annotation ``context``."""
     judged = {model.model_name: model for model in report.judgements}.get(model_name)
     engines = _by_model(report.engines).get(model_name, [])
-    sentences = list(_acceptance_sentences(judged)) if judged else []
+    sentences = []
+    if judged and judged.whole.evidence.acceptance is not None:
+        low = _percent(limits.verdicts.net_negative)
+        sentences.append(f"Acceptance {_percent(judged.whole.evidence.acceptance)}, a loss below {low}.")
+    if judged and judged.whole.evidence.speedup is not None:
+        times = judged.whole.evidence.speedup.value
+        sentences.append(f"Against plain decoding at this load: {times:.2f} times as fast.")
+    sentences += _past_sentences(report.name, model_name, past)
+    evidence = {temperature: one.evidence for temperature, one in judged.temperatures.items()} if judged else {}
+    if rates := {temperature: one.acceptance for temperature, one in evidence.items() if one.acceptance is not None}:
+        shares = {temperature: evidence[temperature].share for temperature in rates}
+        sentences += [f"By temperature: {_listed(rates)}.", f"Share of the draft tokens: {_listed(shares)}."]
     latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
     if latencies:
         worst = max(latencies, key=_gap)
@@ -162,17 +196,14 @@ def context(report: TargetReport, model_name: str) -> str:
     return " ".join(sentences)
 
 
-def _acceptance_sentences(model: ModelJudgement) -> Iterator[str]:
-    if model.whole.evidence.acceptance is not None:
-        yield f"Acceptance {_percent(model.whole.evidence.acceptance)}."
-    if model.whole.evidence.speedup is not None:
-        yield f"Against plain decoding at this load: {model.whole.evidence.speedup.value:.2f} times as fast."
-    evidence = {temperature: judgement.evidence for temperature, judgement in model.temperatures.items()}
-    rates = {temperature: one.acceptance for temperature, one in evidence.items() if one.acceptance is not None}
-    if rates:
-        yield f"By temperature: {_listed(rates)}."
-        shares = {temperature: evidence[temperature].share for temperature in rates}
-        yield f"Share of the draft tokens: {_listed(shares)}."
+def _past_sentences(target: str, model_name: str, past: Past) -> Iterator[str]:
+    hour, day_before = past.hour(target, model_name), past.day_before(target, model_name)
+    if hour and hour.acceptance is not None:
+        yield f"Last hour: {_percent(hour.acceptance)}."
+    if day_before and day_before.acceptance is not None:
+        yield f"A day before: {_percent(day_before.acceptance)}."
+    elif (hours := past.seconds(target, model_name) / 3600) < 24.5:
+        yield f"A day before: unknown, this sidecar has counted for {hours:.1f} h."
 
 
 def _listed(values: Mapping[str, float]) -> str:

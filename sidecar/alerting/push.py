@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
 
 from sidecar.alerting.alertmanager import Alertmanager, Message, alert_session
-from sidecar.alerting.conditions import CONDITIONS, Match, PushThresholds, context
+from sidecar.alerting.conditions import CONDITIONS, Match, PushThresholds, context, with_hours
+from sidecar.alerting.past import Past
 from sidecar.alerting.rules import Rule
 from sidecar.alerting.tracker import Alert, Tracker
 from sidecar.analysis.target_state import TargetReport
@@ -21,10 +22,13 @@ SOURCE = "sidecar"  # a separate identity, so that these alerts and Prometheus' 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """``alertmanagers`` are base URLs, which may hold credentials; times are seconds."""
+    """``alertmanagers`` are base URLs, which may hold credentials; times are seconds.
+
+    ``labels`` are those of all alerts, ``instance`` among them.
+    """
 
     alertmanagers: tuple[str, ...]
-    instance: str
+    labels: Mapping[str, str]
     runbooks: str
     rules: Mapping[str, Rule]
     limits: PushThresholds
@@ -55,8 +59,9 @@ class Push:
         self._wall = wall
         self._conditions = [(options.rules[name], condition) for name, condition in CONDITIONS.items()]
         self._tracker = Tracker(options.pace)
+        self._past = Past()
         message = Message(
-            labels={"source": SOURCE, "instance": options.instance},
+            labels={**options.labels, "source": SOURCE},
             runbooks=options.runbooks,
             dashboards=options.dashboards,
             resend=options.resend,
@@ -73,7 +78,9 @@ class Push:
     async def evaluate(self, session: aiohttp.ClientSession) -> None:
         """Evaluates all alerts once and sends them to all replicas at the same time."""
         now, wall = self._monotonic(), self._wall()
-        notices = self._tracker.update(self._alerts(), now, wall)
+        reports = self._reports()
+        self._past.observe(reports, now)
+        notices = self._tracker.update(self._alerts(reports), now, wall)
         await asyncio.gather(*(replica.send(session, notices, now, wall) for replica in self._replicas))
 
     @property
@@ -87,12 +94,12 @@ class Push:
         sent = {(one.name, outcome): count for one in self._replicas for outcome, count in one.sent.items()}
         return sent | {(one.name, "dropped"): self._tracker.overflowed for one in self._replicas}
 
-    def _alerts(self) -> Iterator[Alert]:
+    def _alerts(self, reports: Iterable[TargetReport]) -> Iterator[Alert]:
         # For the other replicas to deliver.
         for replica in self._replicas:
             if replica.is_failing:
                 yield Alert(rule=self._options.rules[_REFUSED], match=Match({"alertmanager": replica.name}, 1))
-        for report in self._reports():
+        for report in (with_hours(one, self._past, self.limits) for one in reports):
             scope = {"target": report.name} if self._options.per_target else {}
             for rule, condition in self._conditions:
                 for match in condition(report, self.limits):
@@ -100,5 +107,5 @@ class Push:
                     yield Alert(
                         rule=rule,
                         match=Match({**scope, **match.labels}, match.value),
-                        context=context(report, model) if model else "",
+                        context=context(report, model, self._past, self.limits) if model else "",
                     )

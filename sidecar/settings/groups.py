@@ -32,6 +32,9 @@ _Urls = Annotated[
 ]
 
 
+LabelName = Annotated[str, Field(max_length=63, pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$")]
+
+
 class Group(BaseModel):
     """Frozen, without unknown keys; a key without a value counts as not set."""
 
@@ -234,6 +237,12 @@ class Alerting(Group):
         None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$"
     )
     """label `instance` of the alerts; not set: the host's name, which is the Pod's"""
+    labels: Annotated[
+        dict[LabelName, Annotated[str, Field(max_length=253)]],
+        JsonText,
+        Notation("mapping of at most 16 label names to values (JSON in the environment)", render_json),
+    ] = Field({}, max_length=16)
+    """further labels of these alerts: `cluster`, `namespace`, `pod`, or what your routes match; ours take precedence"""
     runbooks: BaseUrl | None = None
     """where `alerts/runbooks` is served; not set: by the sidecar itself, under `/runbooks`"""
     dashboards: BaseUrl | None = None

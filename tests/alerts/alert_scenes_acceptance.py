@@ -253,6 +253,7 @@ def at_temperature():
             .bucket("0", other, 0.8)
             .bucket("1+", drafts, 0.3, requests, verdict="insufficient_data", **more)
         )
+        pod.drafting(drafts + other, 0.6, minutes=more.get("then", (300,))[0], then=(0.6, other))
         return pod.gauge("specdec_attribution_residual_ratio", (300, residual))
 
     yield Scene(

@@ -84,7 +84,6 @@ def numbers():
                 ('pod:specdec_engine_drafts:rate1h{instance="l:9911"}', "l", 1.0, {}),
                 ('pod:specdec_engine_requests:rate1h{instance="l:9911"}', "l", 0.08, {}),
                 ('pod:specdec_engine_acceptance:ratio_rate1h{instance="h:9911"}', "h", 0.79, {}),
-                ('pod_temperature:specdec_drafts:increase1h{instance="h:9911"}', "h", 7200, {"temperature": "0"}),
                 ('pod_temperature:specdec_draft_tokens:rate1h{instance="l:9911"}', "l", 3.0, {"temperature": "1+"}),
                 ('pod_temperature:specdec_requests:increase1h{instance="l:9911"}', "l", 180, {"temperature": "1+"}),
                 ('pod_temperature:specdec_acceptance:judged1h{instance="h:9911"}', "h", 0.79, {"temperature": "0"}),

@@ -7,16 +7,18 @@ from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.request_state import ModelRequests, RequestReport
+from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Estimate, Evidence, Judge, ModelEvidence, VerdictThresholds
-from sidecar.engine.names import Gauge, Phase
+from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.settings import Settings
 from sidecar.settings.groups import Thresholds
 from sidecar.wiring import push_thresholds
 
 WINDOW = 300.0
+COUNTERS = (Counter.FIRST_TOKENS, Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 
 
 def filled(kind, **known):
@@ -27,12 +29,13 @@ def filled(kind, **known):
 def engine(
     *, acceptance=0.8, drafts=5.0, number="0", peak=0.5, waiting=0.0, tpot=(0.02, 0.04), requests=20, running=0, **more
 ):
-    """``drafts`` per second over the window."""
+    """``drafts`` per second over the window; ``counters``: requests, drafts, draft and accepted tokens so far."""
     count = drafts * WINDOW
     quantiles = {0.5: tpot[0], 0.9: tpot[1], 0.95: tpot[1], 0.99: tpot[1]}
     return filled(
         EngineReport,
         key=EngineKey("m", number),
+        counters=dict(zip(COUNTERS, more.get("counters", (0, 0, 0, 0)), strict=True)),
         acceptance=Acceptance(count, 3 * count, 3 * count * acceptance, ()),
         gauges={Gauge.REQUESTS_WAITING: waiting, Gauge.REQUESTS_RUNNING: running} | more.get("gauges", {}),
         kv_cache_peak=peak,
@@ -53,10 +56,25 @@ def bucket(acceptance, drafts=5.0, requests=50):
 
 
 def make_report(
-    *engines, temperatures=None, coverage=0.9, up=True, last_scrape=1.0, old=False, name="vllm", speedups=None, **limits
+    *engines,
+    temperatures=None,
+    coverage=0.9,
+    up=True,
+    last_scrape=1.0,
+    old=False,
+    name="vllm",
+    speedups=None,
+    rates=(),
+    **limits,
 ):
-    """``temperatures`` by label; ``speedups`` by label, None for the model as a whole; ``limits``: thresholds."""
-    model = filled(ModelRequests, model_name="m", coverage=coverage, residual=0.02)
+    """``temperatures`` by label; ``speedups`` by label, None for the model as a whole; ``limits``: thresholds.
+
+    ``rates`` are single requests' acceptance.
+    """
+    stats = RequestStats((), WINDOW)
+    for rate in rates:
+        stats.tail.add(rate, last_scrape)
+    model = filled(ModelRequests, model_name="m", stats=stats, coverage=coverage, residual=0.02)
     return filled(
         TargetReport,
         name=name,

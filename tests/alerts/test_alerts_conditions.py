@@ -2,7 +2,8 @@
 
 import pytest
 
-from sidecar.alerting.conditions import CONDITIONS, context
+from sidecar.alerting.conditions import CONDITIONS, context, with_hours
+from sidecar.alerting.past import Past
 from sidecar.alerting.rules import load_rules
 from sidecar.engine.names import Gauge
 from tests.alerts.alert_series import Pod
@@ -13,7 +14,8 @@ BASELINE = {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
 
 
 def found(name, report, baselines=None):
-    matches = CONDITIONS[f"SpecDecode{name}"](report, make_limits(baselines))
+    limits = make_limits(baselines)
+    matches = CONDITIONS[f"SpecDecode{name}"](with_hours(report, Past(), limits), limits)
     return [(dict(match.labels), pytest.approx(match.value)) for match in matches]
 
 
@@ -58,6 +60,10 @@ CASES = [
         {"engines": [engine(tpot=(0.02, 0.09), requests=19)], "baselines": BASELINE},
         [],
     ),
+    ("AcceptanceP10Low", {"engines": [engine()], "rates": [0.49] * 20}, [(M, 0.49)]),
+    ("AcceptanceP10Low", {"engines": [engine()], "rates": [0.51] * 20}, []),
+    ("AcceptanceP10Low", {"engines": [engine()], "rates": [0.49] * 19}, []),
+    ("AcceptanceP10Low", {"engines": [engine(drafts=0.95)], "rates": [0.49] * 20}, []),
     ("KVCachePressure", {"engines": [engine(peak=0.95, waiting=9, gauges={CAPACITY: 0})]}, []),
     ("KVCachePressure", {"engines": [engine(peak=0.95, waiting=9, gauges={CAPACITY: 1})]}, [(M, 0.95)]),
     ("BreakEven", {"engines": [engine(acceptance=0.49)]}, []),
@@ -122,11 +128,36 @@ def test_a_server_without_a_request_source_has_no_temperatures():
 
 def test_the_context_names_the_pods_other_numbers():
     report = make_report(engine(acceptance=0.45), temperatures={"0": bucket(0.6, 3), "1+": bucket(0.225, 2)})
-    assert context(report, "m") == (
-        "Acceptance 45%. By temperature: [0] 60% [1+] 22.5%. Share of the draft tokens: [0] 60% [1+] 40%. "
+    past = Past()
+    past.observe([report], 0)
+    assert context(report, "m", past, make_limits()) == (
+        "Acceptance 45%, a loss below 50%. A day before: unknown, this sidecar has counted for 0.0 h. "
+        "By temperature: [0] 60% [1+] 22.5%. Share of the draft tokens: [0] 60% [1+] 40%. "
         "Time per output token: [0.5] 20ms [0.99] 40ms."
     )
-    assert context(report, "another") == ""
+
+
+def small(minutes, acceptance, requests=1.0, drafts=6.0, **more):
+    """A pod of few requests: per minute ``requests`` and ``drafts`` so far, all at one acceptance."""
+    counters = tuple(minutes * rate for rate in (requests, drafts, 3 * drafts, 3 * drafts * acceptance))
+    return make_report(engine(acceptance=acceptance, drafts=drafts / 60, requests=5, counters=counters), **more)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        ({"acceptance": 0.3}, [(M, 0.3)]),
+        ({"acceptance": 0.6}, []),
+        ({"acceptance": 0.3, "requests": 0.3}, []),
+        ({"acceptance": 0.3, "drafts": 4.9}, []),
+    ],
+)
+def test_a_small_pod_is_judged_over_an_hour(pod, expected):
+    past, limits = Past(), make_limits()
+    for minute in range(61):
+        past.observe([small(minute, **pod)], minute * 60)
+    matches = CONDITIONS["SpecDecodeAcceptanceLow"](with_hours(small(60, **pod), past, limits), limits)
+    assert [(dict(match.labels), pytest.approx(match.value)) for match in matches] == expected
 
 
 @pytest.mark.servers

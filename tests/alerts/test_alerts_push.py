@@ -66,7 +66,7 @@ async def scene(served):
     class Scene:
         def __init__(self, urls, **options):
             self.clock, self.log, self.reports = Clock(), Log(), []
-            known = {"alertmanagers": tuple(urls), "instance": "pod-7", "runbooks": "https://r.example"}
+            known = {"alertmanagers": tuple(urls), "labels": {"instance": "pod-7"}, "runbooks": "https://r.example"}
             options = PushOptions(**known | {"limits": make_limits(), "rules": RULES} | options)
             self.name = urls[0].partition("://")[2]
             self.push = Push(
@@ -113,6 +113,7 @@ async def test_a_firing_alert_says_all_of_itself(scene):
         "instance": "pod-7",
         "model_name": "m",
     }
+    assert alert["annotations"]["context"].startswith("Acceptance 40%, a loss below 50%. A day before: unknown, this")
     assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
     assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, less than")
     assert at(alert["startsAt"]) == 1000
@@ -142,7 +143,7 @@ async def test_it_links_to_a_dashboard_only_if_there_is_one(scene):
     await (await scene(with_one, dashboards="https://g.example")).evaluate(EVEN)
     assert "dashboard_url" not in without.posts[0][0]["annotations"]
     link = (
-        "https://g.example/d/specdec-operator?from=now-6h&to=now&var-source=sidecar&var-instance=pod-7&var-model_name=m"
+        "https://g.example/d/specdec-operator?from=now-6h&to=now&var-instance=pod-7&var-source=sidecar&var-model_name=m"
     )
     assert with_one.posts[0][0]["annotations"]["dashboard_url"] == link
 
@@ -302,6 +303,7 @@ def test_settings_become_options():
     environment = {
         "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps(["http://a:9093/", "http://u:p@b:9093"]),
         "SPECDEC_ALERTING__INSTANCE": "pod-7",
+        "SPECDEC_ALERTING__LABELS": json.dumps({"cluster": "eu", "pod": "vllm-0", "instance": "never"}),
         "SPECDEC_ALERTING__RUNBOOKS": "https://r.example/x",
         "SPECDEC_ALERTING__DASHBOARDS": "https://g.example/",
         "SPECDEC_THRESHOLDS__KV_CACHE_USAGE": "0.8",
@@ -309,13 +311,13 @@ def test_settings_become_options():
     }
     options = wiring.push(load_settings(None, environment))
     assert options.alertmanagers == ("http://a:9093", "http://u:p@b:9093")
-    assert options.instance == "pod-7"
+    assert options.labels == {"instance": "pod-7", "cluster": "eu", "pod": "vllm-0"}
     assert options.runbooks == "https://r.example/x"
     assert options.dashboards == "https://g.example"
     assert options.limits.kv_cache_usage == 0.8
     assert options.limits.baselines == {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
     assert wiring.push(load_settings(None, {})).alertmanagers == ()
-    assert wiring.push(load_settings(None, {})).instance
+    assert wiring.push(load_settings(None, {})).labels["instance"]
 
 
 @pytest.mark.parametrize(("listen", "links"), [("127.0.0.1:99", "http://127.0.0.1:99/runbooks"), ("0.0.0.0:99", None)])

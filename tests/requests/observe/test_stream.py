@@ -13,7 +13,7 @@ def test_comments_roles_usage_and_done_are_no_events_with_tokens():
     assert record.completion_tokens == 9
 
 
-def test_what_the_model_says_can_not_forge_an_event():
+def test_the_models_text_cannot_forge_an_event():
     forged = chunk(text='\n\ndata: {"choices":[],"usage":{"completion_tokens":1}}\n\ndata: [DONE]\n\n')
     record = stream(ROLE, forged, forged, USAGE, DONE).finish()
     assert (record.stream_events, record.completion_tokens) == (2, 9)
@@ -50,7 +50,7 @@ def test_events_are_counted_right_however_they_are_grouped(grouped, count):
 
 
 @pytest.mark.parametrize("cut", [1_000_000, 7_000, 700, 63, 64])
-def test_an_event_over_the_limit_is_counted_and_costs_no_other(cut):
+def test_an_event_over_the_limit_is_counted_and_affects_no_other(cut):
     large = chunk(text="x" * 50_000)
     body = b"".join([ROLE, chunk(), large, chunk(), chunk(), large, large, chunk(), USAGE, DONE])
     observer = stream(*[body[at : at + cut] for at in range(0, len(body), cut)], max_bytes=1_000)
@@ -86,7 +86,7 @@ def held_by(observer):
 
 
 @pytest.mark.parametrize("piece", [b"x" * 1_000, b"data: {" + b"x" * 999 + b"\n\n", chunk() * 10, b"\n\n", b"\n", b""])
-def test_whatever_is_streamed_little_is_kept(piece):
+def test_memory_is_bounded_whatever_is_streamed(piece):
     observer = stream(max_bytes=20_000)
     held = 0
     for _ in range(3_000):

@@ -24,6 +24,7 @@ from sidecar.settings.field_types import (
     Quantiles,
     render_json,
 )
+from sidecar.settings.web_config import WebConfigFile
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared
@@ -57,6 +58,8 @@ class Settings(BaseSettings, groups.Group):
     """several vLLMs to scrape, each with a unique name; excludes `vllm_url`"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
+    web_config_file: WebConfigFile | None = None
+    """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see docs/security.md"""
     allowed_hosts: Annotated[
         tuple[HostName, ...], JsonText, Notation("list of at most 32 host names (JSON in the environment)", render_json)
     ] = Field((), max_length=32)

@@ -36,8 +36,6 @@ async def seen(rig: Rig, begin: float, end: float) -> Seen:
     names = '{__name__=~"up|specdec_up|' + "|".join({*_DERIVED, *_SHARES}) + '|specdec_[a-z_]+_total",job="sidecar"}'
     for series in await rig.query(f"{names}[{end - begin + 60:.0f}s]"):
         labels, values = series["metric"], series["values"]
-        assert isinstance(labels, dict)
-        assert isinstance(values, list)
         samples = [(at, float(value)) for at, value in values if begin - 2 * INTERVAL <= at <= end]
         if samples:
             found.setdefault(labels["__name__"], []).append(samples)

@@ -27,7 +27,7 @@ class Server:
         self.poll()
 
     def poll(self, **options):
-        self.state.polled(self.engine.at, {KEY: self.engine.timeline}, **{"several_processes": False, **options})
+        self.state.scraped(self.engine.at, {KEY: self.engine.timeline}, **{"several_processes": False, **options})
 
     def run(self, polls, running, step_seconds, **options):
         for _ in range(polls):
@@ -150,9 +150,9 @@ def test_a_model_that_left_the_page_is_forgotten():
     server = Server(curves={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
     other = {EngineKey("n", "0"): Engine().timeline}
-    server.state.polled(server.engine.at + 900, other, several_processes=False)
+    server.state.scraped(server.engine.at + 900, other, several_processes=False)
     assert list(server.state.models(math.inf)) == ["m"]  # it may come back, and its counters go on
-    server.state.polled(server.engine.at + 901, other, several_processes=False)
+    server.state.scraped(server.engine.at + 901, other, several_processes=False)
     assert server.state.models(math.inf) == {}
 
 

@@ -113,6 +113,11 @@ def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
     assert judge(evidence(0.2), THRESHOLDS).advice == "Acceptance 0.20: speculate fewer tokens."
 
 
+def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():
+    assert judge(evidence(0.45, speedup=Estimate(1.3)), THRESHOLDS).advice is None
+    assert "pods that don't speculate" in judge(evidence(0.7, speedup=Estimate(0.8)), THRESHOLDS).advice
+
+
 def model(name, whole, coverage=None, **temperatures):
     found = {label: evidence(rate) for label, rate in temperatures.items()}
     return ModelEvidence(model_name=name, whole=evidence(whole, requests=None), temperatures=found, coverage=coverage)

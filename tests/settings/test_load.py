@@ -13,6 +13,7 @@ from sidecar.settings.sources import is_service_link
 from sidecar.settings.tree import leaves
 
 EVERY = Path(__file__).with_name("every.yaml")
+CERTIFICATES = {"vllm_ca_file", "web_config_file", "proxy.web_config_file", "traces.web_config_file"}
 
 
 def value_of(settings, leaf):
@@ -201,7 +202,7 @@ def test_a_baseline_in_two_places(config, messages):
 
 def test_the_example_holds_every_setting_and_none_at_its_default():
     settings = load_settings(EVERY, {})
-    excluded = {"vllm_url", "baseline_file", "vllm_ca_file"}
+    excluded = {"vllm_url", "baseline_file", *CERTIFICATES}
     same = {leaf.key for leaf in leaves() if value_of(settings, leaf) == value_of(Settings(), leaf)}
     assert same == excluded
 
@@ -218,6 +219,6 @@ def test_every_setting_can_come_from_the_environment():
     environ = {
         leaf.variable: notation(leaf.field).render(value_of(settings, leaf))
         for leaf in leaves()
-        if leaf.key not in {"vllm_url", "baseline_file", "vllm_ca_file"}
+        if leaf.key not in {"vllm_url", "baseline_file", *CERTIFICATES}
     }
     assert load_settings(None, environ) == settings

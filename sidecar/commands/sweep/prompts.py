@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from sidecar.errors import SpecDecError
+from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
 _MOST_PROMPTS: Final = 10_000
@@ -37,10 +37,6 @@ BUILT_IN: Final = (
 )
 
 
-class PromptsError(SpecDecError):
-    """A file of prompts cannot be used; the message names the line, and never repeats its content."""
-
-
 def read_prompts(path: Path) -> tuple[str, ...]:
     """The first 10,000 prompts of a file.
 
@@ -49,21 +45,21 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     turn of a person is taken; conversations without one are skipped.
 
     Raises:
-        PromptsError: the file cannot be read, is too large, or has something else in it.
+        InputError: the file cannot be read, is too large, or has something else in it.
     """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode()
     except OSError as error:
-        raise PromptsError(f"{path}: {error.strerror}") from error
+        raise InputError(f"--prompts: {path}: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise PromptsError(f"{path}: not UTF-8 text") from None
+        raise InputError(f"--prompts: {path}: not UTF-8 text") from None
     if len(data) > _MOST_BYTES:
-        raise PromptsError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB; take fewer prompts")
+        raise InputError(f"--prompts: {path}: over {_MOST_BYTES // 1024 // 1024} MiB; take fewer prompts")
     prompts = tuple(islice(filter(None, _prompts(text, path)), _MOST_PROMPTS))
     if not prompts:
-        raise PromptsError(f"{path}: no prompts")
+        raise InputError(f"--prompts: {path}: no prompts")
     return prompts
 
 
@@ -75,11 +71,11 @@ def _prompts(text: str, path: Path) -> Iterator[str | None]:
             listed = None  # lines of text, the first of which begins with a bracket
         if isinstance(listed, list):
             for number, entry in enumerate(listed, 1):
-                yield _prompt(entry, f"{path}, entry {number}")
+                yield _prompt(entry, f"--prompts: {path}, entry {number}")
             return
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            yield _line(line.strip(), f"{path}, line {number}")
+            yield _line(line.strip(), f"--prompts: {path}, line {number}")
 
 
 def _line(line: str, place: str) -> str | None:
@@ -90,7 +86,7 @@ def _line(line: str, place: str) -> str | None:
     except (ValueError, RecursionError):
         if line.startswith('"'):
             return line  # a sentence that begins with a quotation
-        raise PromptsError(f"{place}: not JSON, though it begins with a brace") from None
+        raise InputError(f"{place}: not JSON, though it begins with a brace") from None
 
 
 def _prompt(found: object, place: str) -> str | None:
@@ -101,7 +97,7 @@ def _prompt(found: object, place: str) -> str | None:
             return next(filter(None, map(_said, turns)), None)
         found = next((found[key] for key in _KEYS if key in found), None)
     if not isinstance(found, str) or not found.strip():
-        raise PromptsError(f"{place}: no text under any of {', '.join((*_KEYS, 'conversations', 'messages'))}")
+        raise InputError(f"{place}: no text under any of {', '.join((*_KEYS, 'conversations', 'messages'))}")
     return found
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from sidecar.commands.plan.model_files import ModelFilesError, read_model
+from sidecar.commands.plan.model_files import read_model
+from sidecar.errors import InputError
 from tests.commands.commands_tools import command
 
 LLAMA = {
@@ -97,7 +98,7 @@ def test_what_the_files_do_not_say_is_not_claimed(model, capsys):
 def test_folders_of_something_else_are_refused(tmp_path, capsys, content, said):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ModelFilesError, match=said):
+    with pytest.raises(InputError, match=said):
         read_model(tmp_path)
     assert command("plan", "--target-dir", str(tmp_path), "--gpu", "h100") == 2
     assert said in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_weights_that_leave_no_room_are_impossible():
     [
         ("--target", "big", "not a number of parameters"),
         ("--target", "0b", "not a number of parameters"),
-        ("--gpus", "0", "not a number of GPUs"),
+        ("--gpus", "0", "write a whole number from 1 to 4096"),
         ("--utilization", "1.1", "a share above 0"),
         ("--utilization", "nan", "a share above 0"),
         ("--kv", "80x0x128", "layers x KV heads"),

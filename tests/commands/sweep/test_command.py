@@ -13,7 +13,7 @@ from tests.commands.sweep.sweep_tools import simulated
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--concurrency", "0"), "--concurrency: write one or more from 1 to 1024"),
+        (("--concurrency", "0"), "--concurrency, --load: write one or more from 1 to 1024"),
         (("--temperatures", "0,11"), "--temperatures, --mix: write temperatures from 0 to 10"),
         (("--temperatures", "nan"), "--temperatures, --mix: write temperatures from 0 to 10"),
         (("--mix", "0:1,11:1"), "--temperatures, --mix: write temperatures from 0 to 10"),

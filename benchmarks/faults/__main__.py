@@ -60,10 +60,10 @@ async def measured(running: Rig, name: str, fault: Fault) -> Result:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """256 kB of tmpfs."""
+    """64 kB of tmpfs."""
     disk = folder / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
     try:
         yield disk
     finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from benchmarks.faults.rig import INTERVAL, PATIENCE, RESEND, Source
 from benchmarks.faults.watch import Seen
 
+_SPARE = 0.5  # seconds by which timers are late on a busy machine
 _UNAVAILABLE = ("refused", "status 502", "status 503", "status 504")
 
 
@@ -33,7 +34,7 @@ class Result:
     def missed(self) -> list[str]:
         """The bars that it misses."""
         found = list(self.seen.wrong)
-        if self.recovered > 2 * INTERVAL + 0.5:
+        if self.recovered > 2 * INTERVAL + _SPARE:
             found.append("recovery")
         if self.complete > PATIENCE:
             found.append("metrics that stay away")
@@ -99,7 +100,7 @@ there to the firing alert at Alertmanager, and until every metric is back that w
 
 The bar: no request fails because of the sidecar unless the proxy itself is away; no counter grows by more than what the
 clients caused, and no gauge outlives vLLM by more than two intervals; recovery takes at most two intervals, and half a
-second on this machine.
+second for a busy machine.
 
 | fault | source | failed | without us | Prometheus saw | recovery | |
 |---|---|---|---|---|---|---|

@@ -22,6 +22,7 @@ from sidecar.export.collector import OwnCounts, export_families
 from sidecar.export.exporter import Exporter, Reading
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
+from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer
 from sidecar.log import Log, StateLog, set_log_level
 from sidecar.settings import Settings
@@ -47,7 +48,8 @@ async def running(
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
-        source = wiring.request_source(settings)
+        page_access, source_access = wiring.page_access(settings, log), wiring.source_access(settings, log)
+        source = wiring.request_source(settings, source_access)
         requests = wiring.request_state(settings, source)
         targets = [_target(target, settings, requests, log, recorder) for target in settings.vllms]
 
@@ -89,7 +91,7 @@ async def running(
             found = reports()
             counts = OwnCounts(
                 failures=supervisor.failures,
-                reloads=reloader.outcomes if reloader else {},
+                reloads=_reloads(reloader, page_access, source_access),
                 http_refusals=server.refusals,
                 proxy=proxy_stats(),
                 alerts_sent=push.sent if push else {},
@@ -106,12 +108,18 @@ async def running(
             ready=lambda: all(target.state.is_polled for target in targets),
             every=every,
         )
-        server = GuardedServer(make_web(pages), wiring.own_page(settings))
+        server = GuardedServer(make_web(pages), wiring.own_page(settings), page_access)
         stack.push_async_callback(server.stop)  # when the source has drained: probes are answered until then
         proxy_stats = await stack.enter_async_context(source.open(sink, log, offsets=recorder is not None))
         with listening("SPECDEC_LISTEN", settings.listen):
             address = await server.start(settings.listen.host, settings.listen.port)
         yield Address(*address)
+
+
+def _reloads(*reloading: Reloader | Access | None) -> dict[str, int]:
+    """By outcome, all of them together."""
+    counted = [one.outcomes for one in reloading if one is not None]
+    return {outcome: sum(outcomes[outcome] for outcomes in counted) for outcome in (counted[0] if counted else ())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,14 @@ from sidecar.engine.fetch import FetchOptions
 from sidecar.engine.lines import PageLimits
 from sidecar.engine.pacing import PacingOptions
 from sidecar.export.collector import ExportOptions
+from sidecar.export.web import PROBES
+from sidecar.http.access import Access
 from sidecar.http.guard import GuardOptions
+from sidecar.log import Log
 from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
+from sidecar.settings.web_config import read_web_config
 
 if TYPE_CHECKING:
     from sidecar.alerting.conditions import PushThresholds
@@ -72,7 +76,23 @@ def page_interval(settings: Settings) -> float:
 
 def own_page(settings: Settings) -> GuardOptions:
     """The guard's options for our own page."""
-    return GuardOptions(allowed_hosts=frozenset(settings.allowed_hosts), linger_seconds=0)  # it takes no bodies
+    return GuardOptions(
+        allowed_hosts=frozenset(settings.allowed_hosts),
+        linger_seconds=0,  # it takes no bodies
+        open_paths=PROBES,  # kubelets send no password
+    )
+
+
+def page_access(settings: Settings, log: Log) -> Access | None:
+    """TLS and basic auth of our own page."""
+    return None if settings.web_config_file is None else Access(settings.web_config_file, log)
+
+
+def source_access(settings: Settings, log: Log) -> Access | None:
+    """The same for the request source's port."""
+    files = {"proxy": settings.proxy.web_config_file, "traces": settings.traces.web_config_file}
+    path = files.get(settings.requests.source)
+    return None if path is None else Access(path, log)
 
 
 def export(settings: Settings) -> ExportOptions:
@@ -188,7 +208,7 @@ def push(settings: Settings) -> "PushOptions":
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         labels={**alerting.labels, "instance": alerting.instance or socket.gethostname()},
-        runbooks=alerting.runbooks or f"http://{_reachable(settings.listen)}/runbooks",
+        runbooks=alerting.runbooks or f"{_scheme(settings)}://{_reachable(settings.listen)}/runbooks",
         dashboards=alerting.dashboards,
         rules=load_rules(),
         limits=push_thresholds(settings),
@@ -200,6 +220,11 @@ def push(settings: Settings) -> "PushOptions":
     )
 
 
+def _scheme(settings: Settings) -> str:
+    path = settings.web_config_file
+    return "http" if path is None or read_web_config(path).tls is None else "https"
+
+
 def _reachable(listen: Address) -> Address:
     """The address at which others reach a listening address: the host's own if it is the wildcard address."""
     if listen.local == listen:
@@ -209,27 +234,27 @@ def _reachable(listen: Address) -> Address:
     return Address(socket.gethostname(), listen.port)
 
 
-def request_source(settings: Settings) -> RequestSource:
-    """The request source that ``requests.source`` names."""
+def request_source(settings: Settings, access: Access | None) -> RequestSource:
+    """The request source that ``requests.source`` names; ``access`` is what ``source_access`` returns."""
     match settings.requests.source:
         case "middleware":
             from sidecar.requests.middleware.source import MiddlewareSource  # noqa: PLC0415 - optional part
 
             return MiddlewareSource(socket=settings.middleware.socket, uid=settings.middleware.uid)
         case "proxy":
-            return _proxy_source(settings)
+            return _proxy_source(settings, access)
         case "traces":
             from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - optional part
             from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - optional part
 
             traces = settings.traces
             options = TracesOptions(body_bytes=traces.body_bytes, max_inflight=traces.max_inflight)
-            return TracesSource(listen=traces.listen, options=options)
+            return TracesSource(listen=traces.listen, options=options, access=access)
         case _:
             return NoSource()
 
 
-def _proxy_source(settings: Settings) -> RequestSource:
+def _proxy_source(settings: Settings, access: Access | None) -> RequestSource:
     from sidecar.requests.observe.usage import AskUsage  # noqa: PLC0415 - optional part
     from sidecar.requests.proxy.options import ProxyOptions, Upstream  # noqa: PLC0415 - optional part
     from sidecar.requests.proxy.source import ProxySource  # noqa: PLC0415 - optional part
@@ -252,6 +277,7 @@ def _proxy_source(settings: Settings) -> RequestSource:
         observe_bytes=proxy.observe_bytes,
         ask_usage=AskUsage(settings.requests.ask_usage),
         drain_seconds=proxy.drain_timeout,
+        access=access,
     )
 
 

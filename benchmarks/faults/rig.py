@@ -3,26 +3,22 @@
 import asyncio
 import json
 import math
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import aiohttp
 
 from benchmarks.faults.clients import Clients
 from benchmarks.faults.programs import Program
 from benchmarks.faults.relay import Relay
-from tests.debian_servers import free_port
 
 Source = Literal["proxy", "middleware"]
 INTERVAL = 1.0  # seconds between two polls, and two scrapes by Prometheus
 RESEND = 5.0  # seconds after which the sidecar sends a firing alert again; 60 by default
 _ALERT = "SpecDecodeAcceptanceLowAtTemperature"  # fires all the time: requests at temperature 1 accept 45 %
-_PATIENCE = 90.0
+PATIENCE = 90.0
 
 
 @dataclass
@@ -70,11 +66,11 @@ class Rig:
             self.lose_vllm()
             self.vllm_link.cut()
 
-    async def query(self, expression: str) -> list[dict[str, object]]:
+    async def query(self, expression: str) -> list[dict[str, Any]]:
         """What Prometheus answers at this moment."""
         async with self.http.get(f"{self.prometheus_url}/api/v1/query", params={"query": expression}) as response:
             answer = json.loads(await response.read())
-        result: list[dict[str, object]] = answer["data"]["result"]
+        result: list[dict[str, Any]] = answer["data"]["result"]
         return result
 
     async def recovered(self) -> float:
@@ -85,111 +81,31 @@ class Rig:
         """Waits until Alertmanager has the alert; seconds that took. Raises TimeoutError."""
         since = time.monotonic()
         url = f"{self.health['alertmanager'].removesuffix('/-/ready')}/api/v2/alerts"
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 async with self.http.get(url) as response:
                     if any(alert["labels"]["alertname"] == _ALERT for alert in await response.json()):
                         return time.monotonic() - since
                 await asyncio.sleep(0.1)
 
-    async def _until_scraped(self, condition: str) -> float:
-        since, wall = time.monotonic(), time.time()
-        expression = f"timestamp({condition.partition(' ')[0]}) >= {wall} and {condition}"
-        async with asyncio.timeout(_PATIENCE):
-            while not await self.query(expression):
-                await asyncio.sleep(0.1)
+    async def names(self) -> set[str]:
+        """The metrics that the sidecar exports, as of Prometheus' last scrape."""
+        return {one["metric"]["__name__"] for one in await self.query('group by (__name__) ({job="sidecar"})')}
+
+    async def complete(self, names: set[str]) -> float:
+        """Waits until all these metrics are there; seconds that took, infinity if it takes too long."""
+        since = time.monotonic()
+        while not names <= await self.names():
+            if time.monotonic() > since + PATIENCE:
+                return math.inf
+            await asyncio.sleep(0.2)
         return time.monotonic() - since
 
-
-def _prometheus(folder: Path, page: int, alertmanager: int, own: int) -> Path:
-    """Its configuration, with the ports of our page, of Alertmanager and of its own page."""
-    config = {
-        "global": {"scrape_interval": f"{INTERVAL:g}s", "scrape_timeout": f"{INTERVAL:g}s"},
-        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]},
-        "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-            for job, port in (("sidecar", page), ("prometheus", own))
-        ],
-    }
-    path = folder / "prometheus.yaml"
-    path.write_text(json.dumps(config))  # which is YAML
-    return path
-
-
-@asynccontextmanager
-async def rig(
-    folder: Path, source: Source, *, command: tuple[str, ...] = ("run",), prefix: tuple[str, ...] = ()
-) -> AsyncIterator[Rig]:
-    """All of it, warm: the sidecar is up in Prometheus, and its alert is at Alertmanager.
-
-    ``command`` is the sidecar's, ``prefix`` what starts it.
-    """
-    ports = {name: free_port() for name in ("vllm", "sidecar", "proxy", "prometheus", "alertmanager")}
-    at = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
-    async with AsyncExitStack() as stack:
-        vllm_link = await stack.enter_async_context(Relay(ports["vllm"]))
-        page_link = await stack.enter_async_context(Relay(ports["sidecar"]))
-        link = f"http://127.0.0.1:{vllm_link.port}"
-        socket = {"SPECDEC_MIDDLEWARE__SOCKET": str(folder / "events.sock")}
-        environment = socket | {
-            "SPECDEC_VLLM_URL": link,
-            "SPECDEC_LISTEN": f"127.0.0.1:{ports['sidecar']}",
-            "SPECDEC_REQUESTS__SOURCE": source,
-            "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{ports['proxy']}",
-            "SPECDEC_SCRAPE_CPU_SHARE": "1",
-            "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps([at["alertmanager"]]),
-            "SPECDEC_ALERTING__INTERVAL": "1s",
-            "SPECDEC_ALERTING__PACE": "0",
-            "SPECDEC_ALERTING__RESEND": f"{RESEND:g}s",
-        }
-        clock = (sys.executable, "-m", "benchmarks.faults.jumping")
-        configuration = folder / "alertmanager.yaml"
-        configuration.write_text(json.dumps({"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}))
-        programs = {
-            "vllm": Program(folder / "vllm.log", *clock, "benchmarks.faults.vllm", str(ports["vllm"]), "1",
-                            environment=socket),
-            "sidecar": Program(folder / "sidecar.log", *prefix, *clock, "sidecar", *command, environment=environment),
-            "prometheus": Program(
-                folder / "prometheus.log",
-                "prometheus",
-                f"--config.file={_prometheus(folder, page_link.port, ports['alertmanager'], ports['prometheus'])}",
-                f"--storage.tsdb.path={folder / 'prometheus'}",
-                f"--web.listen-address=127.0.0.1:{ports['prometheus']}",
-            ),
-            "alertmanager": Program(
-                folder / "alertmanager.log",
-                "prometheus-alertmanager",
-                f"--config.file={configuration}",
-                f"--storage.path={folder / 'alertmanager'}",
-                f"--web.listen-address=127.0.0.1:{ports['alertmanager']}",
-                "--cluster.listen-address=",
-            ),
-        }  # fmt: skip
-        for program in programs.values():
-            stack.callback(program.kill)
-        made = Rig(
-            source=source,
-            folder=folder,
-            programs=programs,
-            health={
-                "vllm": f"{at['vllm']}/health",
-                "sidecar": f"{at['sidecar']}/-/healthy",
-                "prometheus": f"{at['prometheus']}/-/ready",
-                "alertmanager": f"{at['alertmanager']}/-/ready",
-            },
-            clients=Clients(at["proxy"] if source == "proxy" else link, model="demo"),
-            direct=Clients(link, model="demo") if source == "proxy" else None,
-            vllm_link=vllm_link,
-            page_link=page_link,
-            prometheus_url=at["prometheus"],
-            http=await stack.enter_async_context(aiohttp.ClientSession()),
-        )
-        for name in programs:
-            await made.start(name)
-        for clients in (made.clients, made.direct):
-            if clients is not None:
-                clients.start()
-                stack.push_async_callback(clients.stop)
-        await made.recovered()
-        await made.alerted()
-        yield made
+    async def _until_scraped(self, condition: str) -> float:
+        """Waits for a scrape later than now; seconds until it was."""
+        now = time.time()
+        expression = f"timestamp({condition.partition(' ')[0]}) >= {now} and {condition}"
+        async with asyncio.timeout(PATIENCE):
+            while not (found := await self.query(expression)):
+                await asyncio.sleep(0.1)
+        return float(found[0]["value"][1]) - now

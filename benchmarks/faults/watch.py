@@ -36,8 +36,6 @@ async def seen(rig: Rig, begin: float, end: float) -> Seen:
     names = '{__name__=~"up|specdec_up|' + "|".join({*_DERIVED, *_SHARES}) + '|specdec_[a-z_]+_total",job="sidecar"}'
     for series in await rig.query(f"{names}[{end - begin + 60:.0f}s]"):
         labels, values = series["metric"], series["values"]
-        assert isinstance(labels, dict)
-        assert isinstance(values, list)
         samples = [(at, float(value)) for at, value in values if begin - 2 * INTERVAL <= at <= end]
         if samples:
             found.setdefault(labels["__name__"], []).append(samples)
@@ -87,7 +85,8 @@ def _tokens(clients: Clients, begin: float) -> int:
 
 
 def _requests(clients: Clients, begin: float) -> int:
-    return sum(one.end > begin - 6 * INTERVAL for one in clients.ended) + 8
+    """At most so many reached us; those in flight included."""
+    return sum(one.end > begin - 6 * INTERVAL and one.failure != "refused" for one in clients.ended) + 8
 
 
 def _stale(rig: Rig, found: dict[str, list[Samples]]) -> Iterable[str]:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import aiohttp
 
@@ -86,10 +87,15 @@ async def _measure(arguments: argparse.Namespace) -> int:
     variants = list(_variants(arguments))
     seen: list[tuple[Cell, list[Seen]]] = []
     with ExitStack() as stack:
+        plugin = stack.enter_context(_plugin()) if arguments.synthetic else {}
         urls = [stack.enter_context(_serving(arguments.lab, "off", arguments.port, {}))]
         for port, one in enumerate(variants, arguments.port + 1):
             options = [*one.options, *arguments.option]
-            urls.append(stack.enter_context(_serving(arguments.lab, one.method, port, {"K": str(one.tokens)}, options)))
+            urls.append(
+                stack.enter_context(
+                    _serving(arguments.lab, one.method, port, {"K": str(one.tokens), **plugin}, options)
+                )
+            )
         for url in urls:
             await _ready(url)
         servers = [Server(url, 1) for url in urls]
@@ -136,6 +142,19 @@ def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
                 tokens=tokens,
                 options=("--speculative-config", json.dumps(config)),
             )
+
+
+@contextmanager
+def _plugin() -> Iterator[dict[str, str]]:
+    """The environment in which vLLM finds and loads ``synthetic_sampling``."""
+    with TemporaryDirectory() as folder:
+        info = Path(folder, "synthetic_sampling-1.0.dist-info")
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: synthetic-sampling\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            "[vllm.general_plugins]\nsynthetic_sampling = synthetic_sampling:register\n"
+        )
+        yield {"PYTHONPATH": f"{folder}:{Path(__file__).parent}"}
 
 
 def _report(variants: Sequence[_Variant], seen: Sequence[tuple[Cell, Sequence[Seen]]]) -> int:

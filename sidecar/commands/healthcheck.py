@@ -2,9 +2,12 @@
 
 import argparse
 import http.client
+import ssl
 import sys
 
 from sidecar.settings import Settings
+from sidecar.settings.addresses import Address
+from sidecar.settings.web_config import read_web_config
 
 HELP = "ask a running sidecar whether it is healthy; for containers"
 _TIMEOUT = 2.0  # seconds
@@ -17,7 +20,7 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if the sidecar at ``listen`` is healthy, else prints why not and returns 1."""
     local = settings.listen.local
-    connection = http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
+    connection = _connection(settings, local)
     try:
         connection.request("GET", "/-/healthy")
         status = connection.getresponse().status
@@ -30,3 +33,12 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     if status != 200:
         print(f"status {status} at {settings.listen}", file=sys.stderr)
     return 0 if status == 200 else 1
+
+
+def _connection(settings: Settings, local: Address) -> http.client.HTTPConnection:
+    path = settings.web_config_file
+    if path is None or read_web_config(path).tls is None:
+        return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
+    # Its own certificate, which is for other names than this address.
+    context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
+    return http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context)

@@ -11,6 +11,8 @@ import asyncio
 from ipaddress import ip_address
 from typing import Final, Protocol, cast
 
+from sidecar.http.unsent import unsent
+
 _READ_BYTES: Final = 16_384
 
 
@@ -36,7 +38,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: Gate, header_seconds: float, idle_seconds: float) -> None:
         self._server = server
-        self._buffer = bytearray(_READ_BYTES)
+        self._buffer = memoryview(bytearray(_READ_BYTES))  # asyncio's TLS fills a slice, which a bytearray would copy
         self._header_seconds = header_seconds
         self._idle_seconds = idle_seconds
         self.address = ""
@@ -61,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inner.connection_made(transport)
         self._arm(self._header_seconds)
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's signature
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where to read to."""
         return self._buffer
 
@@ -128,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         if self._transport is None:
             return
-        if self._is_head_begun or self._transport.get_write_buffer_size():
+        if self._is_head_begun or unsent(self._transport):
             self._server.timed_out()
         self._transport.abort()
 

@@ -16,8 +16,12 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
+from sidecar.http.access import Access
 from sidecar.http.connection import Connection
 from sidecar.http.hosts import ANY, is_ours
+from sidecar.http.listener import NO_DESCRIPTORS, Listener
+from sidecar.http.listener import TLS as TLS_FAILED
+from sidecar.http.passwords import Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,7 @@ class GuardOptions:
     max_connections: int = 64  # open at once, without loopback's
     max_per_address: int = 16  # open at once from one address, loopback included
     allowed_hosts: frozenset[str] = frozenset({ANY})  # names besides those that ``hosts.is_ours`` knows
+    open_paths: frozenset[str] = frozenset()  # that need no password
 
 
 class Refusal(StrEnum):
@@ -53,6 +59,10 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
     INTERNAL = "internal"  # the handler raised; aiohttp answers 500
     HOST = "host"  # the request names a host that is not ours
+    TLS = TLS_FAILED
+    NO_DESCRIPTORS = NO_DESCRIPTORS
+    UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
+    TOO_MANY_PASSWORDS = "too_many_passwords"  # to check at the same time
 
 
 class GuardedServer:
@@ -62,11 +72,13 @@ class GuardedServer:
     Nothing that a client sends is logged: neither access lines nor aiohttp's tracebacks, which quote the request.
     """
 
-    def __init__(self, app: web.Application, options: GuardOptions | None = None) -> None:
+    def __init__(self, app: web.Application, options: GuardOptions | None = None, access: Access | None = None) -> None:
+        """Without ``access`` it speaks plain HTTP and asks for no password."""
         self.options = options or GuardOptions()
+        self._access = access
         self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
         self._connections: dict[asyncio.BaseProtocol, Connection] = {}
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(_add_headers)
         self._logger = _Faults(self.refusals).logger
@@ -84,15 +96,14 @@ class GuardedServer:
             OSError: the address cannot be bound.
         """
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
+        listener = Listener(self._connection, self._access, self.options.header_seconds, self._refuse)
         try:
-            listener = await loop.create_server(self._connection, host, port)
+            address = await listener.start(host, port)
         except OSError:
             await self._runner.cleanup()
             raise
         self._listener = listener
-        bound_host, bound_port = listener.sockets[0].getsockname()[:2]
-        return bound_host, bound_port
+        return address
 
     async def stop(self) -> None:
         """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
@@ -125,6 +136,9 @@ class GuardedServer:
     def timed_out(self) -> None:
         """Counts a connection that was cut at its deadline."""
         self.refusals[Refusal.TIMEOUT] += 1
+
+    def _refuse(self, reason: str) -> None:
+        self.refusals[reason] += 1
 
     def _connection(self) -> Connection:
         return Connection(self, self.options.header_seconds, self.options.idle_seconds)
@@ -159,11 +173,26 @@ class GuardedServer:
                 return await handler(request)
             connection.serving()
             try:
-                return await handler(request)
+                return await self._refused(request, connection.address) or await handler(request)
             finally:
                 connection.waiting()
 
         return serving
+
+    async def _refused(self, request: web.Request, address: str) -> web.Response | None:
+        """The answer to a request without the right password; None to any other."""
+        if self._access is None or self._access.passwords is None or request.path in self.options.open_paths:
+            return None
+        await self._access.refresh()
+        match await self._access.passwords.check(request.headers.get("Authorization", ""), address):
+            case Verdict.GRANTED:
+                return None
+            case Verdict.WRONG:
+                self.refusals[Refusal.UNAUTHORIZED] += 1
+                return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
+            case Verdict.BUSY:
+                self.refusals[Refusal.TOO_MANY_PASSWORDS] += 1
+                return web.Response(status=429, text="too many passwords to check\n", headers={"Retry-After": "1"})
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -21,6 +21,7 @@ from sidecar.settings.field_types import (
     Source,
     render_json,
 )
+from sidecar.settings.web_config import TlsConfigFile, WebConfigFile
 
 _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * 1024
@@ -54,7 +55,7 @@ class Target(Group):
     vllm_url: BaseUrl = Field(repr=False)  # may hold credentials
 
 
-class PlainSteps(Group):
+class PlainStepTimes(Group):
     """How long an engine step takes without speculation, by the number of running requests; times in seconds."""
 
     running: tuple[float, ...] = Field(min_length=1, max_length=16)
@@ -176,6 +177,8 @@ class Proxy(Group):
 
     listen: ListenAddress = Address("0.0.0.0", 8080)  # noqa: S104 - other Pods send their requests here
     """where clients connect"""
+    web_config_file: TlsConfigFile | None = None
+    """TLS for `listen`, as the general `web_config_file`, without basic auth: its header is vLLM's"""
     header_timeout: Duration = Field(10.0, ge=0.1, le=300)
     """time a client has to send a whole request head"""
     observe_bytes: Bytes = Field(_MEBIBYTE, ge=_KIBIBYTE, le=64 * _MEBIBYTE)
@@ -208,6 +211,8 @@ class Traces(Group):
 
     listen: ListenAddress = Address("0.0.0.0", 4318)  # noqa: S104 - a Collector sends from another Pod
     """where traces are received"""
+    web_config_file: WebConfigFile | None = None
+    """TLS and basic auth for `listen`, as the general `web_config_file`"""
     body_bytes: Bytes = Field(4 * _MEBIBYTE, ge=_KIBIBYTE, le=64 * _MEBIBYTE)
     """largest export, compressed or not"""
     max_inflight: int = Field(16, ge=1, le=1024)

@@ -11,8 +11,9 @@ from pydantic_settings import InitSettingsSource
 from sidecar.errors import SettingsError
 from sidecar.settings.messages import Written, conflict_messages, messages, unknown_variable
 from sidecar.settings.model import Settings
-from sidecar.settings.sources import EnvironmentSource, own_variables, read_yaml
+from sidecar.settings.sources import EnvironmentSource, own_variables
 from sidecar.settings.tree import leaves
+from sidecar.settings.yaml_file import read_yaml
 
 _MEASURED = ("baseline", "plain_steps")  # what a baseline file may hold
 

@@ -24,6 +24,7 @@ from sidecar.settings.field_types import (
     Quantiles,
     render_json,
 )
+from sidecar.settings.web_config import WebConfigFile
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared
@@ -57,6 +58,8 @@ class Settings(BaseSettings, groups.Group):
     """several vLLMs to scrape, each with a unique name; excludes `vllm_url`"""
     listen: ListenAddress = Address("0.0.0.0", 9911)  # noqa: S104 - Prometheus scrapes from another Pod
     """where `/metrics` and the status page are served"""
+    web_config_file: WebConfigFile | None = None
+    """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see docs/security.md"""
     allowed_hosts: Annotated[
         tuple[HostName, ...], JsonText, Notation("list of at most 32 host names (JSON in the environment)", render_json)
     ] = Field((), max_length=32)
@@ -105,7 +108,7 @@ class Settings(BaseSettings, groups.Group):
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
     plain_steps: Annotated[
-        dict[ModelName, groups.PlainSteps],
+        dict[ModelName, groups.PlainStepTimes],
         JsonText,
         Notation("mapping of at most 64 models to their plain step times (JSON in the environment)", render_json),
     ] = Field({}, max_length=64)

@@ -27,15 +27,15 @@ class Server:
         self.poll()
 
     def poll(self, **options):
-        self.state.polled(self.engine.at, {KEY: self.engine.timeline}, **{"several_processes": False, **options})
+        self.state.scraped(self.engine.at, {KEY: self.engine.timeline}, **{"several_processes": False, **options})
 
     def run(self, polls, running, step_seconds, **options):
         for _ in range(polls):
             self.engine.run(running, step_seconds, **options)
             self.poll()
 
-    def request(self, temperature, *, tokens, steps, seconds, attribution=Attribution.EXACT, stream=True):
-        """One that has just ended; it took ``seconds`` from its first token on."""
+    def request(self, temperature, *, tokens, steps, seconds, drafts=None, attribution=Attribution.EXACT, stream=True):
+        """One that has just ended; it took ``seconds`` from its first token on. ``drafts``: else each step drafted."""
         end = self.engine.at
         record = RequestRecord(
             id="r",
@@ -50,7 +50,8 @@ class Server:
             outcome=Outcome.COMPLETED,
             completion_tokens=tokens + 1,
         )
-        work = (steps, 3.0 * steps, float(tokens - steps))
+        drafts = steps if drafts is None else drafts
+        work = (drafts, 3.0 * drafts, float(tokens - steps))
         found = attributed(record, temperature, attribution, work if attribution is not Attribution.NONE else (0, 0, 0))
         self.state.finished(end, [Settled("m", found)])
 
@@ -84,6 +85,15 @@ def test_streams_need_no_attribution_and_other_replies_no_stream():
             server.run(6, 4, 0.03, length=2, drafted=3)
             server.request("cold", tokens=200, steps=100, seconds=3.0, **options)
         assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_steps_without_drafts_take_time_too():
+    """As with n-gram: 100 steps, of which 40 drafted."""
+    server = Server(curves={"m": CURVE})
+    for _ in range(10):
+        server.run(6, 4, 0.03, length=1.2, drafted=1)
+        server.request("cold", tokens=120, steps=100, drafts=40, seconds=3.0, stream=False)
+    assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(120 * 0.02 / 3)
 
 
 def test_a_reply_that_is_neither_counts_nowhere():
@@ -150,9 +160,9 @@ def test_a_model_that_left_the_page_is_forgotten():
     server = Server(curves={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
     other = {EngineKey("n", "0"): Engine().timeline}
-    server.state.polled(server.engine.at + 900, other, several_processes=False)
+    server.state.scraped(server.engine.at + 900, other, several_processes=False)
     assert list(server.state.models(math.inf)) == ["m"]  # it may come back, and its counters go on
-    server.state.polled(server.engine.at + 901, other, several_processes=False)
+    server.state.scraped(server.engine.at + 901, other, several_processes=False)
     assert server.state.models(math.inf) == {}
 
 

@@ -35,7 +35,7 @@ def drafts(*steps):
         ([(100, None), (20, None)], [100, 120]),  # what was counted since a restart counts
         ([(100, False), (20, True), (50, False)], [100, 120, 150]),
         ([(100, False), (120, True)], [100, 220]),  # a known restart after which vLLM counted past the old value
-        ([(100, False), (120, None)], [100, 120]),  # an unknown one can't be told from growth
+        ([(100, False), (120, None)], [100, 120]),  # an unknown one looks like growth
         ([(100, False), (90, False), (95, False)], [100, 100, 105]),  # known to be the same process
         ([(100, None), (None, None), (130, None)], [100, None, 130]),  # gone for a poll
         ([(100, None), (None, None), (None, True), (30, False)], [100, None, None, 130]),
@@ -49,7 +49,7 @@ def test_totals(steps, expected):
     assert drafts(*steps) == expected
 
 
-def test_restart_is_told_by_any_counter_or_histogram():
+def test_a_restart_is_detected_by_any_counter_or_histogram():
     grown = engine({DRAFTS: 20, TOKENS: 5}, ttft=(1, 2, 3))
     for fallen in (engine({DRAFTS: 30, TOKENS: 4}), engine({DRAFTS: 30, TOKENS: 6}, ttft=(0, 0, 2))):
         first, second = carried((grown, None), (fallen, None))

@@ -191,7 +191,7 @@ def test_comments_between_samples(comment):
         assert reader.read(body).values == [1.0, 2.0, 1.0, 2.0, 3.0]
 
 
-def test_families_in_another_order_are_read_at_once():
+def test_families_in_another_order_are_read_immediately():
     """Multi-process pages come in the order of a directory listing."""
     parts = [gauge(RUNNING, *_SAMPLES), gauge(WAITING, *_SAMPLES), _FOREIGN]
     orders = [parts, parts[::-1], [parts[1], parts[0], parts[2]]]
@@ -265,7 +265,7 @@ def test_a_refused_page_does_not_disturb_the_next(recorded, reader):
     "foreign",
     [b"up 1\n", b"# TYPE up gauge\nup 1\n", b"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1\n"],
 )
-def test_vllms_page_is_read_at_once_after_a_page_of_something_else(foreign, recorded):
+def test_vllms_page_is_read_immediately_after_a_page_of_another_program(foreign, recorded):
     """As where vLLM registers its metrics only some time after its server is up."""
     body = recorded("vllm-0.33.0.prom")
     for polls in range(1, 10):
@@ -276,7 +276,7 @@ def test_vllms_page_is_read_at_once_after_a_page_of_something_else(foreign, reco
         agrees(reader.read(body), body)
 
 
-def test_thorough_reading_finds_a_new_family_at_once(recorded):
+def test_thorough_reading_finds_a_new_family_immediately(recorded):
     body = recorded("vllm-0.33.0.prom")
     less = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
     reader = page_reader()

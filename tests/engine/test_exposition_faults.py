@@ -35,13 +35,13 @@ ENGINE = 'model_name="m",engine="0"'
         b"\xff\xfeh\0t\0\n",
     ],
 )
-def test_what_is_no_exposition(body):
+def test_what_is_not_an_exposition_is_refused(body):
     with pytest.raises(NotAnExposition):
         page_reader().read(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"\n\n\n", b"# a comment\n", b"up 1\n", b"# TYPE up gauge\nup 1\n"])
-def test_a_sound_page_of_something_else(body):
+def test_a_valid_page_of_another_program_is_refused(body):
     with pytest.raises(NoVllmMetrics):
         snapshot(body)
 

@@ -162,7 +162,7 @@ async def test_other_statuses(status, served, fetcher):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "x" * 5000])
-async def test_compression_that_nobody_asked_for(coding, served, fetcher):
+async def test_unrequested_compression_is_an_error(coding, served, fetcher):
     async def handler(_):
         return web.Response(body=gzip.compress(b"vllm:x 1\n"), headers={"Content-Encoding": coding})
 
@@ -221,7 +221,7 @@ async def test_page_limit(size, announced, served, fetcher):
         [HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n"],
     ],
 )
-async def test_answers_that_break_off_or_break_http(pieces, raw_served, fetcher):
+async def test_truncated_and_malformed_responses_are_errors(pieces, raw_served, fetcher):
     async with raw_served(says(*pieces)) as url:
         with pytest.raises(Interrupted):
             await fetch(fetcher, url)
@@ -240,12 +240,12 @@ async def test_body_that_ends_with_the_connection_is_taken(raw_served, fetcher):
         assert await fetch(fetcher, url) == b"vllm:x 1\n"
 
 
-async def test_nobody_listens(fetcher, unused_tcp_port):
+async def test_refused_connections_are_errors(fetcher, unused_tcp_port):
     with pytest.raises(Unreachable):
         await fetch(fetcher, f"http://127.0.0.1:{unused_tcp_port}")
 
 
-async def test_a_name_that_does_not_resolve_and_a_password_that_is_not_told(fetcher):
+async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fetcher):
     with pytest.raises(Unreachable) as caught:
         await fetch(fetcher, "http://user:secret@no-such-host.invalid:8000")
     assert "secret" not in str(caught.value)
@@ -267,7 +267,7 @@ async def test_a_server_that_hangs(raw_served, fetcher):
             await fetch(fetcher, url, timeout=0.1)
 
 
-async def test_a_server_that_sends_a_byte_now_and_then(raw_served, fetcher):
+async def test_a_server_that_trickles_bytes_times_out(raw_served, fetcher):
     async with raw_served(says(HEAD + b"Content-Length: 1000\r\n\r\n", *[b"#"] * 1000, pause=0.02)) as url:
         with pytest.raises(TimedOut):
             await fetch(fetcher, url, timeout=0.2)

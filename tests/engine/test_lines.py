@@ -134,13 +134,13 @@ def test_a_series_that_comes_twice_is_counted_and_the_first_stays():
         assert page.malformed == 1
 
 
-def test_quoted_names_are_sound_and_not_ours():
+def test_quoted_names_are_valid_and_not_vllms():
     page = read('{"my.metric", a="b"} 1', '{"my.metric"} 2')
     assert page.malformed == 0
     assert len(page.values) == 1
 
 
-def test_invalid_utf8_costs_one_line():
+def test_invalid_utf8_skips_one_line():
     body = SOUND + NAME.encode() + b'{engine="\xff"} 1\n' + NAME.encode() + b'{engine="1"} 2\n'
     page = judged(body)
     assert page.values[1:] == [2.0]

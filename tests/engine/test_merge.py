@@ -30,7 +30,7 @@ def test_merge_of_different_buckets_has_no_histogram():
 
 
 @pytest.mark.parametrize(("capacities", "expected"), [((10, 20), 30), ((10, None), None), ((None, None), None)])
-def test_merged_capacity_is_known_where_all_are(capacities, expected):
+def test_merged_capacity_is_known_if_all_are(capacities, expected):
     assert merge([engine(capacity=capacity) for capacity in capacities]).kv_cache_capacity_tokens == expected
 
 

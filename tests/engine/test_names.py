@@ -55,12 +55,12 @@ def assert_true(body, known):
     page = snapshot(body)
     assert {engine.key for engine in page.engines} == {EngineKey(known["model_name"], e) for e in known["engines"]}
     for engine in page.engines:
-        told = known["engines"][engine.key.engine]
-        assert engine.counters == expected_counters(known["version"], known["multiproc"], known["arch"], told)
-        positions = (told["spec"] or {}).get("accepted_per_pos") or ()
+        expected = known["engines"][engine.key.engine]
+        assert engine.counters == expected_counters(known["version"], known["multiproc"], known["arch"], expected)
+        positions = (expected["spec"] or {}).get("accepted_per_pos") or ()
         assert engine.accepted_per_position == tuple(positions)
-        assert engine.gauges == pytest.approx(expected_gauges(known["version"], told), abs=1e-6)
-        assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], told)
+        assert engine.gauges == pytest.approx(expected_gauges(known["version"], expected), abs=1e-6)
+        assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], expected)
     return page
 
 
@@ -86,18 +86,18 @@ def test_version_family(page_name, recorded):
 def test_quantiles_lie_in_the_bucket_of_the_true_one(page_name, recorded, truth):
     """A histogram read under a wrong name or with mixed-up edges would put them elsewhere."""
     for engine in snapshot(recorded(page_name)).engines:
-        told = truth[page_name]["engines"][engine.key.engine]["histograms"]
+        expected = truth[page_name]["engines"][engine.key.engine]["histograms"]
         for phase, histogram in engine.histograms.items():
             if histogram.count == 0:
                 continue
-            within = next(i for i, edge in enumerate(histogram.edges) if told[phase]["max"] <= edge)
+            within = next(i for i, edge in enumerate(histogram.edges) if expected[phase]["max"] <= edge)
             assert histogram.counts[within] == histogram.count
             assert within == 0 or histogram.counts[within - 1] < histogram.count
-            below = [i for i, edge in enumerate(histogram.edges) if edge < told[phase]["min"]]
+            below = [i for i, edge in enumerate(histogram.edges) if edge < expected[phase]["min"]]
             assert all(histogram.counts[i] == 0 for i in below)
 
 
-def test_v0_speculation_is_dropped_and_said(page_name, recorded, truth):
+def test_v0_speculation_is_dropped_and_marked(page_name, recorded, truth):
     known = truth[page_name]
     for engine in snapshot(recorded(page_name)).engines:
         spec = known["engines"][engine.key.engine]["spec"]
@@ -114,8 +114,8 @@ def test_request_tpot_is_absent_before_0_11(recorded):
 def test_hidden_old_name_does_not_count_twice(recorded, truth):
     """0.11.2 with hidden metrics shown has ITL under both names."""
     engine = snapshot(recorded("vllm-0.11.2-hidden.prom")).engines[0]
-    told = truth["vllm-0.11.2-hidden.prom"]["engines"]["0"]["histograms"]["itl"]["count"]
-    assert engine.histograms[Phase.ITL].count == told
+    expected = truth["vllm-0.11.2-hidden.prom"]["engines"]["0"]["histograms"]["itl"]["count"]
+    assert engine.histograms[Phase.ITL].count == expected
 
 
 @pytest.mark.parametrize(

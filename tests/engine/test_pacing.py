@@ -13,11 +13,11 @@ def pacing(**options):
     return Pacing(PacingOptions(**options), lambda: 1.0)
 
 
-def test_a_quick_scrape_is_polled_as_asked():
+def test_a_quick_scrape_keeps_the_configured_interval():
     assert pacing(interval=1.0, cpu_share=0.01).succeeded(0.005) == 1.0
 
 
-def test_a_dear_scrape_stretches_the_interval():
+def test_an_expensive_scrape_stretches_the_interval():
     assert pacing(interval=1.0, cpu_share=0.01).succeeded(0.05) == pytest.approx(5.0)
     assert pacing(interval=1.0, cpu_share=0.01, max_interval=3.0).succeeded(0.05) == 3.0
     assert pacing(interval=10.0, cpu_share=0.01, max_interval=3.0).succeeded(0.001) == 10.0
@@ -47,7 +47,7 @@ def test_backoff_doubles_up_to_its_ceiling():
     assert one.failed() == 1.0
 
 
-def test_a_vllm_that_is_not_there_is_looked_for_as_often_as_it_is_polled():
+def test_an_unreachable_vllm_is_polled_at_the_interval():
     one = pacing(interval=1.0, backoff_max=10.0)
     assert [one.failed(unreachable=True) for _ in range(6)] == [1.0] * 6
     assert [one.failed() for _ in range(2)] == [1.0, 2.0]

@@ -82,7 +82,7 @@ def same(found, body):
     return True
 
 
-async def test_filtered_page_is_taken_up_and_gives_the_same(vllm, source):
+async def test_filtered_page_is_used_and_gives_the_same(vllm, source):
     for _ in range(5):
         assert same(await source.next(), vllm.body)
     assert source.filtered
@@ -93,7 +93,7 @@ async def test_filtered_page_is_taken_up_and_gives_the_same(vllm, source):
     assert len(vllm.filtered()) < len(vllm.body) / 2
 
 
-async def test_whole_page_comes_again_after_a_while(vllm, source):
+async def test_the_whole_page_is_fetched_again_after_a_while(vllm, source):
     for _ in range(2 * (RECHECK + 1)):
         await source.next()
     assert (vllm.whole, vllm.part) == (2, 2 * RECHECK)
@@ -135,7 +135,7 @@ async def test_multi_process_page_is_never_filtered(vllm, source, recorded):
 @pytest.mark.parametrize(
     "changed", ["vllm-0.33.0-dp2.prom", "vllm-0.33.0-nospec.prom", "vllm-0.10.2-v1.prom", "vllm-0.33.0-multiproc.prom"]
 )
-async def test_another_vllm_behind_the_same_address_is_seen_in_the_same_poll(changed, vllm, source, recorded):
+async def test_another_vllm_at_the_same_address_is_detected_in_the_same_poll(changed, vllm, source, recorded):
     for _ in range(3):
         await source.next()
     before = vllm.whole
@@ -149,7 +149,7 @@ async def test_another_vllm_behind_the_same_address_is_seen_in_the_same_poll(cha
     assert vllm.whole > before
 
 
-async def test_an_older_process_is_refused_until_it_insists(vllm, source):
+async def test_an_older_process_is_refused_until_it_keeps_responding(vllm, source):
     newest, older = vllm.body, re.sub(rb"(?m)^(process_start_time_seconds) .*", rb"\1 1.7e+09", vllm.body)
     await source.next()
     for _ in range(2 * REFUSALS):  # two servers that answer in turn: only the newer one's numbers are taken
@@ -186,7 +186,7 @@ async def test_values_of_filtered_pages_are_those_of_the_poll(vllm, source):
         assert list(engine.counters.values()) == [drafts]
 
 
-async def test_errors_come_through_and_pass(vllm, source):
+async def test_errors_are_raised_and_the_next_poll_works(vllm, source):
     await source.next()
     await source.next()
     sound, vllm.body = vllm.body, b"<html>"
@@ -204,7 +204,7 @@ async def test_whole_page_is_kept_for_reexport(vllm, source):
     assert source.whole_page == vllm.body
 
 
-async def test_a_500_is_an_error_where_the_whole_page_has_it_too(served):
+async def test_a_500_of_the_whole_page_too_is_an_error(served):
     async def handler(_):
         return web.Response(status=500)
 
@@ -228,7 +228,7 @@ async def test_a_family_that_appears_later_is_found(seen, vllm, source, recorded
     assert same(last, body)
 
 
-async def test_a_restart_with_new_families_is_looked_into_at_the_next_poll(vllm, source):
+async def test_after_a_restart_new_families_are_found_at_the_next_poll(vllm, source):
     body = vllm.body
     vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
     for _ in range(5):
@@ -238,7 +238,7 @@ async def test_a_restart_with_new_families_is_looked_into_at_the_next_poll(vllm,
     assert same(await source.next(), vllm.body)
 
 
-async def test_a_filtered_page_that_never_comes_is_given_up(served, recorded):
+async def test_a_filtered_page_that_never_arrives_is_not_requested_again(served, recorded):
     page = FakePage(recorded("vllm-0.33.0.prom"))
     page.filtering = "swallowed"
     async with served(page.handle) as url:

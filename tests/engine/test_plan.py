@@ -85,7 +85,7 @@ def config(size, engine="0", name="num_gpu_blocks"):
         ([config("777", name="kv_cache_size_tokens")], 777),
         ([config("None", name="kv_cache_size_tokens")], None),
         ([config("100"), config("200", engine="1")], 1600),
-        # Two models' settings have nothing that tells whose they are.
+        # Nothing says which model each setting belongs to.
         ([config("100"), config("200")], None),
         ([config("100"), config("100").replace("block_size", 'a="b",block_size')], 1600),
     ],
@@ -116,7 +116,7 @@ def test_positions_with_a_gap_are_absent(positions):
     assert only(RUNNING, *(f'{name}{{{M},engine="0",position="{p}"}} 1' for p in positions)).accepted_per_position == ()
 
 
-def test_v0_counters_are_recognised_by_the_drafts_they_lack():
+def test_v0_counters_are_recognized_by_the_missing_drafts():
     tokens = f"vllm:spec_decode_num_draft_tokens_total{{{M}}} 10"
     accepted = f"vllm:spec_decode_num_accepted_tokens_total{{{M}}} 5"
     assert only(tokens, accepted).counters == {}
@@ -126,7 +126,7 @@ def test_v0_counters_are_recognised_by_the_drafts_they_lack():
     assert engine.counters == {Counter.DRAFTS: 3.0, Counter.DRAFT_TOKENS: 10.0, Counter.ACCEPTED_TOKENS: 5.0}
 
 
-def test_where_a_page_has_the_old_name_too_the_new_one_is_read():
+def test_the_new_name_is_read_if_a_page_has_both():
     """Hidden metrics shown: the old names stay behind, or go on in another unit (blocks)."""
     lines = [
         f"vllm:gpu_prefix_cache_queries_total{{{M}}} 1",

@@ -14,7 +14,7 @@ from sidecar.engine.scrape import Poller
 
 
 class Recorder:
-    """A sink that keeps what it was told."""
+    """A sink that keeps what it is given."""
 
     def __init__(self):
         self.pages = []
@@ -105,7 +105,7 @@ async def test_polls_after_a_hang_go_on(raw_served, polling, eventually, recorde
     assert [error.reason for _, error in sink.errors][:2] == ["timeout", "timeout"]
 
 
-async def test_a_server_that_comes_late_is_found(served, polling, eventually, recorded, unused_tcp_port):
+async def test_a_server_that_starts_later_is_found(served, polling, eventually, recorded, unused_tcp_port):
     async def handler(_):
         return web.Response(body=recorded("vllm-0.33.0.prom"))
 

@@ -21,7 +21,7 @@ def test_contradictory_histograms_are_dropped_and_counted(counts):
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "-Inf", "1.7e308"])
-def test_values_that_can_not_be_are_absent(value):
+def test_values_that_cannot_be_are_absent(value):
     lines = [
         f"vllm:generation_tokens_total{{{M}}} {value}",
         f"vllm:kv_cache_usage_perc{{{M}}} {value}",
@@ -40,12 +40,12 @@ def test_a_ratio_over_one_is_absent():
 
 
 @pytest.mark.parametrize("values", [("1e308", "1e308"), ("+Inf", "-Inf"), ("NaN", "1"), ("+Inf", "1")])
-def test_sums_over_processes_that_can_not_be_are_absent(values):
+def test_sums_over_processes_that_cannot_be_are_absent(values):
     lines = [f'vllm:generation_tokens_total{{{M},pid="{pid}"}} {value}' for pid, value in enumerate(values)]
     assert only(*lines).counters == {}
 
 
-def test_process_start_is_told_where_there_is_exactly_one():
+def test_process_start_is_known_if_there_is_exactly_one():
     start = "process_start_time_seconds"
     assert page(RUNNING).process_start is None
     assert page(RUNNING, f"{start} 1.5e9").process_start == 1.5e9
@@ -53,7 +53,7 @@ def test_process_start_is_told_where_there_is_exactly_one():
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf"])
-def test_process_start_that_is_no_time_is_not_told(value):
+def test_process_start_that_is_no_time_is_unknown(value):
     """A NaN differs from itself, and would look like a restart at every poll."""
     assert page(RUNNING, f"process_start_time_seconds {value}").process_start is None
 

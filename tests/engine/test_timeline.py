@@ -54,7 +54,7 @@ def test_growth():
     assert kept.growth(TOKENS, 10, 40) is None
 
 
-def test_there_is_no_value_beside_a_poll_without_it():
+def test_there_is_no_value_next_to_a_poll_without_it():
     kept = timeline((10, 100), (20, None), (30, 300))
     assert kept.value_at(DRAFTS, 10) == 100
     assert kept.value_at(DRAFTS, 30) == 300

@@ -26,7 +26,7 @@ DROPS = re.findall(
 def test_every_reason_that_a_source_counts_is_explained_once(source):
     """By source, since two sources may mean different things by one word."""
     settings = load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source})
-    counted = wiring.request_source(settings).drop_reasons | attributors.DROP_REASONS
+    counted = wiring.request_source(settings, None).drop_reasons | attributors.DROP_REASONS
     explained = Counter(reason for sources, reason, _, _ in DROPS if source in sources.split(", "))
     assert explained == Counter(counted)
 

@@ -54,7 +54,7 @@ async def guarded(**options):
     app.router.add_get("/failing", site.failing)
     app.router.add_post("/", site.echo)
     server = GuardedServer(app, GuardOptions(**options))
-    address = await server.start("127.0.0.1", 0)
+    address = server.address = await server.start("127.0.0.1", 0)
     opened = []
 
     async def connect(data=b""):
@@ -324,7 +324,7 @@ async def test_a_stop_does_not_wait_for_a_client_that_does_not_read():
 
 async def test_an_address_in_use_is_an_error_and_stop_does_no_harm():
     async with guarded() as (server, _, _):
-        _, port = server._listener.sockets[0].getsockname()
+        _, port = server.address
         other = GuardedServer(web.Application())
         with pytest.raises(OSError, match="in use"):
             await other.start("127.0.0.1", port)

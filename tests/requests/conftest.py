@@ -31,7 +31,7 @@ def _load(name):
 
 
 class Sink:
-    """Remembers what it is told."""
+    """Keeps what it is given."""
 
     def __init__(self):
         self.starts = []

@@ -72,7 +72,9 @@ async def watch(settings: Settings, seconds: float) -> Watched:
     begun = clock()
     fetcher = Fetcher(settings.vllms[0].vllm_url, wiring.fetch(settings))
     try:
-        async with wiring.request_source(settings).open(found, structlog.get_logger("sidecar"), offsets=False):
+        log = structlog.get_logger("sidecar")
+        source = wiring.request_source(settings, wiring.source_access(settings, log))
+        async with source.open(found, log, offsets=False):
             polling = asyncio.create_task(_poll(fetcher, settings, found))
             await stopped(stop, seconds)
             polling.cancel()

@@ -19,6 +19,8 @@ from typing import Final
 
 import msgspec
 
+from sidecar.accept_loop import AcceptLoop
+from sidecar.log import Log
 from sidecar.requests.middleware.socket_file import bind, new_socket, peer_uid, remove
 from sidecar.requests.middleware.wire import DROPPED_INTERNAL, DROPPED_QUEUE_FULL, MAX_PACKET_BYTES, Packet
 from sidecar.requests.observe.endpoint import ENDPOINTS
@@ -31,13 +33,15 @@ CONTRADICTORY: Final = "contradictory"  # an event that cannot be true
 TOO_MANY_OPEN: Final = "too_many_open"
 TOO_MANY_SENDERS: Final = "too_many_senders"  # the longest silent sender was disconnected for another
 SILENT_SENDER: Final = "silent_sender"  # it connected and sent nothing
+NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused; senders wait
 WRONG_USER: Final = "wrong_user"
 MALFORMED: Final = "malformed"
 _UNNAMED: Final = "other"
 
 _SENDERS_REASONS: Final = frozenset({DROPPED_QUEUE_FULL, DROPPED_INTERNAL, *map(str, Fault)})
 DROP_REASONS: Final = _SENDERS_REASONS | {
-    SENDER_GONE, CONTRADICTORY, TOO_MANY_OPEN, TOO_MANY_SENDERS, SILENT_SENDER, WRONG_USER, MALFORMED, _UNNAMED,
+    SENDER_GONE, CONTRADICTORY, TOO_MANY_OPEN, TOO_MANY_SENDERS, NO_DESCRIPTORS, SILENT_SENDER, WRONG_USER, MALFORMED,
+    _UNNAMED,
 }  # fmt: skip
 """Every reason that an ``EventReceiver`` gives its sink."""
 
@@ -46,7 +50,6 @@ _MOST_DROPPED: Final = 100_000  # of one reason, that one packet can report
 _PACKETS_A_TURN: Final = 8  # of all senders; then the event loop's other work has its turn
 _ENDS_A_TURN: Final = 160  # as many events as so many packets hold
 _LAST_TURNS: Final = 2048  # at the end, for senders that never pause; a socket's buffer holds less
-_ACCEPTS_A_TURN: Final = 16
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 _PACKET: Final = msgspec.msgpack.Decoder(Packet)
 
@@ -73,25 +76,25 @@ class EventReceiver:
         path: str | Path,
         sink: RequestSink,
         *,
-        mode: int = 0o666,
         uid: int | None = None,
         max_senders: int = 64,
         first_packet_seconds: float = 5.0,
         look_every: float = 5.0,
         wall: Callable[[], float] = time.time,
+        log: Log | None = None,
     ) -> None:
         self._path = Path(path)
         self._sink = sink
-        self._mode = mode
         self._uid = uid
         self._max_senders = max_senders
         self._first_packet_seconds = first_packet_seconds
         self._look_every = look_every
         self._wall = wall
+        self._log = log
         self._numbers = count(1)
         self._packets = count(1)
         self._buffer = bytearray(MAX_PACKET_BYTES + 1)
-        self._listener: socket.socket | None = None
+        self._accepting: AcceptLoop | None = None
         self._inode = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._senders: dict[socket.socket, _Sender] = {}
@@ -109,7 +112,7 @@ class EventReceiver:
         """
         listener = new_socket()
         try:
-            self._inode = await asyncio.to_thread(bind, listener, self._path, self._mode)
+            self._inode = await asyncio.to_thread(bind, listener, self._path)
         except BaseException:
             listener.close()
             raise
@@ -138,15 +141,13 @@ class EventReceiver:
         await asyncio.to_thread(remove, self._path, self._inode)
 
     def _listen(self, listener: socket.socket) -> None:
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._accepting = AcceptLoop(listener, self._accept, lambda: self._sink.dropped(NO_DESCRIPTORS, 1), self._log)
 
     def _unlisten(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._accept()
-            self._listener.close()
-            self._listener = None
+        if self._accepting is not None:
+            self._accepting.accept_pending()
+            self._accepting.close()
+            self._accepting = None
 
     def _look(self) -> None:
         """Puts the socket's file back if it is gone; connections stay. The calls are quick: a tmpfs."""
@@ -155,33 +156,25 @@ class EventReceiver:
             return
         listener = new_socket()
         try:
-            self._inode = bind(listener, self._path, self._mode)
+            self._inode = bind(listener, self._path)
         except OSError:
             listener.close()  # the directory is gone too, or full: tried again later
             return
         self._unlisten()
         self._listen(listener)
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS_A_TURN):
-            try:
-                connection, _address = self._listener.accept() if self._listener else (None, None)
-            except OSError:
-                return  # no connection is pending any more
-            if connection is None:
-                return
-            if self._uid not in (None, peer_uid(connection)):
-                connection.close()
-                self._sink.dropped(WRONG_USER, 1)
-                continue
-            if len(self._senders) >= self._max_senders:
-                self._hang_up(min(self._senders, key=self._worth))
-                self._sink.dropped(TOO_MANY_SENDERS, 1)
-            connection.setblocking(False)  # noqa: FBT003 - the socket's signature
-            self._senders[connection] = _Sender(next(self._numbers))
-            loop = asyncio.get_running_loop()
-            loop.add_reader(connection, self._enqueue, connection)
-            loop.call_later(self._first_packet_seconds, self._expect_packet, connection)
+    def _accept(self, connection: socket.socket) -> None:
+        if self._uid not in (None, peer_uid(connection)):
+            connection.close()
+            self._sink.dropped(WRONG_USER, 1)
+            return
+        if len(self._senders) >= self._max_senders:
+            self._hang_up(min(self._senders, key=self._worth))
+            self._sink.dropped(TOO_MANY_SENDERS, 1)
+        self._senders[connection] = _Sender(next(self._numbers))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(connection, self._enqueue, connection)
+        loop.call_later(self._first_packet_seconds, self._expect_packet, connection)
 
     def _worth(self, connection: socket.socket) -> tuple[bool, bool, int]:
         """Sort key of senders: by how much their disconnection would lose."""

@@ -26,7 +26,7 @@ class MiddlewareSource:
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - not sent
         """See ``RequestSource``."""
-        receiver = EventReceiver(self.socket, sink, uid=self.uid)
+        receiver = EventReceiver(self.socket, sink, uid=self.uid, log=log)
         with listening("SPECDEC_MIDDLEWARE__SOCKET", self.socket):
             await receiver.start()
         log.info("middleware socket listening", socket=str(self.socket))

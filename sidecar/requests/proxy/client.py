@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from sidecar.errors import Refusal
+from sidecar.http.unsent import acknowledged, is_closing_tls, unsent
 from sidecar.requests.proxy.context import Context
 from sidecar.requests.proxy.exchange import Exchange
 from sidecar.requests.proxy.head import HeadReader
@@ -161,7 +162,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The deadline has passed: for the next request, its head, its body, or the end of the connection."""
         if self._ends is not None:
             now = self._context.clock()
-            if self._transport.get_write_buffer_size() and now < self._ends:  # a slow reader may read the rest
+            if (unsent(self._transport) or is_closing_tls(self._transport)) and now < self._ends:
+                # A slow reader may read the rest.
                 self.deadline = now + self._context.options.linger_seconds
             else:
                 self._transport.abort()
@@ -262,8 +264,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.deadline = self._body_patience.deadline(exchange.received, now, waiting=exchange.awaits_body)
 
     def _is_stalled(self, now: float) -> bool:
-        unsent = self._transport.get_write_buffer_size()
-        return self._send_patience.seconds(unsent, now) >= self._context.options.send_idle_seconds
+        sent = unsent(self._transport), acknowledged(self._transport.get_extra_info("socket"))
+        return self._send_patience.seconds(sent, now) >= self._context.options.send_idle_seconds
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None
@@ -287,7 +289,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             if not self._reading:
                 self._reading = True
                 self._transport.resume_reading()
-            self._transport.write_eof()
+            if self._transport.can_write_eof():  # not with TLS
+                self._transport.write_eof()
 
     def _begin_end(self) -> None:
         now = self._context.clock()

@@ -29,6 +29,8 @@ REFUSALS: Final[Mapping[str, int]] = {
     "body_timeout": 408,
     "send_timeout": 408,  # read nothing of its response for too long; the connection is reset without a response
     "too_many_connections": 503,
+    "tls": 400,  # the handshake failed or took too long; closed without a response
+    "no_descriptors": 503,  # accepting paused: the process has no descriptor left; connections wait
     "evicted": 503,  # the longest idle when another client needed the place; closed without a response
 }
 # How the upstream fails, and what the client gets if no response has begun.

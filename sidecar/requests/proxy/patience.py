@@ -8,20 +8,20 @@ NEVER = float("inf")
 class SendPatience:
     """How long a client has read nothing of the bytes that wait for it."""
 
-    __slots__ = ("_since", "_unsent")
+    __slots__ = ("_progress", "_since")
 
     def __init__(self) -> None:
-        self._unsent = 0  # bytes, at the last check
+        self._progress: tuple[int, ...] | None = None  # at the last check
         self._since = 0.0
 
     def begin(self) -> None:
         """Too many bytes are unsent: the time counts from the next check on."""
-        self._unsent = 0
+        self._progress = None
 
-    def seconds(self, unsent: int, now: float) -> float:
-        """To be called regularly while bytes wait."""
-        if unsent != self._unsent:
-            self._unsent, self._since = unsent, now
+    def seconds(self, progress: tuple[int, ...], now: float) -> float:
+        """To be called regularly while bytes wait; ``progress`` changes when any of them are sent."""
+        if progress != self._progress:
+            self._progress, self._since = progress, now
         return now - self._since
 
 

@@ -1,9 +1,12 @@
 """The proxy itself: listens, forwards everything to one upstream, and counts."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from sidecar.http.access import Access
+from sidecar.http.listener import Listener
 from sidecar.log import Log
 from sidecar.requests.proxy.client import ClientConnection
 from sidecar.requests.proxy.context import Context
@@ -32,9 +35,10 @@ class ProxyServer:
         clock: Callable[[], float],
         log: Log,
         *,
+        access: Access | None = None,
         upstream_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``upstream_lost`` is called when the upstream has become unreachable."""
+        """``access`` asks clients for TLS; ``upstream_lost`` is called when the upstream has become unreachable."""
         self._options = options
         self._clients: set[ClientConnection] = set()
         self._idle: dict[ClientConnection, None] = {}
@@ -43,7 +47,7 @@ class ProxyServer:
         self._context = Context(
             upstream, options, observe, clock, Counters(), self._pool, options.max_connections, asyncio.Event()
         )
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self._client, access, options.header_seconds, self._refuse, log)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -60,14 +64,13 @@ class ProxyServer:
         it cannot.
         """
         self._context.max_clients = allow_descriptors(self._options.max_connections, self._log)
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self._context, self._clients, self._idle), host, port, backlog=_BACKLOG
-        )
-        for listener in self._server.sockets:
+
+        def prepare(listener: socket.socket) -> None:
             notice_vanished_clients(listener, self._options.send_idle_seconds)
+
+        address = await self._listener.start(host, port, _BACKLOG, prepare)
         self._tick()
-        address = self._server.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        return address
 
     async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 - what is left at the timeout is cut and counted
         """Accept no more, close idle connections, let exchanges finish for ``timeout`` seconds, then cut them.
@@ -75,8 +78,7 @@ class ProxyServer:
         Returns how many exchanges were cut. The proxy is closed afterwards.
         """
         self._context.draining = True
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         self._pool.close()
         for client in list(self._clients):
             client.drain()
@@ -92,6 +94,12 @@ class ProxyServer:
         if self._timer is not None:
             self._timer.cancel()
         return len(cut)
+
+    def _client(self) -> ClientConnection:
+        return ClientConnection(self._context, self._clients, self._idle)
+
+    def _refuse(self, reason: str) -> None:
+        self._context.counters.refused[reason] += 1
 
     def _tick(self) -> None:
         """Check every deadline."""

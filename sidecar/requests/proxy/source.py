@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sidecar.errors import listening
+from sidecar.http.access import Access
 from sidecar.log import Log
 from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.observe.usage import AskUsage, UsageAsker
@@ -28,6 +29,7 @@ class ProxySource:
     observe_bytes: int
     ask_usage: AskUsage
     drain_seconds: float
+    access: Access | None = None
 
     @property
     def drop_reasons(self) -> frozenset[str]:
@@ -39,7 +41,15 @@ class ProxySource:
         """See ``RequestSource``."""
         asker = UsageAsker(self.ask_usage, max_bytes=self.observe_bytes)
         observers = observer_factory(sink, max_bytes=self.observe_bytes, offsets=offsets, asker=asker)
-        server = ProxyServer(self.upstream, self.options, observers, time.monotonic, log, upstream_lost=asker.forget)
+        server = ProxyServer(
+            self.upstream,
+            self.options,
+            observers,
+            time.monotonic,
+            log,
+            access=self.access,
+            upstream_lost=asker.forget,
+        )
         with listening("SPECDEC_PROXY__LISTEN", self.listen):
             host, port = await server.start(self.listen.host, self.listen.port)
         log.info("proxy listening", address=f"{host}:{port}")

@@ -8,6 +8,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.requests.record import RequestRecord
 from sidecar.requests.source import RequestSink
@@ -31,7 +32,12 @@ class OtlpReceiver:
     """
 
     def __init__(
-        self, sink: RequestSink, options: TracesOptions | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        sink: RequestSink,
+        options: TracesOptions | None = None,
+        access: Access | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._sink = sink
         self._options = options or TracesOptions()
@@ -50,6 +56,7 @@ class OtlpReceiver:
                 idle_seconds=self._options.idle_seconds,
                 max_connections=self._options.max_connections,
             ),
+            access,
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sidecar.errors import listening
+from sidecar.http.access import Access
 from sidecar.log import Log
 from sidecar.requests.source import RequestSink, Stats
 from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
@@ -18,6 +19,7 @@ class TracesSource:
 
     listen: Address
     options: TracesOptions
+    access: Access | None = None
 
     @property
     def drop_reasons(self) -> frozenset[str]:
@@ -27,7 +29,7 @@ class TracesSource:
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - spans have none
         """See ``RequestSource``."""
-        receiver = OtlpReceiver(sink, self.options)
+        receiver = OtlpReceiver(sink, self.options, self.access)
         with listening("SPECDEC_TRACES__LISTEN", self.listen):
             host, port = await receiver.start(self.listen.host, self.listen.port)
         log.info("traces receiver listening", address=f"{host}:{port}")

@@ -14,7 +14,7 @@ PREFIX = "/v1/chat/completions"
 
 
 @pytest.fixture
-async def told(receiver, sink, eventually):
+async def arrived(receiver, sink, eventually):
     """Waits for so many records; gives the sink."""
 
     async def wait(count):
@@ -24,9 +24,9 @@ async def told(receiver, sink, eventually):
     return wait
 
 
-async def test_recorded_exchanges_arrive_as_records(exchange, ask, observed, told):
+async def test_recorded_exchanges_arrive_as_records(exchange, ask, observed, arrived):
     await ask(exchange)
-    sink = await told(1)
+    sink = await arrived(1)
     record, expected = sink.records[0], observed(exchange).finish()
     for name in ("path", "model", "choices", "stream", "outcome", "max_tokens", "prompt_tokens", "completion_tokens"):
         assert getattr(record, name) == getattr(expected, name)
@@ -44,7 +44,7 @@ async def test_messages_pass_unchanged_and_in_order(exchange, middleware, replay
     assert seen == bare
 
 
-async def test_the_application_gets_the_very_messages_of_the_server(middleware):
+async def test_the_application_gets_the_same_message_objects(middleware):
     incoming = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.request", "body": b"}"}]
     got = []
 
@@ -96,14 +96,14 @@ async def test_other_requests_pass_straight_through(middleware, method, path):
     await middleware(app)({"type": "http", "path": path, "method": method, "headers": []}, "receive", "send")
 
 
-async def test_a_root_path_makes_no_difference(middleware, replay, recorded_exchange, request_to, told):
+async def test_a_root_path_makes_no_difference(middleware, replay, recorded_exchange, request_to, arrived):
     exchange = recorded_exchange("chat")
     await request_to(middleware(replay(exchange)), exchange, prefix="/tenant")
-    assert (await told(1)).records[0].path == PREFIX
+    assert (await arrived(1)).records[0].path == PREFIX
 
 
-async def test_a_client_that_goes_cancels_the_application_as_without_us(
-    middleware, recorded_exchange, request_to, told
+async def test_a_client_that_leaves_cancels_the_application_as_without_us(
+    middleware, recorded_exchange, request_to, arrived
 ):
     """vLLM waits for ``http.disconnect`` beside its work, as Starlette's streaming response does."""
 
@@ -121,10 +121,10 @@ async def test_a_client_that_goes_cancels_the_application_as_without_us(
         work.cancel()
 
     await request_to(middleware(app), recorded_exchange("chat-stream"), disconnect_after=5)
-    assert (await told(1)).records[0].outcome == Outcome.ABORTED
+    assert (await arrived(1)).records[0].outcome == Outcome.ABORTED
 
 
-async def test_a_reply_after_the_client_has_gone_is_an_abort(middleware, recorded_exchange, request_to, told):
+async def test_a_reply_after_the_client_has_gone_is_an_abort(middleware, recorded_exchange, request_to, arrived):
     """vLLM cancels its handler and lets the framework answer ``null`` to nobody."""
 
     async def app(scope, receive, send):
@@ -134,10 +134,12 @@ async def test_a_reply_after_the_client_has_gone_is_an_abort(middleware, recorde
         await send({"type": "http.response.body", "body": b"null"})
 
     await request_to(middleware(app), recorded_exchange("chat"), disconnect_after=0)
-    assert (await told(1)).records[0].outcome == Outcome.ABORTED
+    assert (await arrived(1)).records[0].outcome == Outcome.ABORTED
 
 
-async def test_a_disconnect_after_the_whole_reply_is_no_abort(middleware, replay, recorded_exchange, request_to, told):
+async def test_a_disconnect_after_the_whole_reply_is_no_abort(
+    middleware, replay, recorded_exchange, request_to, arrived
+):
     exchange = recorded_exchange("chat-stream")
     inner = replay(exchange)
 
@@ -146,10 +148,10 @@ async def test_a_disconnect_after_the_whole_reply_is_no_abort(middleware, replay
         assert (await receive())["type"] == "http.disconnect"
 
     await request_to(middleware(app), exchange, disconnect_after=1)
-    assert (await told(1)).records[0].outcome == Outcome.COMPLETED
+    assert (await arrived(1)).records[0].outcome == Outcome.COMPLETED
 
 
-async def test_a_cancelled_request_is_an_abort_and_stays_cancelled(middleware, recorded_exchange, request_to, told):
+async def test_a_cancelled_request_is_an_abort_and_stays_cancelled(middleware, recorded_exchange, request_to, arrived):
     async def app(scope, receive, send):
         await receive()
         await asyncio.Event().wait()
@@ -159,47 +161,47 @@ async def test_a_cancelled_request_is_an_abort_and_stays_cancelled(middleware, r
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await told(1)).records[0].outcome == Outcome.ABORTED
+    assert (await arrived(1)).records[0].outcome == Outcome.ABORTED
 
 
 async def test_an_exception_of_the_application_stays_its_own_and_is_an_error(
-    middleware, recorded_exchange, request_to, told
+    middleware, recorded_exchange, request_to, arrived
 ):
     async def app(scope, receive, send):
         raise LookupError("its own")
 
     with pytest.raises(LookupError, match="its own"):
         await request_to(middleware(app), recorded_exchange("chat"))
-    assert (await told(1)).records[0].outcome == Outcome.ERROR
+    assert (await arrived(1)).records[0].outcome == Outcome.ERROR
 
 
-async def test_faults_of_an_exchange_are_counted(middleware, replay, recorded_exchange, request_to, told):
+async def test_faults_of_an_exchange_are_counted(middleware, replay, recorded_exchange, request_to, arrived):
     exchange = recorded_exchange("chat")
     await request_to(middleware(replay(exchange)), exchange, headers=[(b"content-encoding", b"gzip")])
-    sink = await told(1)
+    sink = await arrived(1)
     assert math.isnan(sink.records[0].temperature)
     assert sink.drops == {"request_encoded": 1}
 
 
-async def test_the_limit_on_bodies_can_be_set(ask, recorded_exchange, told, monkeypatch):
+async def test_the_limit_on_bodies_can_be_set(ask, recorded_exchange, arrived, monkeypatch):
     monkeypatch.setenv("SPECDEC_MIDDLEWARE__MAX_BODY_BYTES", "20")
     await ask(recorded_exchange("chat"))
-    assert (await told(1)).drops == {"request_too_large": 1, "reply_too_large": 1}
+    assert (await arrived(1)).drops == {"request_too_large": 1, "reply_too_large": 1}
 
 
 @pytest.mark.parametrize("value", ["", "lots", "-5", "1.5", "²"])
-async def test_a_wrong_limit_does_not_stop_vllm(ask, recorded_exchange, told, monkeypatch, value):
+async def test_a_wrong_limit_does_not_stop_vllm(ask, recorded_exchange, arrived, monkeypatch, value):
     """The default holds: a body over 1 MiB is not decoded, one below it is."""
     monkeypatch.setenv("SPECDEC_MIDDLEWARE__MAX_BODY_BYTES", value)
     exchange = recorded_exchange("chat")
     await ask(exchange)
-    assert (await told(1)).records[0].temperature == exchange["request"]["temperature"]
+    assert (await arrived(1)).records[0].temperature == exchange["request"]["temperature"]
     await ask(exchange | {"request": exchange["request"] | {"user": "x" * 1_048_576}})
-    assert (await told(2)).drops == {"request_too_large": 1}
+    assert (await arrived(2)).drops == {"request_too_large": 1}
 
 
 @pytest.mark.parametrize("method", ["__init__", "reply_head", "request_end", "finish"])
-async def test_a_fault_of_ours_reaches_nobody_and_is_counted(ask, recorded_exchange, told, eventually, method):
+async def test_a_failure_of_ours_reaches_no_client_and_is_counted(ask, recorded_exchange, arrived, eventually, method):
     """White box: each step of an observation is made to fail in turn."""
 
     def fail(*_args, **_options):
@@ -207,7 +209,7 @@ async def test_a_fault_of_ours_reaches_nobody_and_is_counted(ask, recorded_excha
 
     exchange = recorded_exchange("chat-stream")
     good = await ask(exchange)
-    sink = await told(1)
+    sink = await arrived(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.ExchangeObserver, method, fail)
         assert await ask(exchange) == good
@@ -275,17 +277,19 @@ async def test_nothing_of_the_text_is_in_any_packet(middleware, replay, recorded
     listener.close()
 
 
-async def test_each_process_has_ids_of_its_own(middleware, replay, recorded_exchange, request_to, told):
+async def test_each_process_has_ids_of_its_own(middleware, replay, recorded_exchange, request_to, arrived):
     exchange = recorded_exchange("chat")
     for app in (middleware(replay(exchange)), middleware(replay(exchange))):
         await request_to(app, exchange)
         await request_to(app, exchange)
-    sink = await told(4)
+    sink = await arrived(4)
     assert len({record.id for record in sink.records}) == 4
     assert {request.id for request in sink.starts} == {record.id for record in sink.records}
 
 
-async def test_the_last_events_leave_when_the_server_goes_down(middleware, replay, recorded_exchange, request_to, told):
+async def test_the_last_events_leave_when_the_server_goes_down(
+    middleware, replay, recorded_exchange, request_to, arrived
+):
     exchange = recorded_exchange("chat")
     inner = replay(exchange)
 
@@ -298,4 +302,4 @@ async def test_the_last_events_leave_when_the_server_goes_down(middleware, repla
     assert len(observer._sender._queue) == 2
     await observer({"type": "lifespan"}, None, None)
     assert not observer._sender._queue
-    await told(1)
+    await arrived(1)

@@ -91,7 +91,7 @@ def body_of(sent):
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-async def test_a_stream_counts_and_its_client_sees_no_difference(asking, vllm, serve, recorded, pieces):
+async def test_a_stream_is_counted_and_its_client_sees_no_difference(asking, vllm, serve, recorded, pieces):
     app = vllm()
     length = len(json.dumps(app.exchange["request"]))
     headers = [(b"content-length", b"%d" % length), (b"x", b"y")]
@@ -133,7 +133,7 @@ async def test_other_requests_are_served_as_they_are(asking, vllm, serve, reques
     assert app.bodies == [app.exchange["request"]] * 2
 
 
-async def test_a_body_over_the_limit_is_served_as_it_is(asking, vllm, serve, monkeypatch, recorded):
+async def test_a_body_over_the_limit_is_served_unchanged(asking, vllm, serve, monkeypatch, recorded):
     monkeypatch.setenv("SPECDEC_MIDDLEWARE__MAX_BODY_BYTES", "100")
     app = vllm("chat-stream.without-metrics")
     for pieces in (1, 2, 7):
@@ -142,9 +142,7 @@ async def test_a_body_over_the_limit_is_served_as_it_is(asking, vllm, serve, mon
     assert app.bodies == [app.exchange["request"]] * 3
 
 
-async def test_where_vllm_refuses_the_original_is_served_and_nothing_is_asked_again(
-    asking, vllm, middleware, request_to, recorded
-):
+async def test_if_vllm_refuses_the_original_is_served_and_asking_stops(asking, vllm, middleware, request_to, recorded):
     app = vllm("chat-stream.without-metrics", refuses=True)
     observed = middleware(app)
     first = await request_to(observed, app.exchange, pieces=2)
@@ -162,7 +160,9 @@ async def test_a_refusal_is_counted(asking, vllm, serve, recorded):
     assert (record.asked_usage, record.outcome) == (AskedUsage.REFUSED, Outcome.COMPLETED)
 
 
-async def test_a_client_that_is_refused_for_its_own_fault_stops_nobody(asking, vllm, middleware, request_to, recorded):
+async def test_a_request_that_is_refused_in_either_form_does_not_stop_asking(
+    asking, vllm, middleware, request_to, recorded
+):
     app = vllm("bad-temperature")
     app.exchange["request"]["stream"] = True
     observed = middleware(app)
@@ -173,7 +173,7 @@ async def test_a_client_that_is_refused_for_its_own_fault_stops_nobody(asking, v
     assert (await recorded(2)).outcome == Outcome.ERROR
 
 
-async def test_a_client_that_goes_while_it_sends_reaches_the_application_as_without_us(asking, middleware):
+async def test_a_client_that_leaves_while_sending_reaches_the_application_as_without_us(asking, middleware):
     incoming = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
     got = []
 
@@ -208,7 +208,7 @@ async def test_a_client_that_breaks_off_cancels_the_application_as_without_us(
 
 
 @pytest.mark.parametrize(("owner", "method"), [(UsageAsker, "ask"), (AskedStream, "_complete")])
-async def test_a_fault_of_ours_leaves_the_exchange_as_it_is(asking, vllm, serve, owner, method):
+async def test_a_failure_of_ours_leaves_the_exchange_unchanged(asking, vllm, serve, owner, method):
     """White box: what decides and what takes out is made to fail."""
 
     def fail(*_args, **_options):

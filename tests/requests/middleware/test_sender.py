@@ -173,7 +173,7 @@ async def test_a_sidecar_that_restarts_gets_the_rest(sender, socket_path, sink, 
     await second.stop()
 
 
-async def test_a_socket_that_is_removed_costs_nothing_but_events(sender, receiver, sink, eventually, socket_path):
+async def test_a_removed_socket_loses_only_events(sender, receiver, sink, eventually, socket_path):
     one = sender(max_events=10)
     Path(socket_path).unlink()
     send(one, range(20))
@@ -196,7 +196,7 @@ def blocked_path(request, socket_path):
         yield {"long path": "/x" * 200, "null byte": "/a\0b"}.get(request.param, socket_path)
 
 
-async def test_whatever_is_at_the_path_nothing_raises(blocked_path, eventually):
+async def test_nothing_raises_whatever_is_at_the_path(blocked_path, eventually):
     one = EventSender(blocked_path, asyncio.get_running_loop(), interval=0.001)
     send(one, range(3))
     await eventually(lambda: one._retry_at > 0)

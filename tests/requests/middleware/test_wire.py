@@ -1,4 +1,4 @@
-"""What is no packet, or a packet with impossible numbers, is refused, counted, and costs nobody else."""
+"""Malformed packets and packets with impossible numbers are refused and counted, and affect no other sender."""
 
 import msgspec
 import pytest

@@ -67,7 +67,7 @@ def test_recorded_exchanges_decode_to_the_truth_in_them(exchange, observed):
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=30, suppress_health_check=UNHURRIED)
-def test_where_the_bytes_are_cut_makes_no_difference(exchange, observed, data):
+def test_the_record_does_not_depend_on_where_the_bytes_are_cut(exchange, observed, data):
     def clock():
         return 5.0
 

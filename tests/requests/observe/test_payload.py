@@ -200,7 +200,7 @@ def test_acceptance_may_lack_its_histogram(histogram):
         {"acceptance_histogram": "2205"},
     ],
 )
-def test_absurd_acceptance_is_none_and_noted_and_costs_no_other_field(changes):
+def test_impossible_acceptance_is_none_and_counted_and_affects_no_other_field(changes):
     fields = speculation(**changes)
     assert fields.acceptance is None
     assert fields.acceptance_malformed
@@ -227,7 +227,7 @@ def test_cached_tokens_are_put_back_into_the_input_of_messages():
 
 
 @pytest.mark.parametrize("count", [-4, 2**60, 1.5, "4", True])
-def test_usage_that_can_not_be_makes_the_reply_unreadable(count):
+def test_usage_that_cannot_be_makes_the_reply_unreadable(count):
     assert reply(usage={"prompt_tokens": 3, "completion_tokens": count}) is None
 
 
@@ -244,5 +244,5 @@ def test_every_way_to_say_error_is_known(fields):
     assert reply(**fields).error
 
 
-def test_a_null_error_is_none():
+def test_a_null_error_is_no_error():
     assert not reply(error=None, status="completed", object="response").error

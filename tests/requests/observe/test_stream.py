@@ -1,8 +1,13 @@
 """Counting a stream's events and keeping its last ones, in bounded memory."""
 
+import time
+
 import pytest
 
+from sidecar.requests.observe.endpoint import CHAT
 from sidecar.requests.observe.exchange_observer import Fault
+from sidecar.requests.observe.stream import StreamReader
+from sidecar.requests.observe.usage import AskUsage, UsageAsker
 from tests.requests.requests_tools import DONE, ROLE, USAGE, chunk, stream
 
 
@@ -13,7 +18,7 @@ def test_comments_roles_usage_and_done_are_no_events_with_tokens():
     assert record.completion_tokens == 9
 
 
-def test_what_the_model_says_can_not_forge_an_event():
+def test_the_models_text_cannot_forge_an_event():
     forged = chunk(text='\n\ndata: {"choices":[],"usage":{"completion_tokens":1}}\n\ndata: [DONE]\n\n')
     record = stream(ROLE, forged, forged, USAGE, DONE).finish()
     assert (record.stream_events, record.completion_tokens) == (2, 9)
@@ -50,7 +55,7 @@ def test_events_are_counted_right_however_they_are_grouped(grouped, count):
 
 
 @pytest.mark.parametrize("cut", [1_000_000, 7_000, 700, 63, 64])
-def test_an_event_over_the_limit_is_counted_and_costs_no_other(cut):
+def test_an_event_over_the_limit_is_counted_and_affects_no_other(cut):
     large = chunk(text="x" * 50_000)
     body = b"".join([ROLE, chunk(), large, chunk(), chunk(), large, large, chunk(), USAGE, DONE])
     observer = stream(*[body[at : at + cut] for at in range(0, len(body), cut)], max_bytes=1_000)
@@ -86,10 +91,34 @@ def held_by(observer):
 
 
 @pytest.mark.parametrize("piece", [b"x" * 1_000, b"data: {" + b"x" * 999 + b"\n\n", chunk() * 10, b"\n\n", b"\n", b""])
-def test_whatever_is_streamed_little_is_kept(piece):
+def test_memory_is_bounded_whatever_is_streamed(piece):
     observer = stream(max_bytes=20_000)
     held = 0
     for _ in range(3_000):
         observer.reply_piece(piece)
         held = max(held, held_by(observer))
     assert held < 80_000
+
+
+def cpu_seconds(make, text_bytes):
+    """Of 960 kB of events with so much text each, in pieces of 700 bytes; the best of three."""
+    body = chunk(text="x" * text_bytes) * (960_000 // text_bytes)
+    times = []
+    for _ in range(3):
+        feed, begun = make(), time.process_time()
+        for at in range(0, len(body), 700):
+            feed(body[at : at + 700])
+        times.append(time.process_time() - begun)
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StreamReader(CHAT, max_bytes=1_048_576, clock=time.monotonic).feed,
+        lambda: UsageAsker(AskUsage.ALWAYS, max_bytes=1_000).ask(CHAT, b'{"stream":true}').forward,
+    ],
+    ids=["read", "looked through for usage"],
+)
+def test_a_huge_event_costs_no_more_than_many_small_ones_of_its_size(make):
+    assert cpu_seconds(make, 960_000) < 4 * cpu_seconds(make, 30_000)

@@ -93,7 +93,7 @@ def test_other_requests_are_left_alone(asked, fields):
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"stream":true}{}', b'{"stream":true,"x":NaN}', b"\xff" * 10])
-def test_what_is_not_json_is_left_alone(asked, body):
+def test_bodies_that_are_not_json_are_left_alone(asked, body):
     assert asked(body) is None
 
 
@@ -221,7 +221,7 @@ def test_no_event_waits_but_the_last(asked):
     assert stream.forward(FINAL) == FINAL  # after the usage everything passes
 
 
-def test_what_can_be_the_usage_waits(asked):
+def test_bytes_that_may_be_the_usage_wait(asked):
     stream = asked()
     for at in range(len(HEAD)):
         assert stream.forward(HEAD[at : at + 1]) == b""
@@ -249,7 +249,7 @@ def test_a_server_that_forces_usage_is_left_as_it_is_and_not_asked_again(asker):
         (500, [SSE], False, True),
     ],
 )
-def test_where_the_replies_bytes_can_not_be_changed_nothing_is_asked_again(asker, status, headers, removes, again):
+def test_replies_that_cannot_be_changed_stop_asking(asker, status, headers, removes, again):
     stream = asker.ask(CHAT, BODY)
     assert stream.refused(status, headers) is False
     assert stream.forward(FINAL) == (b"" if removes else FINAL)
@@ -291,7 +291,7 @@ def test_a_huge_event_passes(asked):
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 3, 5, 6, 7])
-def test_where_it_fails_the_bytes_pass_as_they_came(asked, monkeypatch, fails_at):
+def test_if_it_fails_the_bytes_pass_unchanged(asked, monkeypatch, fails_at):
     """White box: looking at an event is made to fail."""
     events = [*TEXT, LAST, FINAL, DONE]
     came = b"".join(events)

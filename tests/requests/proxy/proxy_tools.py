@@ -194,7 +194,7 @@ def answer(data: bytes, *, close: bool = False) -> Script:
 class Proxy:
     """A running proxy with its observers and log."""
 
-    def __init__(self, port: int, options: dict, *, observe=None, clock=time.monotonic, ssl=None):
+    def __init__(self, port: int, options: dict, *, observe=None, clock=time.monotonic, ssl=None, access=None):
         self.observers = []
         self.log = Log()
         settings = {"tick_seconds": 0.005, "pool_warm": 0, "linger_seconds": 5.0, "awaited_body_bytes": 0} | options
@@ -204,6 +204,7 @@ class Proxy:
             observe or self._observe,
             clock,
             self.log,
+            access=access,
         )
         self.port = 0
         self._clients = []

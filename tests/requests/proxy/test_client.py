@@ -47,7 +47,7 @@ async def test_silent_connection_is_closed_without_a_word(used):
         assert set(proxy.stats.refused.values()) == {0}
 
 
-async def test_body_that_stops_coming_gets_408_and_the_upstream_is_closed():
+async def test_body_that_stops_arriving_gets_408_and_the_upstream_is_closed():
     async with proxied(lambda connection: connection.watch_close(), body_idle_seconds=0.05) as (proxy, server):
         client = await proxy.client()
         reply = await client.ask(POST + b"Content-Length: 5\r\n\r\nabc")
@@ -130,7 +130,7 @@ async def test_head_of_exactly_its_limit_passes():
         assert server.received == request + GET
 
 
-async def test_announced_body_over_its_limit_gets_413_before_the_upstream_hears_of_it():
+async def test_announced_body_over_its_limit_gets_413_and_never_reaches_the_upstream():
     async with proxied(answering, max_body_bytes=10) as (proxy, server):
         client = await proxy.client()
         assert (await client.ask(POST + b"Content-Length: 10\r\n\r\n0123456789")).status == 200

@@ -85,7 +85,7 @@ async def asking(vllm, mode=AskUsage.ALWAYS, max_bytes=100_000):
 
 
 @pytest.mark.parametrize("size", [1, 7, 300, 100_000])
-async def test_a_stream_counts_and_its_client_sees_no_difference(size):
+async def test_a_stream_is_counted_and_its_client_sees_no_difference(size):
     vllm = VLLM(size=size)
     async with asking(vllm) as (proxy, sink):
         client = await proxy.client()
@@ -168,7 +168,7 @@ async def test_a_client_that_expects_100_continue_is_not_kept_waiting():
         assert (await client.ask(BODY)).body == b"ok"
 
 
-async def test_where_vllm_refuses_the_original_is_sent_and_nothing_is_asked_again():
+async def test_if_vllm_refuses_the_original_is_sent_and_asking_stops():
     vllm = VLLM(refuses=True)
     async with asking(vllm) as (proxy, sink):
         client = await proxy.client()
@@ -180,7 +180,7 @@ async def test_where_vllm_refuses_the_original_is_sent_and_nothing_is_asked_agai
         assert [record.asked_usage for record in sink.records] == [AskedUsage.REFUSED, None]
 
 
-async def test_a_client_that_is_refused_for_its_own_fault_stops_nobody():
+async def test_a_request_that_is_refused_in_either_form_does_not_stop_asking():
     bodies = []
 
     async def script(connection):
@@ -203,7 +203,7 @@ async def test_a_client_that_is_refused_for_its_own_fault_stops_nobody():
 
 
 @pytest.mark.parametrize("left", [USAGE, USAGE - 2, USAGE - 30, USAGE + 5, USAGE + 200, 700, 0])
-async def test_a_stream_that_breaks_off_gives_what_came(left):
+async def test_a_truncated_stream_is_forwarded_in_full(left):
     async with asking(VLLM(breaks_at=left)) as (proxy, sink):
         client = await proxy.client()
         await client.send(post())
@@ -292,7 +292,7 @@ async def test_a_request_is_not_held_back_once_the_memory_for_bodies_is_spent(mo
 
 
 @pytest.mark.parametrize(("owner", "method"), [(UsageAsker, "ask"), (AskedStream, "_complete")])
-async def test_a_fault_of_ours_leaves_the_exchange_as_it_is(monkeypatch, owner, method):
+async def test_a_failure_of_ours_leaves_the_exchange_unchanged(monkeypatch, owner, method):
     """White box: what decides and what takes out is made to fail."""
 
     def fail(*_args, **_options):

@@ -204,7 +204,7 @@ async def test_bytes_after_a_response_are_never_taken_for_the_next_one():
         assert len(server.connections) == 3
 
 
-async def test_unasked_bytes_on_an_idle_connection_end_it():
+async def test_unsolicited_bytes_on_an_idle_connection_close_it():
     go = asyncio.Event()
 
     async def script(connection):

@@ -39,7 +39,7 @@ async def test_drain_closes_idle_connections_and_lets_exchanges_finish():
         assert (stats.client_connections, stats.upstream_connections) == (0, 0)
 
 
-async def test_drain_cuts_what_is_late_without_a_proper_end():
+async def test_drain_cuts_late_exchanges_without_a_proper_end():
     gate = asyncio.Event()
     async with proxied(gated(gate)) as (proxy, server):
         client = await proxy.client()

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.requests.proxy.proxy_tools import GET, answering, proxied
 
 
-async def test_kernel_is_told_to_look_for_vanished_peers_within_minutes():
+async def test_the_kernel_probes_for_vanished_peers_within_minutes():
     async with proxied(answering) as (proxy, server):
         client = await proxy.client()
         await client.ask(GET)
@@ -31,7 +31,7 @@ async def test_soft_limit_on_open_files_is_raised_for_the_connections_allowed():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_hard_limit_on_open_files_that_is_too_low_is_said_once():
+def test_too_low_a_hard_limit_on_open_files_is_logged_once():
     code = (
         "import resource, structlog; from sidecar.requests.proxy.sockets import allow_descriptors;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 700));"

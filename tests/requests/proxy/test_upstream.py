@@ -255,7 +255,7 @@ async def test_upstream_that_accepts_and_closes_is_not_dialled_in_a_loop():
             assert len(accepted) <= 4 + 20
 
 
-async def test_host_that_can_not_be_a_name_becomes_502():
+async def test_host_that_cannot_be_a_name_becomes_502():
     server = ProxyServer(Upstream("a..b", 80), ProxyOptions(pool_warm=0), lambda *_: None, time.monotonic, Log())
     _, port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -46,7 +46,7 @@ def message(data):
     return data[4:].decode()
 
 
-async def test_all_recorded_exports_arrive_whole_in_every_encoding():
+async def test_all_recorded_exports_decode_in_every_encoding():
     seen = []
     for headers, pack in ((PROTOBUF, bytes), (PROTOBUF | GZIP, gzip.compress)):
         async with receiving(clock=lambda: LATER) as running:
@@ -79,14 +79,14 @@ async def test_an_empty_export_is_fine():
         assert (await running.post(b"{}", JSON))[0] == 200
 
 
-async def test_spans_of_others_are_no_loss():
+async def test_spans_of_other_services_are_not_counted_as_dropped():
     async with receiving() as running:
         await running.post(body(made(1, name="GET /health"), made(2), made(3, name="SELECT")))
         assert len(running.sink.records) == 1
         assert not running.sink.drops
 
 
-async def test_what_is_sent_again_is_delivered_once():
+async def test_repeated_spans_are_delivered_once():
     async with receiving() as running:
         first, second = body(made(1), made(2)), body(made(2), made(3), made(3))
         for export_body in (first, second, first):
@@ -123,7 +123,7 @@ async def test_refused_spans_are_reported_and_the_rest_is_taken():
         assert len(running.sink.records) == 2
 
 
-async def test_a_span_that_comes_late_is_taken():
+async def test_a_late_span_is_accepted():
     async with receiving(clock=lambda: LATER + 3600) as running:
         await running.post(body(made()))
         assert len(running.sink.records) == 1
@@ -147,7 +147,7 @@ async def test_malformed_json_is_refused_in_json():
 
 
 @pytest.mark.parametrize("pack", [lambda b: b, lambda b: gzip.compress(b)[:-9], lambda b: gzip.compress(b) + b"junk"])
-async def test_a_body_that_is_not_whole_gzip_is_malformed(pack):
+async def test_truncated_gzip_is_malformed(pack):
     async with receiving() as running:
         assert (await running.post(pack(body(made())), PROTOBUF | GZIP))[0] == 400
         assert running.sink.records == []
@@ -231,7 +231,7 @@ async def test_more_spans_than_allowed_are_too_large():
         assert (await running.post(body(*spans[:5])))[0] == 200
 
 
-async def test_nothing_of_what_is_sent_is_logged(caplog):
+async def test_nothing_sent_is_logged(caplog):
     caplog.set_level(logging.DEBUG)
     secret = USUAL | {"gen_ai.prompt": "hush-hush"}
     async with receiving() as running:
@@ -246,7 +246,7 @@ async def test_nothing_of_what_is_sent_is_logged(caplog):
     assert "hush-hush" not in repr(running.sink.records)
 
 
-def test_whatever_is_posted_the_answer_is_never_500():
+def test_no_export_is_answered_with_500():
     chance = random.Random(7)
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

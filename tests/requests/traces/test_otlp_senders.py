@@ -24,7 +24,7 @@ async def test_others_get_their_turn_while_a_large_export_is_decoded(no_blocking
         assert (await slow)[0] == 200
 
 
-async def test_exports_beyond_the_limit_are_told_to_come_again():
+async def test_exports_beyond_the_limit_are_asked_to_retry():
     async with receiving(max_inflight=2) as running:
         async with running.receiver._turn:  # as if a large one were decoded
             waiting = [asyncio.create_task(running.post(body(made(n)))) for n in (1, 2)]
@@ -37,7 +37,7 @@ async def test_exports_beyond_the_limit_are_told_to_come_again():
         assert len(running.sink.records) == 3
 
 
-async def test_slow_bodies_keep_no_export_out():
+async def test_slow_bodies_do_not_block_other_exports():
     async with receiving(max_inflight=2) as running:
         slow = [await asyncio.open_connection(*running.address) for _ in range(12)]
         for _, writer in slow:
@@ -51,7 +51,7 @@ async def test_slow_bodies_keep_no_export_out():
         assert not running.sink.drops
 
 
-async def test_the_body_that_arrives_longest_gives_way_when_all_are_too_much():
+async def test_the_longest_arriving_body_is_refused_when_memory_is_short():
     async with receiving(body_bytes=1000) as running:
         slow = []
         for held in range(1, 5):
@@ -65,7 +65,7 @@ async def test_the_body_that_arrives_longest_gives_way_when_all_are_too_much():
             writer.close()
 
 
-async def test_a_body_that_stops_coming_is_given_up():
+async def test_a_body_that_stops_arriving_times_out():
     async with receiving(body_seconds=0.05) as running:
         reader, writer = await asyncio.open_connection(*running.address)
         writer.write(HEAD + b"Content-Length: 100\r\n\r\nabc")
@@ -107,7 +107,7 @@ async def test_half_a_head_is_cut_off():
         assert (await running.post(body(made())))[0] == 200
 
 
-async def test_it_stops_while_exports_are_in_work():
+async def test_it_stops_while_exports_arrive():
     async with receiving() as running:
         reader, writer = await asyncio.open_connection(*running.address)
         writer.write(HEAD + b"Content-Length: 100\r\n\r\nabc")

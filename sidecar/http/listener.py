@@ -1,0 +1,105 @@
+"""A listening TCP address, with TLS if a web configuration asks for it."""
+
+import asyncio
+import socket
+from collections import Counter as Tally
+from collections.abc import Callable
+from ssl import SSLContext
+from typing import Final
+
+from sidecar.accept_loop import AcceptLoop
+from sidecar.http.access import Access
+from sidecar.log import Log
+
+NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
+TLS: Final = "tls"  # a handshake failed or took too long
+_MOST_HANDSHAKES: Final = 256
+_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
+
+
+class Listener:
+    """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
+
+    The protocol of a TLS connection gets it once it is secure. A handshake has ``seconds``; past 256 at once, the
+    oldest of the address that has most gives way. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
+    """
+
+    def __init__(
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        access: Access | None,
+        seconds: float,
+        refused: Callable[[str], None],
+        log: Log | None = None,
+    ) -> None:
+        self._protocol = protocol
+        self._access = access if access is not None and access.has_tls else None
+        self._seconds = seconds
+        self._refused = refused
+        self._log = log
+        self._loops: list[AcceptLoop] = []
+        self._opening: dict[asyncio.Task[None], str] = {}  # with the client's address, oldest first
+
+    async def start(
+        self, host: str, port: int, backlog: int = 128, prepare: Callable[[socket.socket], None] = lambda _: None
+    ) -> tuple[str, int]:
+        """Listens on every address of ``host`` and returns the first as bound. ``prepare`` sets the sockets' options.
+
+        Raises:
+            OSError: an address cannot be bound.
+        """
+        listeners: list[socket.socket] = []
+        flags = socket.AI_PASSIVE
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        try:
+            for family, _, _, _, address in dict.fromkeys(infos):
+                listeners.append(socket.create_server(address, family=family, backlog=backlog))
+                prepare(listeners[-1])
+        except OSError:
+            for listener in listeners:
+                listener.close()
+            raise
+        self._loops = [AcceptLoop(one, self._open, self._exhausted, self._log) for one in listeners]
+        bound_host, bound_port = listeners[0].getsockname()[:2]
+        return bound_host, bound_port
+
+    def close(self) -> None:
+        """Stops listening and cuts connections that are not open yet. Idempotent."""
+        for loop in self._loops:
+            loop.close()
+        for task in list(self._opening):
+            task.cancel()
+
+    def _exhausted(self) -> None:
+        self._refused(NO_DESCRIPTORS)
+
+    def _open(self, connection: socket.socket) -> None:
+        try:
+            address = str(connection.getpeername()[0])
+        except OSError:  # it is gone already
+            connection.close()
+            return
+        if self._access is not None and len(self._opening) >= _MOST_HANDSHAKES:
+            most, _ = Tally(self._opening.values()).most_common(1)[0]
+            next(task for task, other in self._opening.items() if other == most).cancel()
+        task = asyncio.get_running_loop().create_task(self._connect(connection))
+        self._opening[task] = address
+        task.add_done_callback(self._opening.pop)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            context: SSLContext | None = None if self._access is None else await self._access.tls()
+            opening, closing = (None, None) if context is None else (self._seconds, _CLOSING_SECONDS)
+            await loop.connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=opening,
+                ssl_shutdown_timeout=closing,
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            connection.close()
+            # A client that goes away is no failure of the handshake.
+            if self._access is not None and not isinstance(error, ConnectionResetError | BrokenPipeError):
+                self._refused(TLS)

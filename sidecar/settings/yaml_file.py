@@ -1,0 +1,60 @@
+"""YAML files that operators write."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_MAX_BYTES = 1024 * 1024
+_TYPED = {"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Scalars stay text, as in the environment, so that pydantic reads both alike; duplicate keys are errors."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in _TYPED]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value[:80]!r}", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """The mapping in a file of at most 1 MiB; an empty file holds an empty one.
+
+    Raises:
+        ValueError: there is none; the message says why.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if len(content) > _MAX_BYTES:
+        raise ValueError("larger than 1 MiB; not a settings file")
+    values = _parse(content)
+    if not isinstance(values, dict | None):
+        raise ValueError("not a mapping; expected one setting per line, as key: value")  # noqa: TRY004 - see Raises
+    return {str(key): value for key, value in (values or {}).items()}
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return yaml.load(content.decode(), _Loader)  # noqa: S506 - _Loader is a SafeLoader
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError):  # control characters, a tower of brackets
+        raise ValueError("not valid YAML") from None

@@ -1,0 +1,103 @@
+"""The sidecar's ports with web configuration files, used by those that use them in production."""
+
+import asyncio
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from sidecar.app import running
+from sidecar.settings import load_settings
+from tests.debian_servers import free_port, running_prometheus, scraping
+from tests.http.certificates import Authority
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority.new(tmp_path)
+
+
+def environment(vllm, **settings):
+    base = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_LISTEN": "127.0.0.1:0", "SPECDEC_SCRAPE_INTERVAL": "100ms"}
+    return base | {f"SPECDEC_{name.upper()}": str(value) for name, value in settings.items()}
+
+
+@pytest.mark.servers
+async def test_prometheus_scrapes_with_tls_client_certificate_and_password(vllm, http, authority, tmp_path):
+    path = authority.web_config(
+        users={"prometheus": "secret"},
+        client_ca_file=authority.certificate.name,
+        client_auth_type="RequireAndVerifyClientCert",
+        min_version="TLS13",
+    )
+    (tmp_path / "password").write_text("secret\n")
+    certificate, key = authority.issue("client")
+    async with running(load_settings(None, environment(vllm, web_config_file=path))) as address:
+        config = scraping(f"localhost:{address.port}")
+        (scrape,) = config["scrape_configs"]
+        tls = {"ca_file": str(authority.certificate), "cert_file": str(certificate), "key_file": str(key)}
+        scrape |= {
+            "scheme": "https",
+            "tls_config": tls,
+            "basic_auth": {"username": "prometheus", "password_file": str(tmp_path / "password")},
+        }
+        without = {name: value for name, value in scrape.items() if name != "basic_auth"} | {"job_name": "without"}
+        config["scrape_configs"].append(without)
+        async with running_prometheus(http, tmp_path, config) as prometheus, asyncio.timeout(60):
+            while not await prometheus.instant('specdec_up{job="specdec"} == 1'):
+                await asyncio.sleep(0.1)
+            while not await prometheus.instant('up{job="without"} == 0'):
+                await asyncio.sleep(0.1)
+            while not await prometheus.instant('specdec_http_refused_total{reason="unauthorized"} > 0'):
+                await asyncio.sleep(0.1)
+
+
+async def test_probes_need_no_password_and_the_healthcheck_speaks_tls(vllm, authority):
+    path = authority.web_config(users={"prometheus": "secret"})
+    port = free_port()
+    variables = environment(vllm, web_config_file=path, listen=f"127.0.0.1:{port}")
+    connector = aiohttp.TCPConnector(ssl=authority.trusting())
+    async with running(load_settings(None, variables)), aiohttp.ClientSession(connector=connector) as client:
+
+        async def status(page):
+            async with client.get(f"https://localhost:{port}{page}") as answer:
+                return answer.status
+
+        async with asyncio.timeout(60):
+            while await status("/-/ready") != 200:
+                await asyncio.sleep(0.05)
+        assert await status("/-/healthy") == 200
+        assert {await status(page) for page in ("/", "/metrics", "/api/v1/status", "/runbooks/", "/none")} == {401}
+        checked = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-m", "sidecar", "healthcheck"],
+            env=variables, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert checked.returncode == 0, checked.stderr
+
+
+async def test_traces_and_proxy_over_tls(vllm, authority):
+    users = authority.web_config(users={"collector": "secret"}).rename(authority.folder / "users.yaml")
+    plain = authority.web_config()
+    connector = aiohttp.TCPConnector(ssl=authority.trusting())
+    async with aiohttp.ClientSession(connector=connector) as client:
+        port = free_port()
+        variables = environment(
+            vllm, requests__source="traces", traces__listen=f"127.0.0.1:{port}", traces__web_config_file=users
+        )
+        async with running(load_settings(None, variables)):
+            url, kind = f"https://localhost:{port}/v1/traces", {"Content-Type": "application/json"}
+            async with client.post(url, data=b"{}", headers=kind) as answer:
+                assert answer.status == 401
+            auth = {"Authorization": aiohttp.encode_basic_auth("collector", "secret")}
+            async with client.post(url, data=b"{}", headers=kind | auth) as answer:
+                assert answer.status == 200
+        port = free_port()
+        variables = environment(
+            vllm, requests__source="proxy", proxy__listen=f"127.0.0.1:{port}", proxy__web_config_file=plain
+        )
+        async with (
+            running(load_settings(None, variables)),
+            client.get(f"https://localhost:{port}/v1/models", headers={"Authorization": "Bearer key"}) as answer,
+        ):
+            assert answer.status == 200

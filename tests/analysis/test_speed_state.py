@@ -34,8 +34,8 @@ class Server:
             self.engine.run(running, step_seconds, **options)
             self.poll()
 
-    def request(self, temperature, *, tokens, steps, seconds, attribution=Attribution.EXACT, stream=True):
-        """One that has just ended; it took ``seconds`` from its first token on."""
+    def request(self, temperature, *, tokens, steps, seconds, drafts=None, attribution=Attribution.EXACT, stream=True):
+        """One that has just ended; it took ``seconds`` from its first token on. ``drafts``: else each step drafted."""
         end = self.engine.at
         record = RequestRecord(
             id="r",
@@ -50,7 +50,8 @@ class Server:
             outcome=Outcome.COMPLETED,
             completion_tokens=tokens + 1,
         )
-        work = (steps, 3.0 * steps, float(tokens - steps))
+        drafts = steps if drafts is None else drafts
+        work = (drafts, 3.0 * drafts, float(tokens - steps))
         found = attributed(record, temperature, attribution, work if attribution is not Attribution.NONE else (0, 0, 0))
         self.state.finished(end, [Settled("m", found)])
 
@@ -84,6 +85,15 @@ def test_streams_need_no_attribution_and_other_replies_no_stream():
             server.run(6, 4, 0.03, length=2, drafted=3)
             server.request("cold", tokens=200, steps=100, seconds=3.0, **options)
         assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_steps_without_drafts_take_time_too():
+    """As with n-gram: 100 steps, of which 40 drafted."""
+    server = Server(curves={"m": CURVE})
+    for _ in range(10):
+        server.run(6, 4, 0.03, length=1.2, drafted=1)
+        server.request("cold", tokens=120, steps=100, drafts=40, seconds=3.0, stream=False)
+    assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(120 * 0.02 / 3)
 
 
 def test_a_reply_that_is_neither_counts_nowhere():

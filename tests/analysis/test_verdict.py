@@ -101,7 +101,7 @@ def test_a_speedup_needs_as_much_data():
     assert judge(evidence(0.3, requests=3, speedup=Estimate(1.5)), THRESHOLDS).verdict is Verdict.INSUFFICIENT_DATA
 
 
-def test_without_a_speedup_the_rule_of_thumb_speaks():
+def test_without_a_speedup_the_rule_of_thumb_decides():
     judgement = judge(evidence(0.3), THRESHOLDS)
     assert (judgement.verdict, judgement.basis, judgement.by_speedup) == (NEGATIVE, Basis.ACCEPTANCE, None)
 

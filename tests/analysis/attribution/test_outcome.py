@@ -37,7 +37,7 @@ def request(attribution=Attribution.NONE, **changes):
         (
             request(**STREAM | {"first_token": None}),
             AttributionOutcome.UNKNOWN,
-        ),  # it could not be read: who knows what it said
+        ),  # it could not be read
     ],
 )
 def test_attribution_outcome(found, expected):

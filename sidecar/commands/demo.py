@@ -17,7 +17,7 @@ from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 from sidecar.settings.groups import PlainStepTimes, Proxy, Requests
 
-HELP = "run the sidecar on a simulated vLLM with traffic, to look around"
+HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 # Drafting costs time here, so that cold traffic gains from it and hot traffic loses.
@@ -35,7 +35,7 @@ specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic fo
   the proxy   http://{proxy}/v1 (send requests of your own: model "demo")
   the "vLLM"  {vllm}/metrics
 
-Numbers appear within seconds. {course} Ctrl-C ends it.
+Numbers appear within seconds. {course} Stop it with Ctrl-C.
 """
 
 

@@ -19,7 +19,7 @@ from sidecar.errors import InputError, ScrapeError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
-HELP = "run the sidecar and record what it sees, without any text"
+HELP = "run the sidecar and record what it sees, without prompts and completions"
 _GIGABYTE = 1_000_000_000
 
 

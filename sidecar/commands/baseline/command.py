@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
     parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
-    parser.add_argument("--gpu", metavar="NAME", help="what vLLM runs on, to be noted in the file")
+    parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; as `sweep` (default: 20 built in)")
     parser.add_argument("--max-tokens", type=positive, default=128, metavar="N", help="with --load (default: 128)")
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="with --load (default: chat)")
@@ -93,7 +93,7 @@ def _nothing(urls: list[str], *, seen: bool) -> str:
     if seen:
         return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
     asked = ", ".join(map(redacted, urls))
-    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` says why"
+    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` shows why"
 
 
 def _write(text: str, out: Path | None) -> int:

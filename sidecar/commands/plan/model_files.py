@@ -1,4 +1,4 @@
-"""What a model's own files say: size, precision, shape of the KV cache, family and tokenizer."""
+"""What a model's files contain: size, precision, shape of the KV cache, family and tokenizer."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """None for what the files do not say. ``vocabulary`` is the tokenizer's own, token by token."""
+    """None for what the files do not contain. ``vocabulary`` is the tokenizer's own, token by token."""
 
     family: str | None
     precision: str | None

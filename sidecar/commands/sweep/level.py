@@ -40,7 +40,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all levels have in common. ``on_end`` is called after each request; ``stop`` ends a level early."""
+    """What all levels share. ``on_end`` is called after each request; ``stop`` ends a level early."""
 
     model: str
     prompts: Sequence[str]

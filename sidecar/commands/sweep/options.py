@@ -1,4 +1,4 @@
-"""What a sweep is asked to measure, and its bounds."""
+"""What a sweep measures, and its limits."""
 
 import ssl
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ from sidecar.errors import InputError
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
 _MOST_PROMPTS: Final = 10_000
 _KEYS: Final = ("prompt", "text", "question", "input")
-_PEOPLE: Final = ("human", "user")
+_HUMAN: Final = ("human", "user")
 
 BUILT_IN: Final = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring and two examples.",
@@ -42,10 +42,10 @@ def read_prompts(path: Path) -> tuple[str, ...]:
 
     The file is text or JSON lines, or one JSON list. A line of text is a prompt; a JSON value is a string, an object
     with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and OpenAI's formats), whose first
-    turn of a person is taken; conversations without one are skipped.
+    human turn is used; conversations without one are skipped.
 
     Raises:
-        InputError: the file cannot be read, is too large, or has something else in it.
+        InputError: the file cannot be read, is too large, or contains something else.
     """
     try:
         with path.open("rb") as file:
@@ -56,7 +56,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise InputError(f"--prompts: {path}: not UTF-8 text") from None
     if len(data) > _MOST_BYTES:
-        raise InputError(f"--prompts: {path}: over {_MOST_BYTES // 1024 // 1024} MiB; take fewer prompts")
+        raise InputError(f"--prompts: {path}: over {_MOST_BYTES // 1024 // 1024} MiB; use fewer prompts")
     prompts = tuple(islice(filter(None, _prompts(text, path)), _MOST_PROMPTS))
     if not prompts:
         raise InputError(f"--prompts: {path}: no prompts")
@@ -90,7 +90,7 @@ def _line(line: str, place: str) -> str | None:
 
 
 def _prompt(found: object, place: str) -> str | None:
-    """The prompt in a JSON value; None for a conversation in which no person speaks."""
+    """The prompt in a JSON value; None for a conversation without a human turn."""
     if isinstance(found, dict):
         turns = found.get("conversations", found.get("messages"))
         if isinstance(turns, list):
@@ -102,8 +102,8 @@ def _prompt(found: object, place: str) -> str | None:
 
 
 def _said(turn: object) -> str | None:
-    """The words of a turn of a person."""
-    if not isinstance(turn, dict) or turn.get("from", turn.get("role")) not in _PEOPLE:
+    """The text of a human turn."""
+    if not isinstance(turn, dict) or turn.get("from", turn.get("role")) not in _HUMAN:
         return None
     words = turn.get("value", turn.get("content"))
     return words if isinstance(words, str) and words.strip() else None

@@ -1,4 +1,4 @@
-"""What a sweep does with servers that count, fail, hang or redirect it."""
+"""Sweeps of servers that count, fail, hang or redirect."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.commands.sweep.sweep_tools import swept
 
 
 def server(in_flight, seen):
-    """Answers as vLLM does, with three tokens, and keeps what it was asked."""
+    """Answers as vLLM does, with three tokens, and keeps the requests."""
 
     async def handler(request):
         if request.path == "/v1/models":
@@ -36,7 +36,7 @@ def server(in_flight, seen):
     return handler
 
 
-async def test_the_load_is_what_was_asked_for(served):
+async def test_the_load_is_as_asked_for(served):
     in_flight, seen = [0, 0], []
     async with served(server(in_flight, seen)) as url:
         result = await swept(
@@ -63,7 +63,7 @@ def page_of(drafted):
 
 
 async def test_counters_that_come_late_are_waited_for(served):
-    """The server counts what it has answered little by little, as vLLM's engine reports to its API server."""
+    """The counters lag behind the answers, as vLLM's engine reports to its API server with a delay."""
     seen, shown = [], [0.0]
     answer = server([0, 0], seen)
 
@@ -109,7 +109,7 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
     assert "--url: requests failed; the last error: status 503" in list(text(result))
 
 
-async def test_a_level_without_any_answer_makes_the_sweep_a_part(served):
+async def test_a_level_without_any_answer_makes_the_sweep_incomplete(served):
     seen = []
     answer = server([0, 0], seen)
 
@@ -147,7 +147,7 @@ async def test_a_request_is_bounded_in_time(served):
 
 
 async def test_an_open_loop_does_not_wait_for_answers(served):
-    """A server that answers nothing until all have come would block a closed loop for ever."""
+    """A server that answers nothing until all requests are in would block a closed loop forever."""
     waiting, all_there = [], asyncio.Event()
     answer = server([0, 0], [])
 
@@ -177,7 +177,7 @@ def test_arrivals_are_poisson():
     assert arrivals(2000, rate=100.0) == due
 
 
-async def test_a_share_is_of_what_the_server_was_seen_to_take(served):
+async def test_a_share_is_of_the_measured_capacity(served):
     in_flight, seen = [0, 0], []
     async with served(server(in_flight, seen)) as url:
         result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), requests=4)

@@ -26,7 +26,7 @@ def test_prompts_come_as_lines_or_as_json(tmp_path):
         (b"\xff", "not UTF-8 text"),
     ],
 )
-def test_prompts_that_can_not_be_used(tmp_path, content, said):
+def test_unusable_prompts_are_refused(tmp_path, content, said):
     file = tmp_path / "prompts"
     file.write_bytes(content)
     with pytest.raises(InputError) as found:
@@ -36,7 +36,7 @@ def test_prompts_that_can_not_be_used(tmp_path, content, said):
 
 
 def test_prompts_come_from_conversations(tmp_path):
-    """ShareGPT's format, in which some begin with the model's words, and OpenAI's."""
+    """ShareGPT's format, in which the model may have the first turn, and OpenAI's."""
     shared = [
         {"id": "1", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "no"}]},
         {"id": "2", "conversations": [{"from": "gpt", "value": "no"}, {"from": "human", "value": "b"}]},

@@ -113,7 +113,7 @@ async def main(lab: Path, seconds: float) -> int:
             killing = asyncio.create_task(lives.run(begun + seconds))
             while not killing.done() and not stop.is_set():
                 await stopped(stop, 60)
-                print(f"{_minutes(begun)}: {len(clients.ended)} requests, {sum(clients.failures().values())} failed, "
+                print(f"{_minutes(begun)}: {len(clients.ended)} requests, {clients.since().failures.total()} failed, "
                       f"{len(lives.ready)} lives", flush=True)  # fmt: skip
             await clients.stop()
             if killing.done():
@@ -124,7 +124,7 @@ async def main(lab: Path, seconds: float) -> int:
             lives.program.kill()
             vllm.kill()
         print(f"\n{lasted}; {len(lives.ready)} lives of the sidecar, which saw {lives.requests:.0f} requests\n")
-        failed = clients.failures()
+        failed = clients.since().failures
         lost = generated - clients.tokens
         return report(
             [

@@ -47,6 +47,7 @@ _TITLES = (
     "sidecar's",
     "standard error",
     "off",
+    "off, by the plain times of this cell",
     "verdict",
 )
 
@@ -178,22 +179,25 @@ def _row(name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], curves: Map
     truth = plain / speculating
     row = [name, cell.at_once, "mixed" if len(cell.temperatures) > 1 else cell.temperatures[0]]
     row += [f"{_acceptance(rounds):.2f}", f"{plain * 1000:.1f}", f"{speculating * 1000:.1f}", f"{truth:.2f}"]
-    found = [speedup for _, one in rounds if (speedup := _speedup(one, curves)) is not None]
-    mean = None
-    if found:
-        mean = sum(one.plain_seconds * one.tokens for one in found)
-        mean /= sum(one.actual_seconds * one.tokens for one in found)
-        error = max(one.error for one in found)
-        verdict = judge(_evidence(mean, error), VerdictThresholds()).verdict
-        row += [f"{mean:.2f}", f"{error:.2f}", f"{mean - truth:+.3f}", verdict]
+    found = _over_rounds([_speedup(cell, one, curves) for _, one in rounds])
+    # With the plain times of this very cell: what is left is the method's error, without the machine's drift.
+    own = _over_rounds([_speedup(cell, one, plain_curves(plain.scrapes)) for plain, one in rounds])
+    if found is None:
+        row += ["none", "", "", "", ""]
     else:
-        row += ["none", "", "", ""]
+        verdict = judge(Evidence(drafts=1e6, draft_tokens=1e6, speedup=found), VerdictThresholds()).verdict
+        row += [f"{found.value:.2f}", f"{found.error:.2f}", f"{found.value - truth:+.3f}"]
+        row += [f"{own.value - truth:+.3f}" if own else "none", verdict]
     print(f"| {' | '.join(map(str, row))} |", flush=True)
-    return mean is None or abs(mean - truth) > _BAR
+    return found is None or abs(found.value - truth) > _BAR
 
 
-def _evidence(ratio: float, error: float) -> Evidence:
-    return Evidence(drafts=1e6, draft_tokens=1e6, speedup=Estimate(ratio, error))
+def _over_rounds(found: Sequence[Speedup | None]) -> Estimate | None:
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    ratio = sum(one.plain_seconds * one.tokens for one in known) / sum(one.actual_seconds * one.tokens for one in known)
+    return Estimate(ratio, max(one.error for one in known))
 
 
 def _print_undrafted(scrapes: Sequence[Scrape], curves: Mapping[str, PlainCurve]) -> None:
@@ -212,14 +216,16 @@ def _print_undrafted(scrapes: Sequence[Scrape], curves: Mapping[str, PlainCurve]
         print(flush=True)
 
 
-def _speedup(seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:
-    """Of the temperature, or in a mix of all together."""
+def _speedup(cell: Cell, seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:
+    """Of all requests together, or of a cell's only temperature if enough of them ended in time."""
     buckets = TemperatureBuckets()
     result = replay_events(seen.scrapes, seen.records, infer=False, buckets=buckets, curves=curves)
     if result.speed is None:
         return None
-    known = [one.speedup for one in result.speed.temperatures.values() if one.speedup is not None]
-    return known[0] if len(known) == 1 else result.speed.whole.speedup
+    whole, label = result.speed.whole.speedup, buckets.label(cell.temperatures[0])
+    if len(cell.temperatures) > 1 or label not in result.speed.temperatures:
+        return whole
+    return result.speed.temperatures[label].speedup or whole
 
 
 def _acceptance(rounds: Sequence[tuple[Seen, Seen]]) -> float:

@@ -34,7 +34,9 @@ class Server:
             self.engine.run(running, step_seconds, **options)
             self.poll()
 
-    def request(self, temperature, *, tokens, steps, seconds, drafts=None, attribution=Attribution.EXACT, stream=True):
+    def request(
+        self, temperature, *, tokens, steps, seconds, wait=0.0, drafts=None, attribution=Attribution.EXACT, stream=True
+    ):
         """One that has just ended; it took ``seconds`` from its first token on. ``drafts``: else each step drafted."""
         end = self.engine.at
         record = RequestRecord(
@@ -44,7 +46,7 @@ class Server:
             temperature=None,
             choices=1,
             stream=stream,
-            start=end - seconds,
+            start=end - seconds - wait,
             first_token=end - seconds if stream else None,
             end=end,
             outcome=Outcome.COMPLETED,
@@ -85,6 +87,30 @@ def test_streams_need_no_attribution_and_other_replies_no_stream():
             server.run(6, 4, 0.03, length=2, drafted=3)
             server.request("cold", tokens=200, steps=100, seconds=3.0, **options)
         assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_a_stream_is_compared_with_the_load_after_its_first_token():
+    """It waits while 16 decode, and decodes alone."""
+    curve = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.04), deviations=((0.0,), (0.0,)), prompt_share=0.0)
+    server = Server(curves={"m": curve})
+    for _ in range(10):
+        server.run(8, 16, 0.06, length=2, drafted=3)
+        server.run(3, 1, 0.03, length=2, drafted=3)
+        server.request("cold", tokens=200, steps=100, seconds=3.0, wait=6.0)
+    assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_time_saved_includes_what_other_prompts_add_to_plain_steps():
+    curve = PlainCurve(
+        running=(1.0, 16.0), seconds=(0.02, 0.02), deviations=((0.0,), (0.0,)), prompt_share=0.0, prompt_seconds=0.001
+    )
+    server = Server(curves={"m": curve})
+    for _ in range(10):
+        server.run(6, 5, 0.03, length=2, drafted=3, prompt_share=2)
+        server.request("cold", tokens=200, steps=100, seconds=3.0)
+    found = server.model.temperatures["cold"]
+    assert found.speedup.ratio == pytest.approx(200 * 0.028 / 3)
+    assert found.saved_seconds == pytest.approx(10 * (200 * 0.028 - 3))
 
 
 def test_steps_without_drafts_take_time_too():

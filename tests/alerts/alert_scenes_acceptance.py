@@ -173,8 +173,8 @@ def across_pods():
         name,
         summary,
         [
-            *(short_lived(f"bad-{start}", 0.3, start) for start in starts),
-            *(short_lived(f"good-{start}", 0.7, start, "good") for start in starts),
+            *(short_lived(f"bad-{start}", 0.48, start) for start in starts),
+            *(short_lived(f"good-{start}", 0.52, start, "good") for start in starts),
             *(short_lived(f"slow-{start}", 0.3, start, "slow", requests=3.5) for start in starts),
             Pod("stays", namespace="staging", minutes=100).drafting(5, 0.3),
             Pod("recovers", namespace="test", minutes=100).drafting(5, 0.3, minutes=25, then=(0.9, 5)),

@@ -173,9 +173,13 @@ class GuardedServer:
                 return await handler(request)
             connection.serving()
             try:
-                return await self._refused(request, connection.address) or await handler(request)
+                response = await self._refused(request, connection.address) or await handler(request)
             finally:
                 connection.waiting()
+            if not request.content.is_eof():
+                connection.discard()
+                response.force_close()
+            return response
 
         return serving
 

@@ -53,6 +53,7 @@ format: ## format the code and apply ruff's fixes
 docs: ## regenerate the generated pages
 	@scripts/setup dev
 	@scripts/docs
+	@scripts/attacks
 
 docs-check: docs ## fail if a generated page is out of date
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
@@ -64,6 +65,7 @@ bench: ## run the benchmarks of the README's table (5 minutes, best on a quiet m
 	$(BIN)/python -m benchmarks.middleware
 	$(BIN)/python -m benchmarks.attribution
 	$(BIN)/python -m benchmarks.proxy
+	$(BIN)/python -m benchmarks.floods
 
 accuracy: ## measure the error of the inference on the recordings, and what each part of it is worth
 	@scripts/setup dev

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar import __version__
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, SpecDecError
 
 if TYPE_CHECKING:
     from sidecar.settings import Settings
 
-_USAGE = 2  # exit code for unusable settings and arguments
 _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _COMMANDS = (
@@ -36,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings(arguments.config, os.environ)
     except SettingsError as error:
-        print(*error.messages, sep="\n", file=sys.stderr)
-        return _USAGE
+        print(error, file=sys.stderr)
+        return error.exit_code
     configure_logging(settings.log.level, settings.log.format, sys.stderr)
     try:
         code = run_command(arguments, settings)
@@ -53,7 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
     """Runs the command that the arguments name; returns its exit code."""
-    code: int = import_module(f"sidecar.commands.{arguments.command}").run(arguments, settings)
+    try:
+        code: int = import_module(f"sidecar.commands.{arguments.command}").run(arguments, settings)
+    except SpecDecError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     return code
 
 

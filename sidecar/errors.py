@@ -10,15 +10,29 @@ from typing import ClassVar
 
 
 class SpecDecError(Exception):
-    """The root of all errors raised on purpose."""
+    """The root of all errors raised on purpose; a command that ends with one prints it and exits with ``exit_code``."""
+
+    exit_code: ClassVar[int] = 1
 
 
 class SettingsError(SpecDecError):
     """The settings are invalid; ``messages`` has one line for each problem: key, value, what is expected."""
 
+    exit_code = 2
+
     def __init__(self, messages: list[str]) -> None:
         super().__init__("\n".join(messages))
         self.messages = messages
+
+
+class InputError(SpecDecError):
+    """A command cannot use a file or an argument; the message names it and the reason, and quotes no content."""
+
+    exit_code = 2
+
+
+class MeasurementError(SpecDecError):
+    """A server cannot be measured; the message names the argument that named it, and its answer."""
 
 
 class RecordingError(SpecDecError):

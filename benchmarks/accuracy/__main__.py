@@ -25,7 +25,7 @@ def main() -> int:
         residual = "-" if found.residual is None else f"{found.residual:.4f}"
         name = f"{folder.name} (hold-out)" if folder.name in HOLD_OUT else folder.name
         print(
-            f"| {name} | {truths} | {found.told:.2f} | {found.coverage:.3f} | {residual} | {found.worst:.3f} "
+            f"| {name} | {truths} | {found.with_rate:.2f} | {found.coverage:.3f} | {residual} | {found.worst:.3f} "
             f"| {found.median:.3f} | {found.p90:.3f} |"
         )
         missed |= found.worst > bar(folder.name)

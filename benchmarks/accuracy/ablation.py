@@ -97,7 +97,7 @@ def row(name: str, *, hold_out: bool) -> str:
         worst = [one.worst for one in scores]
         cells += [_shown(max((value for value in worst if not math.isnan(value)), default=math.nan)), _mean(worst)]
         cells += [_mean([one.median for one in scores]), _mean([one.p90 for one in scores])]
-        cells += [_mean([one.told for one in scores]), _mean([one.coverage for one in scores])]
+        cells += [_mean([one.with_rate for one in scores]), _mean([one.coverage for one in scores])]
     return f"| {name} | {' | '.join(cells)} |"
 
 

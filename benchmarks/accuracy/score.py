@@ -80,12 +80,12 @@ class Score:
     """Errors of acceptance rates, 0 to 1.
 
     ``buckets``: by temperature, of those that have a rate. ``requests``: of single requests that have one, in order.
-    ``told``: temperatures with a rate, as a share of those in the recording.
+    ``with_rate``: temperatures with a rate, as a share of those in the recording.
     """
 
     buckets: dict[str, float]
     requests: list[float]
-    told: float
+    with_rate: float
     coverage: float
     residual: float | None
     records: int
@@ -147,7 +147,7 @@ def score(result: ReplayResult, records: Records) -> Score:
     return Score(
         buckets=buckets,
         requests=singles,
-        told=len(buckets) / max(len(labels), 1),
+        with_rate=len(buckets) / max(len(labels), 1),
         coverage=result.coverage or 0.0,
         residual=result.residual,
         records=len(records),

@@ -17,7 +17,6 @@ from typing import get_args
 
 import uvloop
 
-from benchmarks.faults.clients import Clients
 from benchmarks.faults.faults import FAULTS, Fault, crowded, full
 from benchmarks.faults.rig import INTERVAL, Rig, Source
 from benchmarks.faults.running import rig
@@ -27,11 +26,6 @@ from benchmarks.faults.watch import seen
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 CROWDED = "sidecar with 64 descriptors: 100 idle clients for 10 s"
 FULL = "sidecar records onto a disk that fills up"
-
-
-def _span(clients: Clients | None, since: float) -> float:
-    times = [one.end for one in clients.ended if one.failure and one.end >= since] if clients else []
-    return max(times) - min(times) if times else 0.0
 
 
 async def measured(running: Rig, name: str, fault: Fault) -> Result:
@@ -46,11 +40,8 @@ async def measured(running: Rig, name: str, fault: Fault) -> Result:
     return Result(
         fault=name,
         source=running.source,
-        sent=sum(one.end >= begin for one in running.clients.ended),
-        ours=running.clients.failures(begin),
-        our_span=_span(running.clients, begin),
-        theirs=None if running.direct is None else running.direct.failures(begin),
-        their_span=_span(running.direct, begin),
+        ours=running.clients.since(begin),
+        theirs=running.direct.since(begin) if running.direct else None,
         seen=await seen(running, begin, time.time()),
         recovered=recovered,
         alerted=alerted,
@@ -60,10 +51,10 @@ async def measured(running: Rig, name: str, fault: Fault) -> Result:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """256 kB of tmpfs."""
+    """64 kB of tmpfs."""
     disk = folder / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
     try:
         yield disk
     finally:

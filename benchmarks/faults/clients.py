@@ -29,6 +29,21 @@ class Ended:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What clients saw: requests that failed, by kind, the seconds from the first to the last of them, the slowest."""
+
+    sent: int
+    failures: Counter[str]
+    span: float
+    slowest: float
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failures.items()))
+        text = f"{kinds} in {self.span:.1f} s" if kinds else "0"
+        return f"{text} of {self.sent}" + (f"; slowest {self.slowest:.1f} s" if self.slowest >= 2 else "")
+
+
 class Clients:
     """Sends requests, half of them streamed, one at a time from each of ``number`` clients."""
 
@@ -54,9 +69,16 @@ class Clients:
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
-    def failures(self, since: float = 0.0) -> Counter[str]:
-        """Requests that failed, by kind, of those that ended after ``since``."""
-        return Counter(one.failure for one in self.ended if one.failure and one.end >= since)
+    def since(self, begin: float = 0.0) -> Experience:
+        """Of the requests that ended after ``begin``."""
+        ended = [one for one in self.ended if one.end >= begin]
+        failed = [one for one in ended if one.failure]
+        return Experience(
+            sent=len(ended),
+            failures=Counter(one.failure for one in failed),
+            span=failed[-1].end - failed[0].end if failed else 0.0,
+            slowest=max((one.end - one.start for one in ended), default=0.0),
+        )
 
     @property
     def tokens(self) -> int:

@@ -102,9 +102,10 @@ class Rig:
         return time.monotonic() - since
 
     async def _until_scraped(self, condition: str) -> float:
-        since, wall = time.monotonic(), time.time()
-        expression = f"timestamp({condition.partition(' ')[0]}) >= {wall} and {condition}"
+        """Waits for a scrape later than now; seconds until it was."""
+        now = time.time()
+        expression = f"timestamp({condition.partition(' ')[0]}) >= {now} and {condition}"
         async with asyncio.timeout(PATIENCE):
-            while not await self.query(expression):
+            while not (found := await self.query(expression)):
                 await asyncio.sleep(0.1)
-        return time.monotonic() - since
+        return float(found[0]["value"][1]) - now

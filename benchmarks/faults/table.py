@@ -2,28 +2,25 @@
 
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from benchmarks.faults.clients import Experience
 from benchmarks.faults.rig import INTERVAL, PATIENCE, RESEND, Source
 from benchmarks.faults.watch import Seen
 
+_SPARE = 0.5  # seconds by which timers are late on a busy machine
 _UNAVAILABLE = ("refused", "status 502", "status 503", "status 504")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One fault with one source. ``ours`` and ``theirs`` are requests that failed, by kind, with the sidecar's source
-    and past it; the seconds are those between the first and the last of them."""
+    """One fault with one source; ``ours`` went through the proxy or to the observed vLLM, ``theirs`` past the proxy."""
 
     fault: str
     source: Source
-    sent: int
-    ours: Counter[str]
-    our_span: float
-    theirs: Counter[str] | None
-    their_span: float
+    ours: Experience
+    theirs: Experience | None
     seen: Seen
     recovered: float  # seconds until Prometheus has a page with specdec_up 1 again
     alerted: float  # seconds from then until Alertmanager has the alert again
@@ -33,7 +30,7 @@ class Result:
     def missed(self) -> list[str]:
         """The bars that it misses."""
         found = list(self.seen.wrong)
-        if self.recovered > 2 * INTERVAL + 0.5:
+        if self.recovered > 2 * INTERVAL + _SPARE:
             found.append("recovery")
         if self.complete > PATIENCE:
             found.append("metrics that stay away")
@@ -45,12 +42,12 @@ class Result:
         if self.source == "proxy" and "sidecar" in self.fault and ("killed" in self.fault or "SIGTERM" in self.fault):
             return False  # the proxy itself was away
         if "vllm" not in self.fault and "to vLLM" not in self.fault:
-            return bool(self.ours)
+            return bool(self.ours.failures)
         if self.theirs is None:
             return False  # they failed at vLLM itself
         # The proxy must break no more requests than vLLM or the link does, but for those in flight, and not for longer.
-        spare = 4 if self.theirs else 0
-        return _broken(self.ours) > _broken(self.theirs) + spare or self.our_span > self.their_span + 1
+        spare = 4 if self.theirs.failures else 0
+        return _broken(self.ours) > _broken(self.theirs) + spare or self.ours.span > self.theirs.span + 1
 
     @property
     def row(self) -> str:
@@ -62,8 +59,8 @@ class Result:
         cells = [
             self.fault,
             self.source,
-            f"{_kinds(self.ours, self.our_span)} of {self.sent}",
-            "" if self.theirs is None else _kinds(self.theirs, self.their_span),
+            str(self.ours),
+            str(self.theirs or ""),
             "; ".join(what),
             f"{self.recovered:.1f} s, alert {self.alerted:.1f} s, all metrics {self.complete:.1f} s",
             self._verdict(),
@@ -75,14 +72,8 @@ class Result:
         return f"**missed**: {', '.join(others)}" if self.missed else "ok"
 
 
-def _broken(failures: Counter[str]) -> int:
-    return sum(count for kind, count in failures.items() if kind not in _UNAVAILABLE)
-
-
-def _kinds(failures: Counter[str], span: float) -> str:
-    if not failures:
-        return "0"
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items())) + f" in {span:.1f} s"
+def _broken(clients: Experience) -> int:
+    return sum(count for kind, count in clients.failures.items() if kind not in _UNAVAILABLE)
 
 
 _HEAD = """# Faults
@@ -92,14 +83,15 @@ request sources, and Debian's Prometheus ({prometheus}) and Alertmanager. Polls 
 apart; a firing alert is sent again after {resend:g} s. Programs are killed with SIGKILL, a second apart, and started
 two seconds later in the same order.
 
-"Failed" are requests through the sidecar's proxy, or to a vLLM with the middleware, and for how long they failed.
-"Without us" are requests of other clients that meanwhile went past the proxy to the same vLLM over the same link.
+"Failed" are requests through the sidecar's proxy, or to a vLLM with the middleware, and for how long they failed; the
+slowest request is named from 2 s on. "Without us" are requests of other clients that meanwhile went past the proxy to
+the same vLLM over the same link.
 "Recovery" runs from when the last program answers again to the first page in Prometheus with `specdec_up` 1, and from
 there to the firing alert at Alertmanager, and until every metric is back that was there before.
 
 The bar: no request fails because of the sidecar unless the proxy itself is away; no counter grows by more than what the
 clients caused, and no gauge outlives vLLM by more than two intervals; recovery takes at most two intervals, and half a
-second on this machine.
+second for a busy machine.
 
 | fault | source | failed | without us | Prometheus saw | recovery | |
 |---|---|---|---|---|---|---|

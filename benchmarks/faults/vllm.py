@@ -1,7 +1,7 @@
-"""The simulated vLLM as a process, with the middleware loaded: ``python -m benchmarks.faults.vllm PORT [SPEED]``.
+"""The simulated vLLM as a process, with the middleware loaded: ``python -m benchmarks.faults.vllm PORT SPEED``.
 
 Completions go through the middleware's ASGI class, as ``vllm serve --middleware`` has it; without a sidecar on its
-socket that changes nothing.
+socket that changes nothing. With a further argument ``inferred`` no reply has vLLM's numbers per request.
 """
 
 import sys
@@ -90,11 +90,11 @@ class ObservedVllm(SimulatedVllm):
             driver.close(mailbox, generations)
 
 
-async def main(port: int, speed: float) -> None:
+async def main(port: int, speed: float, *, exact: bool) -> None:
     stop = stop_on_signals()
-    async with ObservedVllm(SimulatorOptions(speed=speed), port=port):
+    async with ObservedVllm(SimulatorOptions(speed=speed, exact=exact), port=port):
         await stop.wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), float((*sys.argv, "4")[2])))
+    uvloop.run(main(int(sys.argv[1]), float(sys.argv[2]), exact="inferred" not in sys.argv))

@@ -85,7 +85,8 @@ def _tokens(clients: Clients, begin: float) -> int:
 
 
 def _requests(clients: Clients, begin: float) -> int:
-    return sum(one.end > begin - 6 * INTERVAL for one in clients.ended) + 8
+    """At most so many reached us; those in flight included."""
+    return sum(one.end > begin - 6 * INTERVAL and one.failure != "refused" for one in clients.ended) + 8
 
 
 def _stale(rig: Rig, found: dict[str, list[Samples]]) -> Iterable[str]:

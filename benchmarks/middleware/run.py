@@ -13,17 +13,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.table import Row, report
 from sidecar.requests.middleware.asgi import ObserveRequests
 from sidecar.requests.middleware.asking import App, Message, Receive
 from sidecar.requests.middleware.event_receiver import EventReceiver
-from sidecar.requests.observe.endpoint import CHAT
-from sidecar.requests.observe.exchange_observer import MAX_BODY_BYTES
-from sidecar.requests.observe.stream import StreamReader
-from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
 from sidecar.requests.record import RequestRecord, RequestStart
 
 ROUNDS = 11
@@ -35,8 +30,6 @@ CHUNK_BAR = 0.5  # times json.loads of the chunk; 1 µs there
 STREAM_BAR = 6.0  # for a whole stream of five messages
 ASKING_BAR = 12.0
 ASKING_CHUNK_BAR = 1.2
-HUGE_BAR = 10.0  # times appending and searching the same pieces: it stays there only if the time is linear
-PIECE_BYTES = 1_448  # of a huge event; a TCP segment
 
 HEADERS = [
     (b"host", b"127.0.0.1:8000"),
@@ -213,39 +206,6 @@ async def measure() -> list[Row]:
     return rows
 
 
-def huge_event() -> Iterator[Row]:
-    """One event of 1 MB that arrives in small pieces: read, and looked through for usage."""
-    body = event({"content": "x" * 1_000_000})
-    pieces = [body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES)]
-
-    def searched() -> Callable[[bytes], object]:
-        buffer = bytearray()
-
-        def take(piece: bytes) -> None:
-            buffer.extend(piece)
-            buffer.find(b"\n\n", len(buffer) - len(piece) - 1)
-
-        return take
-
-    def read() -> Callable[[bytes], object]:
-        return StreamReader(CHAT, max_bytes=MAX_BODY_BYTES, clock=time.monotonic).feed
-
-    def asked() -> Callable[[bytes], object]:
-        asker = UsageAsker(AskUsage.ALWAYS, max_bytes=MAX_BODY_BYTES)
-        return AskedStream(asker, "lab", b"", choices=1).forward
-
-    def taken(make: Callable[[], Callable[[bytes], object]]) -> float:
-        take, began = make(), time.thread_time()
-        for piece in pieces:
-            take(piece)
-        return (time.thread_time() - began) * 1e3
-
-    for what, make in (("read", read), ("looked through for usage", asked)):
-        ours, theirs = (statistics.median(taken(one) for _ in range(ROUNDS)) for one in (make, searched))
-        name = f"an event of 1 MB in pieces of {PIECE_BYTES:,} bytes, {what} ÷ appended and searched"
-        yield Row(name, f"{ours:.1f} ÷ {theirs:.1f} ms", ours / theirs, at_most=HUGE_BAR)
-
-
 def row(what: str, measured: tuple[float, float], bar: float) -> Row:
     added_to, decoded = measured
     return Row(f"{what} ÷ json.loads", f"{added_to:.2f} ÷ {decoded:.2f} µs", added_to / decoded, at_most=bar)
@@ -270,7 +230,6 @@ def main() -> int:
         ends, lost = asyncio.run(burst(f"{folder}/burst.sock"))
         missing = max(BURST - ends, lost)
         rows.append(Row(f"a burst of {BURST} requests: missing", f"{ends} ends came", missing, at_most=0))
-        rows += huge_event()
     return report(rows)
 
 

@@ -1,13 +1,11 @@
 """A real vLLM with the middleware, and a sidecar that is killed at random: ``python -m benchmarks.soak.lab``.
 
-``--lab`` is the lab's folder; the traffic is low. Prints a line a minute and a table at the end; exits 1 if a request
-failed, if the clients' tokens are not vLLM's, or if a page of a sidecar was wrong. ``--until FILE`` ends it early, once
-there is such a file.
+``--lab`` is the lab's folder; the traffic is low. Prints a line a minute and a table at the end, which SIGTERM brings
+forward; exits 1 if a request failed, if the clients' tokens are not vLLM's, or if a page of a sidecar was wrong.
 """
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.faults.clients import Clients
 from benchmarks.faults.programs import Program
 from benchmarks.table import Row, report
+from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.requests.middleware.bundle import standalone_source
 from tests.debian_servers import free_port
 
@@ -81,7 +80,7 @@ class Lives:
             self.wrong.append("more draft tokens attributed than counted")
 
 
-async def main(lab: Path, seconds: float, end: Path | None) -> int:
+async def main(lab: Path, seconds: float) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "specdec_observe.py").write_text(standalone_source())
@@ -102,8 +101,7 @@ async def main(lab: Path, seconds: float, end: Path | None) -> int:
         }
         program = Program(folder / "sidecar.log", sys.executable, "-m", "sidecar", "run", environment=settings)
         lives = Lives(program, ours, url)
-        if (task := asyncio.current_task()) is not None:  # a real vLLM's processes outlive their parent
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        stop = stop_on_signals()
         clients = Clients(url, model="lab", number=2, max_tokens=60, pause=0.5)
         try:
             vllm.start()
@@ -113,9 +111,9 @@ async def main(lab: Path, seconds: float, end: Path | None) -> int:
             begun = time.monotonic()
             clients.start()
             killing = asyncio.create_task(lives.run(begun + seconds))
-            while not killing.done() and not (end is not None and end.exists()):
-                await asyncio.wait([killing], timeout=60)
-                print(f"{_minutes(begun)}: {len(clients.ended)} requests, {sum(clients.failures().values())} failed, "
+            while not killing.done() and not stop.is_set():
+                await stopped(stop, 60)
+                print(f"{_minutes(begun)}: {len(clients.ended)} requests, {clients.since().failures.total()} failed, "
                       f"{len(lives.ready)} lives", flush=True)  # fmt: skip
             await clients.stop()
             if killing.done():
@@ -126,7 +124,7 @@ async def main(lab: Path, seconds: float, end: Path | None) -> int:
             lives.program.kill()
             vllm.kill()
         print(f"\n{lasted}; {len(lives.ready)} lives of the sidecar, which saw {lives.requests:.0f} requests\n")
-        failed = clients.failures()
+        failed = clients.since().failures
         lost = generated - clients.tokens
         return report(
             [
@@ -152,6 +150,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="benchmarks.soak.lab", description=__doc__)
     parser.add_argument("--lab", type=Path, default=Path("../shared/lab"))
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--until", type=Path)
     given = parser.parse_args()
-    sys.exit(asyncio.run(main(given.lab.resolve(), given.minutes * 60, given.until)))
+    sys.exit(asyncio.run(main(given.lab.resolve(), given.minutes * 60)))

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import aiohttp
 
@@ -46,6 +47,7 @@ _TITLES = (
     "sidecar's",
     "standard error",
     "off",
+    "off, by the plain times of this cell",
     "verdict",
 )
 
@@ -86,10 +88,15 @@ async def _measure(arguments: argparse.Namespace) -> int:
     variants = list(_variants(arguments))
     seen: list[tuple[Cell, list[Seen]]] = []
     with ExitStack() as stack:
+        plugin = stack.enter_context(_plugin()) if arguments.synthetic else {}
         urls = [stack.enter_context(_serving(arguments.lab, "off", arguments.port, {}))]
         for port, one in enumerate(variants, arguments.port + 1):
             options = [*one.options, *arguments.option]
-            urls.append(stack.enter_context(_serving(arguments.lab, one.method, port, {"K": str(one.tokens)}, options)))
+            urls.append(
+                stack.enter_context(
+                    _serving(arguments.lab, one.method, port, {"K": str(one.tokens), **plugin}, options)
+                )
+            )
         for url in urls:
             await _ready(url)
         servers = [Server(url, 1) for url in urls]
@@ -138,6 +145,19 @@ def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
             )
 
 
+@contextmanager
+def _plugin() -> Iterator[dict[str, str]]:
+    """The environment in which vLLM finds and loads ``synthetic_sampling``."""
+    with TemporaryDirectory() as folder:
+        info = Path(folder, "synthetic_sampling-1.0.dist-info")
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: synthetic-sampling\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            "[vllm.general_plugins]\nsynthetic_sampling = synthetic_sampling:register\n"
+        )
+        yield {"PYTHONPATH": f"{folder}:{Path(__file__).parent}"}
+
+
 def _report(variants: Sequence[_Variant], seen: Sequence[tuple[Cell, Sequence[Seen]]]) -> int:
     """Prints a table of all that was measured; returns how many cells are off."""
     print(f"| {' | '.join(_TITLES)} |\n{'|---' * len(_TITLES)}|", flush=True)
@@ -159,22 +179,25 @@ def _row(name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], curves: Map
     truth = plain / speculating
     row = [name, cell.at_once, "mixed" if len(cell.temperatures) > 1 else cell.temperatures[0]]
     row += [f"{_acceptance(rounds):.2f}", f"{plain * 1000:.1f}", f"{speculating * 1000:.1f}", f"{truth:.2f}"]
-    found = [speedup for _, one in rounds if (speedup := _speedup(one, curves)) is not None]
-    mean = None
-    if found:
-        mean = sum(one.plain_seconds * one.tokens for one in found)
-        mean /= sum(one.actual_seconds * one.tokens for one in found)
-        error = max(one.error for one in found)
-        verdict = judge(_evidence(mean, error), VerdictThresholds()).verdict
-        row += [f"{mean:.2f}", f"{error:.2f}", f"{mean - truth:+.3f}", verdict]
+    found = _over_rounds([_speedup(cell, one, curves) for _, one in rounds])
+    # With the plain times of this very cell: what is left is the method's error, without the machine's drift.
+    own = _over_rounds([_speedup(cell, one, plain_curves(plain.scrapes)) for plain, one in rounds])
+    if found is None:
+        row += ["none", "", "", "", ""]
     else:
-        row += ["none", "", "", ""]
+        verdict = judge(Evidence(drafts=1e6, draft_tokens=1e6, speedup=found), VerdictThresholds()).verdict
+        row += [f"{found.value:.2f}", f"{found.error:.2f}", f"{found.value - truth:+.3f}"]
+        row += [f"{own.value - truth:+.3f}" if own else "none", verdict]
     print(f"| {' | '.join(map(str, row))} |", flush=True)
-    return mean is None or abs(mean - truth) > _BAR
+    return found is None or abs(found.value - truth) > _BAR
 
 
-def _evidence(ratio: float, error: float) -> Evidence:
-    return Evidence(drafts=1e6, draft_tokens=1e6, speedup=Estimate(ratio, error))
+def _over_rounds(found: Sequence[Speedup | None]) -> Estimate | None:
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    ratio = sum(one.plain_seconds * one.tokens for one in known) / sum(one.actual_seconds * one.tokens for one in known)
+    return Estimate(ratio, max(one.error for one in known))
 
 
 def _print_undrafted(scrapes: Sequence[Scrape], curves: Mapping[str, PlainCurve]) -> None:
@@ -193,14 +216,16 @@ def _print_undrafted(scrapes: Sequence[Scrape], curves: Mapping[str, PlainCurve]
         print(flush=True)
 
 
-def _speedup(seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:
-    """Of the temperature, or in a mix of all together."""
+def _speedup(cell: Cell, seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:
+    """Of all requests together, or of a cell's only temperature if enough of them ended in time."""
     buckets = TemperatureBuckets()
     result = replay_events(seen.scrapes, seen.records, infer=False, buckets=buckets, curves=curves)
     if result.speed is None:
         return None
-    known = [one.speedup for one in result.speed.temperatures.values() if one.speedup is not None]
-    return known[0] if len(known) == 1 else result.speed.whole.speedup
+    whole, label = result.speed.whole.speedup, buckets.label(cell.temperatures[0])
+    if len(cell.temperatures) > 1 or label not in result.speed.temperatures:
+        return whole
+    return result.speed.temperatures[label].speedup or whole
 
 
 def _acceptance(rounds: Sequence[tuple[Seen, Seen]]) -> float:

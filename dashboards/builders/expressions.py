@@ -1,11 +1,12 @@
 """Expressions that several panels use."""
 
-from dashboards.builders.query import BUCKET, POD, alerts, at_least, ratio, series, total, worst
+from dashboards.builders.query import BUCKET, MODEL, POD, alerts, at_least, ratio, series, total, worst
 from sidecar.export import metrics
 
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
 ACCEPTANCE_BY_BUCKET = ratio(BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFT_TOKENS)
 ACCEPTANCE_BY_MODEL = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
+ACCEPTANCE_BY_NAMESPACE = ratio(MODEL, metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
 ACCEPTANCE_BY_POD = ratio(POD, metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
 DRAFTS_BY_POD = total(POD, metrics.ENGINE_DRAFTS)
 

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import statetimeline, timeseries
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards.builders.expressions import (
-    ACCEPTANCE_BY_MODEL,
+    ACCEPTANCE_BY_NAMESPACE,
     ACCEPTANCE_BY_POD,
     DRAFTS_BY_POD,
     FIRING,
@@ -19,7 +19,7 @@ from dashboards.builders.operator_top import VERDICTS, firing
 from dashboards.builders.page import FLEET, new_page
 from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Mapping, Query, figure, over_time, states
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import at_least, own_threshold, reached, series, threshold, total
+from dashboards.builders.query import MODEL, SIDECAR, at_least, least, own_threshold, reached, series, threshold, total
 from sidecar.export import metrics
 
 _NONE: Final[Mapping] = {0: ("none", "green")}
@@ -38,7 +38,9 @@ def fleet_page() -> Dashboard:
         "",
         [
             _counts(),
-            beside(9, (_verdicts(), 15), (firing("severity", "model_name", "instance"), 9)),
+            beside(
+                9, (_verdicts(), 15), (firing("severity", "model_name", "cluster", "namespace", "pod", "instance"), 9)
+            ),
             beside(9, (models(), 24)),
         ],
     )
@@ -55,7 +57,7 @@ def fleet_page() -> Dashboard:
 
 
 def _counts() -> Line:
-    below = f"{ACCEPTANCE_BY_POD} < on (job, instance) group_left () {own_threshold('acceptance_net_negative')}"
+    below = f"{ACCEPTANCE_BY_POD} < on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')}"
     losing = f"count(({below}) and ({_judged()})) or on () vector(0)"
     figures = (
         figure(
@@ -115,7 +117,7 @@ def _verdicts() -> statetimeline.Panel:
         "Worst verdict by model: which, and since when",
         "A band a model, in the colour of its worst temperature on any pod.",
         "Find the temperature and the pod in the tables below; the marks are alerts and restarts.",
-        Query(verdict_code("model_name"), "{{model_name}}"),
+        Query(verdict_code(MODEL), "{{model_name}} {{namespace}} {{cluster}}"),
         values=VERDICTS,
         empty="no request source anywhere",
     )
@@ -128,7 +130,7 @@ def _by_model() -> timeseries.Panel:
         "A model below red: start it without --speculative-config or give it another draft model. Between the two: "
         "measure P99 under load against pods without speculation below.",
         [
-            Query(ACCEPTANCE_BY_MODEL, "{{model_name}}"),
+            Query(ACCEPTANCE_BY_NAMESPACE, "{{model_name}} {{namespace}} {{cluster}}"),
             Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
             Query(threshold("acceptance_break_even"), "pays above", Style.NOTICE),
         ],
@@ -161,7 +163,7 @@ def _trust() -> Section:
         "The lowest share of vLLM's draft tokens that any pod attributed to requests.",
         "Below the dashes the split by temperature speaks for a part of the traffic only: find the pod in the table.",
         [
-            Query(f"min by (model_name) ({series(metrics.COVERAGE)})", "{{model_name}}"),
+            Query(least(MODEL, series(metrics.COVERAGE)), "{{model_name}} {{namespace}} {{cluster}}"),
             Query(threshold("coverage"), "incomplete below", Style.LIMIT),
         ],
         SHARE,

@@ -2,28 +2,29 @@
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.builders.expressions import ACCEPTANCE_BY_MODEL, ACCEPTANCE_BY_POD, verdict_code
+from dashboards.builders.expressions import ACCEPTANCE_BY_NAMESPACE, ACCEPTANCE_BY_POD, verdict_code
 from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, SHARE, Mapping
-from dashboards.builders.query import POD, at_least, least, quantile, ratio, series, total, worst
+from dashboards.builders.query import MODEL, POD, SIDECAR, at_least, least, quantile, ratio, series, total, worst
 from dashboards.builders.tables import Label, Value, operator_link, rows
 from sidecar.export import metrics
 
 _UP: Mapping = {0: ("down", "red"), 1: ("up", "green")}
 _POD_BUCKET = f"{POD}, temperature"
+_SELECTED = ("cluster", "namespace", "job", "instance", "pod")
 _ROWS = 50  # worst buckets that are listed
 
 
 def _pod_labels(*more: str) -> list[Label]:
     """A pod's columns; its instance and each of ``more`` lead to the operator's page."""
-    link = operator_link("job", "instance", "model_name", *more)
-    plain = [Label("model_name"), Label("instance", link), Label("target"), Label("job")]
-    return [*(Label(name, link) for name in more), *plain]
+    link = operator_link(*_SELECTED, "model_name", *more)
+    plain = [Label("model_name"), Label("cluster"), Label("namespace"), Label("pod", link), Label("instance", link)]
+    return [*(Label(name, link) for name in more), *plain, Label("target"), Label("job")]
 
 
 def models() -> table.Panel:
-    """One row a model."""
-    drafting = f"count by (model_name) ({total(POD, metrics.ENGINE_DRAFT_TOKENS)})"
+    """One row a model in each namespace."""
+    drafting = f"count by ({MODEL}) ({total(POD, metrics.ENGINE_DRAFT_TOKENS)})"
     slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
     return rows(
         "Models, worst first",
@@ -37,17 +38,21 @@ def models() -> table.Panel:
                 "mixed traffic: look at its buckets below."
             ),
         ),
-        [Label("model_name", operator_link("model_name"))],
         [
-            Value(verdict_code("model_name"), "Worst", COUNT, VERDICTS),
-            Value(ACCEPTANCE_BY_MODEL, "Acceptance", SHARE),
-            Value(quantile(0.1, "model_name", metrics.REQUEST_ACCEPTANCE), "P10 of requests", SHARE),
-            Value(f"count by (model_name) ({total(POD, metrics.GENERATION_TOKENS)})", "Pods", COUNT),
+            Label("model_name", operator_link("cluster", "namespace", "model_name")),
+            Label("cluster"),
+            Label("namespace"),
+        ],
+        [
+            Value(verdict_code(MODEL), "Worst", COUNT, VERDICTS),
+            Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE),
+            Value(quantile(0.1, MODEL, metrics.REQUEST_ACCEPTANCE), "P10 of requests", SHARE),
+            Value(f"count by ({MODEL}) ({total(POD, metrics.GENERATION_TOKENS)})", "Pods", COUNT),
             Value(drafting, "Speculating", COUNT),
-            Value(total("model_name", metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
-            Value(worst("model_name", slow), "P99 a token", SECONDS),
-            Value(worst("model_name", series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
-            Value(least("model_name", series(metrics.COVERAGE)), "Coverage", SHARE),
+            Value(total(MODEL, metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
+            Value(worst(MODEL, slow), "P99 a token", SECONDS),
+            Value(worst(MODEL, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
+            Value(least(MODEL, series(metrics.COVERAGE)), "Coverage", SHARE),
         ],
         sort="Worst",
         empty="no model: look at the selection and at Prometheus' targets",
@@ -85,8 +90,8 @@ def worst_buckets() -> table.Panel:
 def pods() -> table.Panel:
     """One row a pod and model."""
     slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
-    up = f"max by (job, instance, target) ({series(metrics.UP)})"
-    reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on (job, instance, target) group_left () {up}"
+    up = f"max by ({SIDECAR}, target) ({series(metrics.UP)})"
+    reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on ({SIDECAR}, target) group_left () {up}"
     return rows(
         "Pods",
         (

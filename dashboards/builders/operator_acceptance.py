@@ -84,7 +84,7 @@ def _past() -> timeseries.Panel:
     return over_time(
         "Acceptance now less the past",
         "Acceptance now less that of the time ago that is chosen at the top. Below the dashes it fell by more than the "
-        "threshold.",
+        "threshold. Without data from that time, as on the first day, a line at 0 says so.",
         "If one temperature fell, its prompts changed. If all fell by as much, look what was rolled out in between: "
         "quantization, draft model, vLLM's version, the number of speculative tokens.",
         [
@@ -94,7 +94,14 @@ def _past() -> timeseries.Panel:
                 (ACCEPTANCE_BY_MODEL, "all {{model_name}}", Style.WHOLE),
             )
         ]
-        + [Query(f"-{threshold('acceptance_regression')}", "regressed below", Style.LIMIT)],
+        + [
+            Query(f"-{threshold('acceptance_regression')}", "regressed below", Style.LIMIT),
+            Query(
+                f"0 * {threshold('acceptance_regression')} unless on () ({before(ACCEPTANCE_BY_MODEL)})",
+                "nothing was recorded that long ago: compare with a shorter time",
+                Style.NOTICE,
+            ),
+        ],
         SHARE,
         low=None,
     )

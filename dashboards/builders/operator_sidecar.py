@@ -31,19 +31,21 @@ def _polls() -> Line:
     )
     pace = over_time(
         "Polls of vLLM's page: duration and pause",
-        "How long the last good poll took, and the current pause between two. The pause grows automatically if vLLM's "
-        "page is expensive.",
-        "A poll of more than some 50 ms costs vLLM's event loop: keep scrape_filtered on.",
+        "How long the last good poll took, and the current pause between two, which grows if vLLM's page is expensive. "
+        "Stall: the longest stall of the sidecar's own event loop within the last minute.",
+        "A poll of more than some 50 ms costs vLLM's event loop: keep scrape_filtered on. Stalls of more than some "
+        "100 ms: raise the sidecar's CPU limit.",
         [
             Query(worst("instance, target", series(metrics.SCRAPE_DURATION)), "duration {{instance}} {{target}}"),
             Query(worst("instance, target", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}} {{target}}"),
+            Query(worst("instance", series(metrics.LOOP_STALL)), "stall {{instance}}"),
         ],
         SECONDS,
     )
     errors = over_time(
         "Faults per second",
         "Polls without a usable page by reason, skipped lines, parts of the sidecar that failed and were restarted, "
-        "and requests to the sidecar's own pages that it refused or cut.",
+        "requests to the sidecar's own pages that it refused or cut, and invalid settings that it did not apply.",
         "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug of ours: please "
         "report it with the log.",
         [
@@ -51,6 +53,7 @@ def _polls() -> Line:
             Query(total("", metrics.MALFORMED_LINES), "malformed lines"),
             Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
             Query(total("reason", metrics.HTTP_REFUSED), "own page refused: {{reason}}"),
+            Query(total("outcome", metrics.SETTINGS_RELOADS, 'outcome="refused"'), "settings {{outcome}}"),
         ],
         PER_SECOND,
     )

@@ -50,7 +50,11 @@ _BOTH_UP: Final = f"min({reached()}) * (1 + (min({series(metrics.UP)}) or on () 
 def top() -> Section:
     """What a person who was paged sees without scrolling."""
     answers = Column(6, ((_pays(), 3), (_where(), 3), (_trust(), 3)))
-    first: Line = [answers, Column(10, ((_since(), 9),)), Column(8, ((firing("temperature", "instance"), 9),))]
+    first: Line = [
+        answers,
+        Column(10, ((_since(), 9),)),
+        Column(8, ((firing("temperature", "cluster", "namespace", "pod", "instance"), 9),)),
+    ]
     return Section("", [first, beside(11, (acceptance_by_temperature(), 13), (_gap(), 11)), _health()])
 
 
@@ -210,8 +214,8 @@ def _history() -> statetimeline.Panel:
         "A band for each alert while it fired.",
         "What fired first is nearest to the cause.",
         Query(
-            worst("alertname, temperature, instance", FIRING),
-            "{{alertname}} {{temperature}} {{instance}}",
+            worst("alertname, temperature, namespace, pod, instance", FIRING),
+            "{{alertname}} {{temperature}} {{namespace}} {{pod}} {{instance}}",
         ),
         values=STATES,
         empty="no alert fired",

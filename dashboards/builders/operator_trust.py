@@ -49,7 +49,7 @@ def trust() -> Section:
         "Can the numbers be trusted?",
         [
             beside(8, (coverage, 8), (attribution, 8), (events, 8)),
-            beside(6, (_lost(), 8), (_limitations(), 8), (_overflow(), 8)),
+            beside(6, (_lost(), 6), (_asked(), 6), (_limitations(), 6), (_overflow(), 6)),
         ],
     )
 
@@ -65,6 +65,17 @@ def _lost() -> timeseries.Panel:
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
         ],
         SHARE,
+    )
+
+
+def _asked() -> timeseries.Panel:
+    return over_time(
+        "Streams asked for usage",
+        "Streams for which vLLM was asked for the token count on the client's behalf (requests.ask_usage), by outcome.",
+        "missing: vLLM did not answer it, and the request has no numbers. refused: vLLM rejected the option; set "
+        "requests.ask_usage to false.",
+        [Query(total("outcome", metrics.ASKED_USAGE), "{{outcome}}")],
+        PER_SECOND,
     )
 
 

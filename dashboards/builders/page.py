@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 from dashboards.builders.expressions import FIRING
-from dashboards.builders.query import of_process, series
+from dashboards.builders.query import OPTIONAL, of_process, series
 from sidecar.export import metrics
 
 OPERATOR: Final = "specdec-operator"
@@ -79,10 +79,12 @@ def new_page(uid: str, title: str, description: str, *, since: str) -> dashboard
 
 def _add_variables(page: dashboard.Dashboard) -> None:
     page.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-    page.with_variable(_variable("job", "Job", f"label_values({metrics.BUILD_INFO.name}, job)"))
-    page.with_variable(
-        _variable("instance", "Instance", f'label_values({metrics.BUILD_INFO.name}{{job=~"$job"}}, instance)')
-    )
+    chosen: list[str] = []  # each variable offers what those before it leave
+    for label in ("cluster", "namespace", "job", "pod", "instance"):
+        sidecars = f"{metrics.BUILD_INFO.name}{{{', '.join(chosen)}}}"
+        every = ".*" if label in OPTIONAL else ".+"
+        page.with_variable(_variable(label, label.title(), f"label_values({sidecars}, {label})", every))
+        chosen.append(f'{label}=~"${label}"')
     # The variable's own name must not narrow its own list.
     models = series(metrics.GENERATION_TOKENS).replace(', model_name=~"$model_name"', "")
     page.with_variable(_variable("model_name", "Model", f"label_values({models}, model_name)"))
@@ -107,7 +109,7 @@ def _add_variables(page: dashboard.Dashboard) -> None:
     )
 
 
-def _variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
+def _variable(name: str, label: str, query: str, every: str = ".+") -> dashboard.QueryVariable:
     return (
         dashboard.QueryVariable(name)
         .label(label)
@@ -115,7 +117,7 @@ def _variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
         .datasource(SOURCE)
         .multi(True)
         .include_all(True)
-        .all_value(".+")
+        .all_value(every)
         .current(_EVERY)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
@@ -124,7 +126,7 @@ def _variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
 
 
 def _add_annotations(page: dashboard.Dashboard) -> None:
-    shown = "{{severity}} {{instance}} {{model_name}} {{temperature}}"
+    shown = "{{severity}} {{cluster}} {{namespace}} {{pod}} {{instance}} {{model_name}} {{temperature}}"
     page.annotation(_EventsBuilder(_Events("Alerts", FIRING, "red", "{{alertname}}", shown)))
     restarts = f"changes({series(metrics.VLLM_RESTARTS)}[2m]) > 0"
     page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))

@@ -1,17 +1,21 @@
 """PromQL, built from the contract of metrics so that every name exists.
 
-Every selector carries the page's variables: ``$job`` and ``$instance``, and of ``$model_name`` and ``$temperature``
+Every selector carries the page's variables: those of a scrape's labels, and of ``$model_name`` and ``$temperature``
 those that the metric has as labels.
 """
 
 from sidecar.export import metrics
 from sidecar.export.metrics import Metric
 
-POD = "job, instance, target, model_name"  # one model on one server; ``target`` is empty unless a sidecar has several
+OPTIONAL = ("cluster", "namespace", "pod")  # labels of a scrape that a site may lack; "All" matches then, too
+_SCRAPE = ("cluster", "namespace", "job", "instance", "pod")
+SIDECAR = ", ".join(_SCRAPE)
+POD = f"{SIDECAR}, target, model_name"  # one model on one server; ``target`` is empty unless a sidecar has several
+MODEL = "cluster, namespace, model_name"
 BUCKET = "model_name, temperature"
 
 _VARIABLES = ("model_name", "temperature")  # labels that a variable of the same name narrows
-_EMPTY_TOO = tuple(f'{label}=~"${label}|"' for label in ("job", "instance", *_VARIABLES))
+_EMPTY_TOO = tuple(f'{label}=~"${label}|"' for label in (*_SCRAPE, *_VARIABLES))
 
 
 def _selector(name: str, matchers: tuple[str, ...]) -> str:
@@ -20,24 +24,24 @@ def _selector(name: str, matchers: tuple[str, ...]) -> str:
 
 def series(metric: Metric, *matchers: str, suffix: str = "") -> str:
     """The selector of a metric; ``suffix`` is a histogram's ``_bucket``, ``_sum`` or ``_count``."""
-    variables = ("job", "instance", *(label for label in _VARIABLES if label in metric.labels))
+    variables = (*_SCRAPE, *(label for label in _VARIABLES if label in metric.labels))
     return _selector(metric.name + suffix, (*(f'{label}=~"${label}"' for label in variables), *matchers))
 
 
 def reached() -> str:
     """``up`` of every target that was a sidecar within the last hours: one that is gone has nothing else left."""
     seen = f"max_over_time({series(metrics.BUILD_INFO)}[6h])"
-    return f"({_of_any_job('up')} and on (job, instance) {seen})"
+    return f"({_of_any_job('up')} and on ({SIDECAR}) {seen})"
 
 
 def of_process(name: str, form: str = "{}") -> str:
     """A ``process_*`` metric of the sidecars; ``form`` is what is made of its selector."""
-    return f"({form.format(_of_any_job(name))} and on (job, instance) {series(metrics.BUILD_INFO)})"
+    return f"({form.format(_of_any_job(name))} and on ({SIDECAR}) {series(metrics.BUILD_INFO)})"
 
 
 def _of_any_job(name: str) -> str:
     """The selector of a metric that every target has: with all jobs selected it finds other programs' too."""
-    return _selector(name, ('job=~"$job"', 'instance=~"$instance"'))
+    return _selector(name, tuple(f'{label}=~"${label}"' for label in _SCRAPE))
 
 
 def alerts(*matchers: str, name: str = "ALERTS") -> str:
@@ -91,14 +95,14 @@ def threshold(name: str) -> str:
 
 
 def own_threshold(name: str) -> str:
-    """A threshold as each sidecar has it, one series each even if two clusters have the same addresses."""
-    return worst("job, instance", series(metrics.THRESHOLD, _named(name)))
+    """A threshold as each sidecar has it, one series each."""
+    return worst(SIDECAR, series(metrics.THRESHOLD, _named(name)))
 
 
 def at_least(expression: str, name: str, *, as_number: bool = True) -> str:
     """A comparison by pod with its own threshold; 0 or 1 ``as_number``, else a filter."""
     told = " bool" if as_number else ""
-    return f"{expression} >={told} on (job, instance) group_left () {own_threshold(name)}"
+    return f"{expression} >={told} on ({SIDECAR}) group_left () {own_threshold(name)}"
 
 
 def before(expression: str) -> str:

@@ -70,7 +70,7 @@ class RequestState:
         self._overflowed_models = 0
         self._stats: dict[str, RequestStats] = {}
         self._models: tuple[ModelRequests, ...] = ()
-        self._polled_at = -math.inf
+        self._scraped_at = -math.inf
         self._seen: dict[str, float] = {}  # when a model was last on vLLM's page, or had a request
         self._events = 0
         self._dropped: Tally[str] = Tally(dict.fromkeys(drop_reasons, 0))
@@ -91,13 +91,13 @@ class RequestState:
         """See ``RequestSink``."""
         self._dropped[reason] += count
 
-    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
+    def scraped(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
         """Settles requests by a successful poll at ``at``, and returns them."""
-        if at < self._polled_at:  # the clock was set back
+        if at < self._scraped_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():
                 stats.clear_window()
-        self._polled_at = at
+        self._scraped_at = at
         settled = self._attributors.poll(at, timelines, several_processes=several_processes)
         shown = self._attributors.by_model.keys()
         self._take(at, settled)
@@ -113,9 +113,9 @@ class RequestState:
         self._read(at)
         return settled
 
-    def unpolled(self, at: float) -> list[Settled]:
+    def failed(self, at: float) -> list[Settled]:
         """Settles requests that need no further poll, although the one at ``at`` failed, and returns them."""
-        settled = self._attributors.unpolled(at)
+        settled = self._attributors.failed(at)
         self._take(at, settled)
         self._read(at)
         return settled

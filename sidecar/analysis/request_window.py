@@ -5,17 +5,18 @@ from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.quantile import quantile
+from sidecar.analysis.sliding import SlidingParts
 from sidecar.analysis.verdict import Evidence
 from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.015  # standard error of an acceptance rate above which there is no rate
 _BINS: Final = 10
-_SLICES: Final = 60  # the window's resolution; bounds its memory
-_ROUNDING: Final = 1e-6  # tokens that adding and subtracting may leave
+_PARTS: Final = 60  # the window's resolution; bounds its memory
 _MOST_POSITIONS: Final = 64  # further draft positions count as the last one
 
 
@@ -67,10 +68,8 @@ class SlidingRequests:
     """
 
     def __init__(self, seconds: float, most: int = 2000) -> None:
-        self._seconds = seconds
         self._most = most
-        self._slices: deque[tuple[float, list[float]]] = deque()  # start of the slice, its sums
-        self._sums = _nothing()
+        self._sums = SlidingParts(seconds, seconds / _PARTS, lambda: [0.0] * 5)  # of ``_sums_of``
         self._latest: deque[tuple[float, AttributedRequest]] = deque()
         self._ratios: list[float] = []  # of the latest, in order; the same of the next two
         self._ttfts: list[float] = []
@@ -84,11 +83,8 @@ class SlidingRequests:
         """Adds a request that was attributed at ``at``; without numbers it is ignored."""
         if request.attribution is Attribution.NONE:
             return
-        if not self._slices or at - self._slices[-1][0] >= self._seconds / _SLICES:
-            self._slices.append((at, _nothing()))
-            self._forget(at)
-        for sums in (self._slices[-1][1], self._sums):
-            _add(sums, _sums_of(request), 1)
+        sums = self._sums.current(at)
+        sums[:] = map(add, sums, _sums_of(request))
         self._latest.append((at, request))
         self._count(request, 1)
         if len(self._latest) > self._most:
@@ -96,12 +92,12 @@ class SlidingRequests:
 
     def read(self, now: float) -> SpeculationSummary:
         """The window that ends at ``now``."""
-        self._forget(now)
-        requests, drafts, draft_tokens, accepted, error_squares = self._sums
-        if not requests:
+        parts = self._sums.read(now)
+        self._forget_until(self._sums.oldest)
+        if not parts:
             return SpeculationSummary()
-        accepted = max(accepted, 0.0)
-        is_known = draft_tokens > _ROUNDING and math.sqrt(max(error_squares, 0.0)) <= WORST_ERROR * draft_tokens
+        requests, drafts, draft_tokens, accepted, error_squares = map(sum, zip(*parts, strict=True))
+        is_known = draft_tokens > 0 and math.sqrt(error_squares) <= WORST_ERROR * draft_tokens
         return SpeculationSummary(
             requests=round(requests),
             drafts=drafts,
@@ -122,12 +118,7 @@ class SlidingRequests:
             tpot_p99=quantile(self._tpots, 0.99),
         )
 
-    def _forget(self, now: float) -> None:
-        while self._slices and self._slices[0][0] < now - self._seconds:
-            _add(self._sums, self._slices.popleft()[1], -1)
-        if not self._slices:
-            self._sums = _nothing()  # without rounding residue
-        oldest = self._slices[0][0] if self._slices else math.inf
+    def _forget_until(self, oldest: float) -> None:
         while self._latest and self._latest[0][0] < oldest:
             self._count(self._latest.popleft()[1], -1)
 
@@ -161,14 +152,5 @@ def add_positions(positions: list[int], histogram: Sequence[int], sign: int = 1)
             positions[accepted - 1] += sign * reached
 
 
-def _nothing() -> list[float]:
-    return [0.0] * 5
-
-
 def _sums_of(request: AttributedRequest) -> tuple[float, ...]:
     return (1, request.drafts, request.draft_tokens, request.accepted_tokens, request.error * request.error)
-
-
-def _add(sums: list[float], values: Sequence[float], sign: int) -> None:
-    for index, value in enumerate(values):
-        sums[index] += sign * value

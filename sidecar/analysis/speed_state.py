@@ -96,14 +96,14 @@ class SpeedState:
     def __init__(self, options: SpeedOptions) -> None:
         self._options = options
         self._models: dict[str, _Model] = {}
-        self._polled_at: float | None = None
+        self._scraped_at: float | None = None
 
-    def polled(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
+    def scraped(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> None:
         """Takes in a poll; ``timelines`` are those of the engines on the page.
 
         Several API servers count the same engine step several times, so b is then unknown.
         """
-        start, self._polled_at = self._polled_at, at
+        start, self._scraped_at = self._scraped_at, at
         for name in sorted({key.model_name for key in timelines}):
             self._models.setdefault(name, _Model(name, self._options)).seen_at = at
         oldest = at - self._options.history
@@ -121,7 +121,7 @@ class SpeedState:
                 if key.model_name == name and (found := steps_between(timeline, start, at)) is not None
             }
             speculating = {key for key in steps if timelines[key].value_at(Counter.DRAFTS, at) is not None}
-            model.polled(start, at, steps, speculating)
+            model.scraped(start, at, steps, speculating)
 
     def finished(self, at: float, settled: Iterable[Settled]) -> None:
         """Takes in the requests that a poll at ``at`` settled."""
@@ -166,7 +166,7 @@ class _Model:
         self.seen_at = 0.0
         self.idle: Withheld | None = None  # why there may be no step times; None while nothing speculates
 
-    def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps], speculating: set[EngineKey]) -> None:
+    def scraped(self, start: float, at: float, steps: Mapping[EngineKey, Steps], speculating: set[EngineKey]) -> None:
         clock: list[tuple[Steps, PlainStep | None]] = []
         for key, found in steps.items():
             load = self.loads.setdefault(key, {label: LoadTotals() for label in LOAD_LABELS})[load_label(found.running)]

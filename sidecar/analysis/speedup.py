@@ -4,7 +4,6 @@ A request at temperature t gets L_t tokens from a step of S seconds; without spe
 Tokens and seconds are summed over the sliding window and then divided, never averaged.
 """
 
-from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
@@ -13,6 +12,7 @@ from typing import Final
 
 from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.plain_curve import PlainCurve, PlainStep, added_up
+from sidecar.analysis.sliding import SlidingParts
 from sidecar.analysis.steps import Steps, joined
 
 _FEWEST: Final = 5  # stretches with data that an estimate needs
@@ -78,36 +78,31 @@ class SlidingTimes:
     """
 
     def __init__(self, seconds: float, stretch: float) -> None:
-        self._seconds = seconds
-        self._stretch = stretch
-        self._stretches: deque[_Times] = deque()
+        self._stretches = SlidingParts(seconds, stretch, _Times)
 
     def add(self, at: float, *, tokens: float, plain: PlainStep, actual: float) -> None:
         """Adds ``tokens`` that took ``actual`` seconds in total, and would each take a step of ``plain`` seconds."""
-        if not self._stretches or at - self._stretches[-1].begun >= self._stretch:
-            self._stretches.append(_Times(at))
-        stretch = self._stretches[-1]
+        stretch = self._stretches.current(at)
         stretch.tokens += tokens
         stretch.plain += tokens * plain.seconds
         stretch.deviations = added_up([(1.0, stretch.deviations), (tokens, plain.deviations)])
         stretch.others += tokens * plain.others
         stretch.actual += actual
-        self._forget(at)
 
     def read(self, now: float, prompt_excess: float) -> Speedup | None:
         """The window that ends now; None if it has too few data. ``prompt_excess``: see ``PlainCurve``."""
-        self._forget(now)
-        count = len(self._stretches)
-        tokens = sum(one.tokens for one in self._stretches)
-        actual = sum(one.actual for one in self._stretches)
+        stretches = self._stretches.read(now)
+        count = len(stretches)
+        tokens = sum(one.tokens for one in stretches)
+        actual = sum(one.actual for one in stretches)
         if count < _FEWEST or tokens <= 0 or actual <= 0:
             return None
-        excess = prompt_excess * sum(one.others for one in self._stretches)
-        plain = sum(one.plain for one in self._stretches) + excess
-        error = hypot(*added_up((1.0, one.deviations) for one in self._stretches))
+        excess = prompt_excess * sum(one.others for one in stretches)
+        plain = sum(one.plain for one in stretches) + excess
+        error = hypot(*added_up((1.0, one.deviations) for one in stretches))
         ratio = max(plain, 0.0) / actual
         # The variance of a ratio of sums (Cochran, Sampling Techniques, 2.11); S0's own errors are common to all.
-        squares = sum((one.plain + prompt_excess * one.others - ratio * one.actual) ** 2 for one in self._stretches)
+        squares = sum((one.plain + prompt_excess * one.others - ratio * one.actual) ** 2 for one in stretches)
         scatter = sqrt(squares * count / (count - 1)) / actual
         return Speedup(
             ratio=ratio,
@@ -118,19 +113,14 @@ class SlidingTimes:
             tokens=tokens,
         )
 
-    def _forget(self, now: float) -> None:
-        # A stretch that begins after now was added before the clock was set back.
-        while self._stretches and not now - self._seconds <= self._stretches[0].begun <= now:
-            self._stretches.popleft()
 
-
+@dataclass(slots=True)
 class _Times:
-    __slots__ = ("actual", "begun", "deviations", "others", "plain", "tokens")
-
-    def __init__(self, begun: float) -> None:
-        self.begun = begun
-        self.tokens = self.plain = self.others = self.actual = 0.0
-        self.deviations: tuple[float, ...] = ()
+    tokens: float = 0.0
+    plain: float = 0.0
+    others: float = 0.0
+    actual: float = 0.0
+    deviations: tuple[float, ...] = ()
 
 
 def reconciled(by_clock: Speedup | None, by_steps: Speedup | None) -> tuple[Speedup | None, bool]:
@@ -177,45 +167,33 @@ class EngineSpeedWindow:
     """One engine's steps over a sliding window, beside their plain times; kept as ``SlidingTimes`` are."""
 
     def __init__(self, seconds: float, stretch: float) -> None:
-        self._seconds = seconds
-        self._stretch = stretch
-        self._stretches: deque[_Stretch] = deque()
+        self._steps: SlidingParts[list[Steps]] = SlidingParts(seconds, stretch, list)
         self.times = SlidingTimes(seconds, stretch)
 
     def add(self, at: float, steps: Steps, plain: PlainStep | None) -> None:
         """Adds what was decoded between the last poll and ``at``, with its plain time per step, if it is known."""
-        if not self._stretches or at - self._stretches[-1].begun >= self._stretch:
-            self._stretches.append(_Stretch(at, steps))
-        else:
-            self._stretches[-1].steps = joined(self._stretches[-1].steps, steps)
+        stretch = self._steps.current(at)
+        stretch[:] = [joined(stretch[0], steps) if stretch else steps]
         if plain is not None:
-            stretch = self._stretches[-1]
-            stretch.known_tokens += steps.tokens
-            stretch.seconds += steps.seconds
-            stretch.plain += steps.decode_steps * plain.seconds
-            stretch.others += steps.decode_steps * plain.others
             self.times.add(at, tokens=steps.tokens, plain=plain, actual=steps.seconds)
-        self._forget(at)
 
     def read(self, now: float, curve: PlainCurve | None) -> EngineSpeed:
         """The window that ends now."""
-        self._forget(now)
-        if not self._stretches:
+        stretches = self._steps.read(now)
+        if not stretches:
             return EngineSpeed(withheld=Withheld.NO_STEPS)
-        steps = reduce(joined, (one.steps for one in self._stretches))
-        excess = curve.prompt_excess(steps.prompt_share) if curve is not None else None
+        steps = reduce(joined, (one for (one,) in stretches))
         if curve is None:
             return EngineSpeed(steps=steps, withheld=Withheld.NO_REFERENCE)
-        if sum(one.known_tokens for one in self._stretches) < _COVERED * steps.tokens:
-            why = Withheld.TOO_LITTLE if curve.covers(steps.running) else Withheld.LOAD
-            return EngineSpeed(steps=steps, withheld=why)
+        excess = curve.prompt_excess(steps.prompt_share)
+        speedup = self.times.read(now, excess or 0.0)
+        if speedup is None or speedup.tokens < _COVERED * steps.tokens or not speedup.ratio:
+            if not curve.covers(steps.running):
+                return EngineSpeed(steps=steps, withheld=Withheld.LOAD)
+            return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE, prompt_excess=excess)
         if excess is None:
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
-        speedup = self.times.read(now, excess)
-        plain = sum(one.plain + excess * one.others for one in self._stretches)
-        if speedup is None or plain <= 0:
-            return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE, prompt_excess=excess)
-        length = sum(one.seconds for one in self._stretches) / plain
+        length = steps.length / speedup.ratio
         drafted = steps.draft_tokens / steps.drafts if steps.drafts else 0.0
         return EngineSpeed(
             steps=steps,
@@ -224,18 +202,3 @@ class EngineSpeedWindow:
             break_even_acceptance=max(length - 1, 0.0) / drafted if drafted else None,
             prompt_excess=excess,
         )
-
-    def _forget(self, now: float) -> None:
-        while self._stretches and not now - self._seconds <= self._stretches[0].begun <= now:
-            self._stretches.popleft()
-
-
-class _Stretch:
-    """A part of the window. ``known_tokens`` are those with a plain time, as are the decode steps of the times."""
-
-    __slots__ = ("begun", "known_tokens", "others", "plain", "seconds", "steps")
-
-    def __init__(self, begun: float, steps: Steps) -> None:
-        self.begun = begun
-        self.steps = steps
-        self.known_tokens = self.seconds = self.plain = self.others = 0.0

@@ -124,9 +124,9 @@ class TargetState:
         self._last_error = None
         self._engines.forget(at - self._lookback.history)
         timelines = self._engines.timelines(page)
-        self._speed.polled(at, timelines, several_processes=several)
+        self._speed.scraped(at, timelines, several_processes=several)
         if self._requests is not None:
-            self._speed.finished(at, self._requests.polled(at, timelines, several_processes=several))
+            self._speed.finished(at, self._requests.scraped(at, timelines, several_processes=several))
         self._judge_models(at)
 
     def failed(self, at: float, error: ScrapeError) -> None:
@@ -134,7 +134,7 @@ class TargetState:
         self._errors[error.reason] += 1
         self._last_error = error
         if self._requests is not None:
-            self._speed.finished(at, self._requests.unpolled(at))
+            self._speed.finished(at, self._requests.failed(at))
         self._judge_models(at)
 
     def report(self, now: float, *, history: bool = False) -> TargetReport:

@@ -1,6 +1,7 @@
 """Types of command-line arguments; argparse names the argument, prints the fault and exits with 2."""
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,19 +34,40 @@ def integers(text: str) -> tuple[int, ...]:
     return _checked(lambda given: tuple(int(part) for part in given.split(",")), text)
 
 
-def positive(text: str) -> int:
-    """A whole number above 0."""
-    if not (text.isascii() and text.isdigit() and 0 < len(text) < 19 and int(text)):
-        raise argparse.ArgumentTypeError("not a whole number above 0")
-    return int(text)
+def whole(most: int) -> Callable[[str], int]:
+    """A type for whole numbers from 1 to ``most``."""
+
+    def read(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"write a whole number from 1 to {most}")
+        return value
+
+    return read
+
+
+positive: Final = whole(10**18)
+
+
+def number(most: float, expected: str) -> Callable[[str], float]:
+    """A type for numbers above 0 and at most ``most``; ``expected`` says in words what to write."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"write {expected}")
+        return value
+
+    return read
 
 
 def share(text: str) -> float:
     """A share from ``5%`` or ``0.05``: above 0, at most 1."""
-    found = _checked(lambda given: float(given.removesuffix("%")) / (100 if given.endswith("%") else 1), text)
-    if not 0 < found <= 1:
-        raise argparse.ArgumentTypeError("write a share such as 5%")
-    return found
+    read = number(100 if text.endswith("%") else 1, "a share such as 5%")
+    return read(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
 def file_to_write(text: str) -> Path:

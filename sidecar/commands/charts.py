@@ -22,8 +22,9 @@ _STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --text: #e6e8ea; --back: #15181c; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 2rem auto;
   max-width: 76rem; padding: 0 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin: 0 0 .3rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 2rem 1.5rem; }
+h1 { font-size: 1.3rem; } p { white-space: pre-wrap; margin: .15rem 0; } h2 { font-size: 1.05rem; margin: 0 0 .3rem; }
+.charts { display: grid; margin-top: 1.5rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 2rem 1.5rem; }
 figure { margin: 0; } svg { width: 100%; height: auto; }
 svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
 .grid { stroke: var(--line); stroke-width: 1; } .mark { stroke: var(--text); stroke-dasharray: 4 3; }

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import socket
-import sys
 from dataclasses import replace
 
 import uvloop
@@ -14,12 +13,11 @@ from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import HOT, Phase, Traffic, TrafficOptions, cold_hot_cold
-from sidecar.errors import ListenError
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.groups import PlainSteps, Proxy, Requests
+from sidecar.settings.groups import PlainStepTimes, Proxy, Requests
 
-HELP = "run the sidecar on a simulated vLLM with traffic, to look around"
+HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 # Drafting costs time here, so that cold traffic gains from it and hot traffic loses.
@@ -37,7 +35,7 @@ specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic fo
   the proxy   http://{proxy}/v1 (send requests of your own: model "demo")
   the "vLLM"  {vllm}/metrics
 
-Numbers appear within seconds. {course} Ctrl-C ends it.
+Numbers appear within seconds. {course} Stop it with Ctrl-C.
 """
 
 
@@ -48,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 when stopped, 1 if it cannot listen on its address."""
-    try:
-        uvloop.run(_run(settings, arguments.duration, losing=arguments.losing))
-    except ListenError as error:
-        print(error, file=sys.stderr)
-        return 1
+    """Returns 0 when stopped.
+
+    Raises:
+        ListenError: it cannot listen on its address.
+    """
+    uvloop.run(_run(settings, arguments.duration, losing=arguments.losing))
     return 0
 
 
@@ -86,10 +84,10 @@ def _watching(settings: Settings, vllm_url: str, proxy: Address) -> Settings:
     )
 
 
-def _plain_steps(options: SimulatorOptions) -> PlainSteps:
+def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     """What a baseline of the simulated vLLM without speculation would say: its options do."""
     running = (1.0, float(options.max_num_seqs))
-    return PlainSteps(
+    return PlainStepTimes(
         running=running,
         seconds=tuple(options.step_seconds + one * options.step_seconds_per_request for one in running),
         errors=(0.0005, 0.0005),

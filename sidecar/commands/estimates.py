@@ -22,7 +22,7 @@ _LEAST_BEYOND: Final = 1.0  # independent values expected beyond a quantile
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its bounds at the confidence asked for; without bounds it is not precise enough for any."""
+    """An estimate and its bounds at the given confidence; no bounds if there are too few values for them."""
 
     value: float
     low: float | None = None

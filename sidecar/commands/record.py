@@ -15,11 +15,11 @@ from sidecar.commands.arguments import add_duration, positive
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import PageSource
-from sidecar.errors import ListenError, ScrapeError
+from sidecar.errors import InputError, ScrapeError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
-HELP = "run the sidecar and record what it sees, without any text"
+HELP = "run the sidecar and record what it sees, without prompts and completions"
 _GIGABYTE = 1_000_000_000
 
 
@@ -37,19 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 when stopped, 1 if an address or the directory cannot be used, 2 without a request source."""
+    """Returns 0 when stopped, 1 if the directory cannot be used.
+
+    Raises:
+        InputError: no request source is set.
+        ListenError: the sidecar cannot listen on an address.
+    """
     if settings.requests.source == "none":
-        print(
-            "there is no request source to record; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces",
-            file=sys.stderr,
-        )
-        return 2
+        raise InputError("no request source to record; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces")
     recorder = Recorder(arguments.out, max_bytes=arguments.max_bytes, log=structlog.get_logger("sidecar"))
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
         uvloop.run(_run(whole, recorder, arguments.duration))
-    except (ListenError, OSError) as error:
+    except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)
         return 1
     print(
@@ -59,9 +60,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _problem(error: ListenError | OSError, out: Path) -> str:
-    if isinstance(error, ListenError):
-        return str(error)
+def _problem(error: OSError, out: Path) -> str:
     if isinstance(error, FileExistsError):
         return f"--out={out}: {error.filename} exists already; name another directory"
     return f"--out={out}: {error.strerror or error}; name a writable directory"

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from sidecar import wiring
 from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.speedup import WITHHELD
 from sidecar.commands.tables import aligned, count, ratio
-from sidecar.errors import RecordingError, SettingsError
+from sidecar.errors import InputError, SettingsError
 from sidecar.recording.replay import ReplayResult, replay
 from sidecar.settings import Settings, load_settings
 
@@ -38,21 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0, 1 if the recording cannot be read, 2 if the baseline cannot."""
-    try:
-        measured = settings if arguments.baseline is None else _with_baseline(arguments.baseline)
-        result = replay(
-            arguments.directory,
-            infer=arguments.infer,
-            buckets=wiring.buckets(settings),
-            curves=wiring.plain_curves(measured),
-        )
-    except RecordingError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except SettingsError as error:
-        print(f"--baseline: {error}", file=sys.stderr)
-        return 2
+    """Returns 0.
+
+    Raises:
+        InputError: the baseline cannot be used.
+        RecordingError: the recording cannot be read.
+    """
+    result = replay(
+        arguments.directory,
+        infer=arguments.infer,
+        buckets=wiring.buckets(settings),
+        curves=wiring.plain_curves(settings if arguments.baseline is None else _with_baseline(arguments.baseline)),
+    )
     if arguments.json:
         print(json.dumps(result.as_json(), indent=2, allow_nan=False))
     else:
@@ -61,7 +57,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _with_baseline(path: Path) -> Settings:
-    return load_settings(None, {"SPECDEC_BASELINE_FILE": str(path)})
+    try:
+        return load_settings(None, {"SPECDEC_BASELINE_FILE": str(path)})
+    except SettingsError as error:
+        raise InputError(f"--baseline: {error}") from error
 
 
 def _lines(result: ReplayResult) -> Iterator[str]:

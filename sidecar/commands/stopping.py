@@ -1,4 +1,4 @@
-"""How a command ends: by a signal, by the clock, or when its work is done."""
+"""Ends a command: on a signal, after a time, or when its work is done."""
 
 import asyncio
 import contextlib

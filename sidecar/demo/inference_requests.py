@@ -30,7 +30,7 @@ class _StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class _Body(msgspec.Struct):
+class _RequestFields(msgspec.Struct):
     """The fields of a completion request that matter here; others are ignored."""
 
     model: str | None = None
@@ -45,7 +45,7 @@ class _Body(msgspec.Struct):
     ignore_eos: bool | None = None
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_fields = msgspec.json.Decoder(_RequestFields).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class InferenceRequest:
 def parse_request(raw: bytes, *, chat: bool, options: SimulatorOptions) -> InferenceRequest:
     """Raises ``BadRequest`` with vLLM's message if it is known, never with text of the request."""
     try:
-        body = _decode_body(raw)
+        body = _decode_fields(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # msgspec's validation errors name the field and the types; a syntax error names its position.
         raise BadRequest(str(error) if isinstance(error, msgspec.DecodeError) else "invalid JSON") from None
@@ -98,11 +98,11 @@ def parse_request(raw: bytes, *, chat: bool, options: SimulatorOptions) -> Infer
     return request
 
 
-def _asked(body: _Body, option: str) -> bool:
+def _asked(body: _RequestFields, option: str) -> bool:
     return body.stream_options is not None and bool(getattr(body.stream_options, option))
 
 
-def _sampling(body: _Body, prompt_tokens: int, *, chat: bool, options: SimulatorOptions) -> Sampling:
+def _sampling(body: _RequestFields, prompt_tokens: int, *, chat: bool, options: SimulatorOptions) -> Sampling:
     temperature = options.default_temperature if body.temperature is None else body.temperature
     if temperature < 0:
         raise _out_of_range("temperature", "non-negative", temperature)
@@ -122,7 +122,7 @@ def _sampling(body: _Body, prompt_tokens: int, *, chat: bool, options: Simulator
     return Sampling(temperature, min(asked, room), bool(body.ignore_eos))
 
 
-def _checked_n(body: _Body, temperature: float) -> int:
+def _checked_n(body: _RequestFields, temperature: float) -> int:
     n = 1 if body.n is None else body.n
     if n < 1:
         raise _out_of_range("n", "at least 1", n)

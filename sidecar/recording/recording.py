@@ -1,4 +1,4 @@
-"""Recorded traffic, played through the live attribution.
+"""Reads recorded traffic.
 
 A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` a line: ``start``, ``end``,
 ``text``) and ``requests.jsonl`` (one request a line), either of them also as ``.gz``. Times are Unix seconds.

@@ -145,7 +145,7 @@ class _Player:
             curves=curves, temperatures=buckets.labels, window=math.inf, stretch=_STRETCH, history=_HISTORY
         )
         self._speed = SpeedState(options)
-        self._polled_at = 0.0
+        self._scraped_at = 0.0
         self._attributors = Attributors(buckets, AttributionOptions(infer_all=infer))
         self._engines: dict[EngineKey, tuple[Continuation, Timeline]] = {}
         self._ends: dict[EngineKey, list[EngineSnapshot]] = {}
@@ -169,12 +169,12 @@ class _Player:
             self._ends.setdefault(engine.key, [totals.engine])[1:] = [totals.engine]
         shown = {engine.key: self._engines[engine.key][1] for engine in scrape.snapshot.engines}
         several = scrape.snapshot.process_start is None
-        self._polled_at = scrape.at
-        self._speed.polled(scrape.at, shown, several_processes=several)
+        self._scraped_at = scrape.at
+        self._speed.scraped(scrape.at, shown, several_processes=several)
         self._take(self._attributors.poll(scrape.at, shown, several_processes=several))
 
     def _take(self, settled: list[Settled]) -> None:
-        self._speed.finished(self._polled_at, settled)
+        self._speed.finished(self._scraped_at, settled)
         self._requests += (one.request for one in settled)
 
     def result(self) -> ReplayResult:
@@ -191,6 +191,6 @@ class _Player:
         )
         found = sum(request.draft_tokens for request in self._requests)
         coverage = min(found / counted, 1.0) if counted > 0 else None
-        speeds = list(self._speed.models(self._polled_at).values())
+        speeds = list(self._speed.models(self._scraped_at).values())
         speed = speeds[0] if len(speeds) == 1 else None
         return ReplayResult(temperatures, coverage, max(residuals, default=None), self._requests, speed)

@@ -55,7 +55,7 @@ class Target(Group):
     vllm_url: BaseUrl = Field(repr=False)  # may hold credentials
 
 
-class PlainSteps(Group):
+class PlainStepTimes(Group):
     """How long an engine step takes without speculation, by the number of running requests; times in seconds."""
 
     running: tuple[float, ...] = Field(min_length=1, max_length=16)

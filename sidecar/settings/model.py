@@ -108,7 +108,7 @@ class Settings(BaseSettings, groups.Group):
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
     plain_steps: Annotated[
-        dict[ModelName, groups.PlainSteps],
+        dict[ModelName, groups.PlainStepTimes],
         JsonText,
         Notation("mapping of at most 64 models to their plain step times (JSON in the environment)", render_json),
     ] = Field({}, max_length=64)

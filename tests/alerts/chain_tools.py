@@ -54,9 +54,9 @@ class Receivers:
                 return web.Response(status=400)
         return web.Response(status=202 if request.path == "/pagerduty" else 200)
 
-    async def until(self, name, status):
+    async def until(self, name, status, seconds=PATIENCE):
         """The first such alert at the webhook, and its arrival."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(seconds):
             while True:
                 for alert, arrival in self.alerts:
                     if (alert["labels"]["alertname"], alert["status"]) == (name, status):
@@ -79,14 +79,14 @@ class Receivers:
 
 
 @asynccontextmanager
-async def alertmanager(http, directory, receivers_url):
-    """The shipped configuration with short times, its receivers' addresses and secrets replaced and nothing else."""
+async def alertmanager(http, directory, receivers_url, times=None):
+    """The shipped configuration; its receivers' addresses and secrets are replaced, and its times shortened."""
     secret = directory / "secret"
     secret.write_text(SECRET)
     content = yaml.safe_load((RULES / "alertmanager" / "alertmanager.yaml").read_text())
     content["templates"] = [str(RULES / "alertmanager" / "templates" / "*.tmpl")]
     for route in (content["route"], *content["route"]["routes"]):
-        route |= {"group_wait": "100ms", "group_interval": "500ms"}
+        route.update({"group_wait": "100ms", "group_interval": "500ms"} if times is None else times)
     receivers = {receiver["name"]: receiver for receiver in content["receivers"]}
     (pagerduty,) = receivers["pagerduty"]["pagerduty_configs"]
     pagerduty |= {"url": f"{receivers_url}/pagerduty", "routing_key_file": str(secret)}
@@ -117,12 +117,12 @@ def _held(match):
 
 
 @asynccontextmanager
-async def prometheus(http, directory, page_url, alertmanager_url):
-    """Debian's Prometheus with the shipped rules at the fast pace."""
+async def prometheus(http, directory, page_url, alertmanager_url, *, change=None, interval=INTERVAL):
+    """Debian's Prometheus with the shipped rules as ``change`` leaves them, by default at the fast pace."""
     for name in ("recording.yaml", "alerts.yaml"):
-        (directory / name).write_text(faster((RULES / name).read_text()))
-    config = scraping(page_url.removeprefix("http://"), job="vllm", interval=INTERVAL)
-    config["global"]["evaluation_interval"] = INTERVAL
+        (directory / name).write_text((change or faster)((RULES / name).read_text()))
+    config = scraping(page_url.removeprefix("http://"), job="vllm", interval=interval)
+    config["global"]["evaluation_interval"] = interval
     config["rule_files"] = ["recording.yaml", "alerts.yaml"]
     alertmanagers = [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]
     config["alerting"] = {"alertmanagers": alertmanagers}
@@ -161,10 +161,10 @@ def pushing_to(alertmanager_url):
 
 
 @asynccontextmanager
-async def traffic(url, mix):
+async def traffic(url, mix, seconds=PATIENCE, concurrency=6):
     """Requests of one mix of temperatures until the block ends; bounded by itself."""
     sending = TrafficOptions(
-        url, phases=(Phase(PATIENCE, mix),), concurrency=6, max_requests=20_000, min_tokens=16, max_tokens=64
+        url, phases=(Phase(seconds, mix),), concurrency=concurrency, max_requests=20_000, min_tokens=16, max_tokens=64
     )
     task = asyncio.create_task(Traffic(sending).run())
     try:

@@ -120,6 +120,44 @@ def test_alertmanager_takes_the_configuration(tmp_path):
     assert amtool("check-config", str(tmp_path / CONFIG.name)).returncode != 0
 
 
+def merged():
+    """A site's own configuration with what the README says to take over, and the route of the README."""
+    text = (RULES / "README.md").read_text()
+    fragment = re.search(r"^       - matchers: .+?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
+    (route,) = yaml.safe_load(fragment)
+    shipped = yaml.safe_load(CONFIG.read_text())
+    return {
+        "templates": [str(CONFIG.parent / "templates" / "*.tmpl")],
+        "route": {
+            "receiver": "everyone",
+            "routes": [route, {"receiver": "databases", "matchers": ['team="db"']}, {"receiver": "the-rest"}],
+        },
+        "inhibit_rules": [{"source_matchers": ["a=b"], "target_matchers": ["c=d"]}, *shipped["inhibit_rules"]],
+        "receivers": [
+            {"name": name} for name in ("everyone", "databases", "the-rest", "YOUR-CHAT", "YOUR-PAGER", "nobody")
+        ],
+    }
+
+
+@pytest.mark.servers
+def test_the_readmes_route_leads_our_alerts_to_their_receivers_and_no_others(tmp_path):
+    path = tmp_path / "alertmanager.yaml"
+    path.write_text(yaml.safe_dump(merged()))
+    done = amtool("check-config", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def receiver(**labels):
+        pairs = [f"{name}={value}" for name, value in labels.items()]
+        return amtool("config", "routes", "test", f"--config.file={path}", *pairs).stdout.strip()
+
+    expected = {"critical": "YOUR-PAGER", "warning": "YOUR-CHAT", "info": "nobody"}
+    for alert in ALERTS:
+        labels = {"alertname": alert.name, "severity": alert.severity, "team": "db", "namespace": "llm"}
+        assert receiver(**labels) == expected[alert.severity], alert.name
+    assert receiver(alertname="DiskFull", severity="critical") == "the-rest"
+    assert receiver(alertname="SlowQuery", severity="info", team="db") == "databases"
+
+
 def rendered(directory, *alerts, status="firing"):
     """The title and the text of one notification, as lines; each alert is its labels, and all have a namespace."""
     labels = [{"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"} | alert for alert in alerts]

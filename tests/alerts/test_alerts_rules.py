@@ -15,7 +15,7 @@ from tests.alerts import alert_mutations
 from tests.alerts.alert_scenes import SCENES, concerned, recorded
 from tests.alerts.alert_scenes_fleet import healthy
 from tests.alerts.alert_series import DAY, Pod, gauge
-from tests.alerts.alert_tools import RULES, Scene, promtool, shipped, without_context
+from tests.alerts.alert_tools import RULES, Firing, Scene, promtool, shipped, without_context
 from tests.alerts.alert_variants import LABELS, at_interval, with_labels
 
 ALERTS = [rule["alert"] for rule in shipped() if "alert" in rule]
@@ -112,6 +112,27 @@ def test_without_addresses_links_lead_to_the_sidecars_and_none_is_dead(tmp_path)
 
     failed = promtool(tmp_path, [Links("links", None, "", [low, gone])])
     assert failed is None, failed
+
+
+@pytest.mark.servers
+def test_alerts_without_their_recording_rules_say_so(tmp_path):
+    """As where only one of the two files is loaded."""
+    text = (
+        "not recorded: low:9911. No thresholds: its series have no specdec_threshold with the same labels. Not "
+        "recorded, errors: Prometheus fails to evaluate a rule."
+    )
+    labels = {"fault": "not recorded", "instance": "low:9911", "model_name": "m"}
+    scene = Scene(
+        "not recorded",
+        "SpecDecodeRulesFailing",
+        "The rules on speculative decoding do not work, so its alerts cannot fire",
+        [Pod("low").drafting(5, 0.2), Pod("links")],
+        [(9, []), (20, [Firing("warning", text, labels)])],
+    )
+    rules = [rule for rule in concerned(shipped(), scene) if not rule.get("record", "fleet:").startswith("pod")]
+    failed = promtool(tmp_path, [scene], rules)
+    assert failed is None, failed
+    assert promtool(tmp_path, [scene], concerned(shipped(), scene)) is not None
 
 
 class Silence(Scene):

@@ -220,11 +220,11 @@ def steady(count, every=0.5, **changes):
 
 def sums(requests, truth, label):
     """(attributed, true) acceptance of a temperature, over the requests that have numbers; 3 tokens a draft."""
-    told = [request for request in requests if request.temperature == label and request.draft_tokens > 0]
-    drafted = sum(request.draft_tokens for request in told)
-    drafts = sum(truth[request.id][0] for request in told)
-    accepted = sum(truth[request.id][1] for request in told)
-    return sum(request.accepted_tokens for request in told) / drafted, accepted / (3 * drafts)
+    known = [request for request in requests if request.temperature == label and request.draft_tokens > 0]
+    drafted = sum(request.draft_tokens for request in known)
+    drafts = sum(truth[request.id][0] for request in known)
+    accepted = sum(truth[request.id][1] for request in known)
+    return sum(request.accepted_tokens for request in known) / drafted, accepted / (3 * drafts)
 
 
 def assert_close(settled, traffic, tolerance=0.03):

@@ -247,7 +247,7 @@ def test_engines_past_the_bound_are_their_models(keys, models):
 def test_engines_past_the_bound_count_for_coverage():
     seen = []
     server = Polled(max_engines=1)
-    server.requests.polled = lambda at, timelines, **_: [seen.append(timelines)][:0]
+    server.requests.scraped = lambda at, timelines, **_: [seen.append(timelines)][:0]
     server.poll(("m", "0"), ("m", "1"), ("m", "2"), drafts=10.0)
     server.poll(("m", "0"), ("m", "1"), ("m", "2"), drafts=20.0)
     growth = {key: line.growth(Counter.DRAFTS, 1001.0, 1002.0) for key, line in seen[-1].items()}

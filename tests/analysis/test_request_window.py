@@ -84,6 +84,6 @@ def test_many_uncertain_requests_make_a_rate_and_few_do_not():
     window = SlidingRequests(60)
     for number in range(100):
         window.add(request(attribution=Attribution.INFERRED, error=4.0), number / 10)
-        told = window.read(10).acceptance is not None
+        has_rate = window.read(10).acceptance is not None
         # The standard error is 4 * sqrt(n) / (30 * n): 0.015 at 79.01 requests.
-        assert told == (number + 1 > 79)
+        assert has_rate == (number + 1 > 79)

@@ -27,15 +27,17 @@ class Server:
         self.poll()
 
     def poll(self, **options):
-        self.state.polled(self.engine.at, {KEY: self.engine.timeline}, **{"several_processes": False, **options})
+        self.state.scraped(self.engine.at, {KEY: self.engine.timeline}, **{"several_processes": False, **options})
 
     def run(self, polls, running, step_seconds, **options):
         for _ in range(polls):
             self.engine.run(running, step_seconds, **options)
             self.poll()
 
-    def request(self, temperature, *, tokens, steps, seconds, attribution=Attribution.EXACT, stream=True):
-        """One that has just ended; it took ``seconds`` from its first token on."""
+    def request(
+        self, temperature, *, tokens, steps, seconds, wait=0.0, drafts=None, attribution=Attribution.EXACT, stream=True
+    ):
+        """One that has just ended; it took ``seconds`` from its first token on. ``drafts``: else each step drafted."""
         end = self.engine.at
         record = RequestRecord(
             id="r",
@@ -44,13 +46,14 @@ class Server:
             temperature=None,
             choices=1,
             stream=stream,
-            start=end - seconds,
+            start=end - seconds - wait,
             first_token=end - seconds if stream else None,
             end=end,
             outcome=Outcome.COMPLETED,
             completion_tokens=tokens + 1,
         )
-        work = (steps, 3.0 * steps, float(tokens - steps))
+        drafts = steps if drafts is None else drafts
+        work = (drafts, 3.0 * drafts, float(tokens - steps))
         found = attributed(record, temperature, attribution, work if attribution is not Attribution.NONE else (0, 0, 0))
         self.state.finished(end, [Settled("m", found)])
 
@@ -84,6 +87,39 @@ def test_streams_need_no_attribution_and_other_replies_no_stream():
             server.run(6, 4, 0.03, length=2, drafted=3)
             server.request("cold", tokens=200, steps=100, seconds=3.0, **options)
         assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_a_stream_is_compared_with_the_load_after_its_first_token():
+    """It waits while 16 decode, and decodes alone."""
+    curve = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.04), deviations=((0.0,), (0.0,)), prompt_share=0.0)
+    server = Server(curves={"m": curve})
+    for _ in range(10):
+        server.run(8, 16, 0.06, length=2, drafted=3)
+        server.run(3, 1, 0.03, length=2, drafted=3)
+        server.request("cold", tokens=200, steps=100, seconds=3.0, wait=6.0)
+    assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_time_saved_includes_what_other_prompts_add_to_plain_steps():
+    curve = PlainCurve(
+        running=(1.0, 16.0), seconds=(0.02, 0.02), deviations=((0.0,), (0.0,)), prompt_share=0.0, prompt_seconds=0.001
+    )
+    server = Server(curves={"m": curve})
+    for _ in range(10):
+        server.run(6, 5, 0.03, length=2, drafted=3, prompt_share=2)
+        server.request("cold", tokens=200, steps=100, seconds=3.0)
+    found = server.model.temperatures["cold"]
+    assert found.speedup.ratio == pytest.approx(200 * 0.028 / 3)
+    assert found.saved_seconds == pytest.approx(10 * (200 * 0.028 - 3))
+
+
+def test_steps_without_drafts_take_time_too():
+    """As with n-gram: 100 steps, of which 40 drafted."""
+    server = Server(curves={"m": CURVE})
+    for _ in range(10):
+        server.run(6, 4, 0.03, length=1.2, drafted=1)
+        server.request("cold", tokens=120, steps=100, drafts=40, seconds=3.0, stream=False)
+    assert server.model.temperatures["cold"].speedup.ratio == pytest.approx(120 * 0.02 / 3)
 
 
 def test_a_reply_that_is_neither_counts_nowhere():
@@ -150,9 +186,9 @@ def test_a_model_that_left_the_page_is_forgotten():
     server = Server(curves={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
     other = {EngineKey("n", "0"): Engine().timeline}
-    server.state.polled(server.engine.at + 900, other, several_processes=False)
+    server.state.scraped(server.engine.at + 900, other, several_processes=False)
     assert list(server.state.models(math.inf)) == ["m"]  # it may come back, and its counters go on
-    server.state.polled(server.engine.at + 901, other, several_processes=False)
+    server.state.scraped(server.engine.at + 901, other, several_processes=False)
     assert server.state.models(math.inf) == {}
 
 

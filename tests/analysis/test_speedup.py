@@ -36,6 +36,7 @@ def test_tokens_and_times_are_summed_not_averaged():
     found = window.read(100, 0.0)
     assert found.ratio == pytest.approx((1000 * 0.01 + 10 * 0.01) / (12.5 + 0.05))
     assert found.actual_seconds == pytest.approx(12.55 / 1010)
+    assert found.plain_seconds == pytest.approx(0.01)
 
 
 def test_what_has_left_the_window_does_not_count():
@@ -85,6 +86,7 @@ def speedup(ratio, scatter):
 def test_two_ways_that_agree_are_one_number():
     assert reconciled(speedup(1.2, 0.02), speedup(1.24, 0.01)) == (speedup(1.2, 0.02), False)
     assert reconciled(speedup(1.2, 0.05), speedup(1.3, 0.01)) == (speedup(1.2, 0.05), False)
+    assert reconciled(speedup(1.2, 0.001), speedup(1.249, 0.001)) == (speedup(1.2, 0.001), False)  # close enough
     assert reconciled(None, speedup(1.3, 0.01)) == (speedup(1.3, 0.01), False)
     assert reconciled(speedup(1.3, 0.01), None) == (speedup(1.3, 0.01), False)
     assert reconciled(None, None) == (None, False)
@@ -104,6 +106,7 @@ def test_speedup_and_break_even_of_an_engine():
     assert found.break_even_length == pytest.approx(1.5)
     assert found.break_even_acceptance == pytest.approx(0.5 / 3)
     assert found.speedup.actual_seconds == pytest.approx(0.015)
+    assert (found.costs.actual, found.costs.plain, found.costs.drafted) == pytest.approx((0.03, 0.02, 3))
 
 
 def test_break_even_acceptance_is_never_below_0_and_above_1_if_nothing_breaks_even():

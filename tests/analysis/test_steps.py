@@ -1,5 +1,7 @@
 """Step times, load and length from counters."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.steps import LOAD_LABELS, Periods, Steps, joined, load_label, steps_between
@@ -26,6 +28,16 @@ def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply():
         )
         assert one.running == 1
         assert one.length == 1
+
+
+def test_first_tokens_are_no_decode_steps_tokens():
+    engine = Engine()
+    engine.run(4, 0.05)
+    engine.add(replace(period(4, 0.05, length=2), first_tokens=30.0))
+    end = engine.run(0, 0.05)
+    found = steps_between(engine.timeline, end - 1, end)
+    assert (found.tokens, found.first_tokens) == (800, 30)
+    assert found.length == pytest.approx(2)
 
 
 def test_prompt_tokens_from_the_prefix_cache_cost_nothing():

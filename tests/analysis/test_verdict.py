@@ -101,7 +101,7 @@ def test_a_speedup_needs_as_much_data():
     assert judge(evidence(0.3, requests=3, speedup=Estimate(1.5)), THRESHOLDS).verdict is Verdict.INSUFFICIENT_DATA
 
 
-def test_without_a_speedup_the_rule_of_thumb_speaks():
+def test_without_a_speedup_the_rule_of_thumb_decides():
     judgement = judge(evidence(0.3), THRESHOLDS)
     assert (judgement.verdict, judgement.basis, judgement.by_speedup) == (NEGATIVE, Basis.ACCEPTANCE, None)
 
@@ -111,6 +111,11 @@ def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
     assert judge(evidence(0.55), THRESHOLDS).advice is None
     # The number of tokens says more.
     assert judge(evidence(0.2), THRESHOLDS).advice == "Acceptance 0.20: speculate fewer tokens."
+
+
+def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():
+    assert judge(evidence(0.45, speedup=Estimate(1.3)), THRESHOLDS).advice is None
+    assert "pods that don't speculate" in judge(evidence(0.7, speedup=Estimate(0.8)), THRESHOLDS).advice
 
 
 def model(name, whole, coverage=None, **temperatures):

@@ -1,4 +1,4 @@
-"""Runs a command in this process, as ``main`` does but for the logging."""
+"""Runs a command in this process, as ``main`` does, except for logging."""
 
 import socket
 from pathlib import Path
@@ -10,13 +10,13 @@ RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
 
 
 def command(*argv, **environment):
-    """The exit code; what is printed is pytest's ``capsys``'s."""
+    """The exit code; ``capsys`` captures the output."""
     settings = load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})
     return run_command(parser(argv).parse_args(argv), settings)
 
 
 def unused_port():
-    """A port that nobody listens at just now."""
+    """A port on which nothing listens at the moment."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The program as its users start it: a process with arguments and an environment."""
+"""The program as users start it: a process with arguments and an environment."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def program():
-    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it where it still runs in the end."""
+    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end."""
 
     @asynccontextmanager
     async def start(*arguments, **environment):

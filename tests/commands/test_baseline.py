@@ -48,7 +48,7 @@ async def test_baseline_of_a_vllm_that_is_down_says_so_once(finished):
 
 
 async def test_a_baseline_of_two_servers_with_one_model_keeps_them_apart(finished, tmp_path):
-    """What one of them served before the watch is nobody's growth."""
+    """Requests that one of them served before do not count."""
     config = tmp_path / "two.yaml"
     async with SimulatedVllm(SimulatorOptions(speed=20)) as busy, SimulatedVllm() as idle:
         await Traffic(TrafficOptions(busy.url, phases=(Phase(30, MIXED),), max_requests=10)).run()
@@ -79,11 +79,12 @@ async def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(f
 
 
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):
-    """It sends the requests itself, and what it writes is read by the settings."""
+    """The command sends the requests itself, and the settings read the file that it writes."""
     file = tmp_path / "baseline.yaml"
     async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0, speed=5)) as vllm:
         argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40", "--gpu", "H100")
-        code, out, err = await finished("baseline", *argv, "--out", str(file))
+        often = {"SPECDEC_SCRAPE_INTERVAL": "200ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}  # a slow machine polls less
+        code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
     steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_steps["demo"]
     assert steps.running[0] == pytest.approx(1, abs=0.1)
@@ -104,15 +105,15 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     assert set(yaml.safe_load(file.read_text())) == {"baseline"}
 
 
-async def test_load_for_a_server_that_is_none(finished):
+async def test_load_for_an_address_without_a_server(finished):
     code, out, err = await finished("baseline", "--url", NOWHERE, "--load", "1", "--duration", "1s")
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith("--url: no model under /v1/models (")
 
 
-def test_arguments_of_load_that_cannot_be(capsys, tmp_path):
+def test_invalid_arguments_of_load(capsys, tmp_path):
     assert command("baseline", "--load", "0,1") == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "--load: write one or more numbers from 1 to 1024"
+    assert capsys.readouterr().err.splitlines()[-1] == "--concurrency, --load: write one or more from 1 to 1024"
     assert command("baseline", "--recording", str(tmp_path)) == 1
     assert "no recording" in capsys.readouterr().err
 
@@ -133,7 +134,7 @@ def test_a_recording_is_a_baseline_and_a_replay_is_measured_against_it(capsys, t
     assert capsys.readouterr().out.splitlines()[-1].startswith("no speedup: nothing says how long a step takes")
 
 
-def test_a_baseline_that_is_none_is_refused(capsys, tmp_path):
+def test_an_invalid_baseline_is_refused(capsys, tmp_path):
     (tmp_path / "b.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
     assert command("replay", str(LEVELS / "k3"), "--baseline", str(tmp_path / "b.yaml")) == 2
     assert "running must rise" in capsys.readouterr().err

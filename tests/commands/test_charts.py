@@ -97,7 +97,7 @@ def test_names_are_escaped_and_empty_charts_are_left_out():
 
 
 @pytest.mark.parametrize("values", [(0.0,), (1e-9, 2e-9), (3.0, 1e6)])
-def test_any_values_fit_the_picture(values):
+def test_any_values_stay_within_the_picture(values):
     points = tuple(Point(str(number), value) for number, value in enumerate(values))
     found = page("t", [], [Chart(title="c", x_title="x", y_title="y", series=(Series("s", points),))], [])
     assert "nan" not in found

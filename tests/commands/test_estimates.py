@@ -1,4 +1,4 @@
-"""Intervals cover what they say, and know when requests are worth less than their number."""
+"""Intervals cover the true values, and correlated requests count for less than their number."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ from sidecar.commands.estimates import (
 
 
 @pytest.mark.parametrize(("requests", "in_flight", "found"), [(400, 1, (20, 20)), (64, 16, (16, 4)), (30, 1, (2, 15))])
-def test_batches_are_as_long_as_the_number_in_flight_at_the_least(requests, in_flight, found):
+def test_batches_are_at_least_as_long_as_the_number_in_flight(requests, in_flight, found):
     cut = batches(requests, in_flight)
     assert (cut.size, cut.count) == found
 
@@ -33,7 +33,7 @@ def test_the_confidence_factor_is_students(confidence, degrees, t):
 
 
 def correlated(random, count, length):
-    """Values that come in runs of ``length`` with a level of their own."""
+    """Values in runs of ``length``, each with a level of its own."""
     levels = [random.gauss(10, 1) for _ in range(count // length)]
     return [level + random.gauss(0, 0.3) for level in levels for _ in range(length)]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.commands.commands_tools import command
 
 
-def test_the_file_loads_by_what_is_printed_and_needs_nothing_of_ours(tmp_path, capsys):
+def test_the_file_loads_as_printed_without_this_package(tmp_path, capsys):
     file = tmp_path / "specdec_middleware.py"
     assert command("middleware", "--write", str(file)) == 0
     out = capsys.readouterr().out
@@ -18,7 +18,7 @@ def test_the_file_loads_by_what_is_printed_and_needs_nothing_of_ours(tmp_path, c
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False, cwd="/").returncode == 0
 
 
-def test_another_user_may_read_it_and_nothing_else_is_left(tmp_path, capsys):
+def test_another_user_may_read_it_and_no_other_file_is_left(tmp_path, capsys):
     file = tmp_path / "observe.py"
     file.write_text("old")
     before = os.umask(0o077)
@@ -35,12 +35,12 @@ def test_another_user_may_read_it_and_nothing_else_is_left(tmp_path, capsys):
     "name",
     ["specdec-middleware.py", "middleware.txt", "class.py", "1st.py", "json.py", "msgspec.py", "vllm.py", "é.py"],
 )
-def test_a_name_that_would_not_load_or_hide_another_module_is_refused(tmp_path, capsys, name):
+def test_a_name_that_does_not_load_or_shadows_a_module_is_refused(tmp_path, capsys, name):
     assert command("middleware", "--write", str(tmp_path / name)) == 2
     assert "write a name such as specdec_middleware.py" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there(tmp_path, capsys):
+def test_a_missing_folder(tmp_path, capsys):
     assert command("middleware", "--write", str(tmp_path / "none" / "observe.py")) == 1
     assert capsys.readouterr().err.endswith("observe.py: No such file or directory\n")

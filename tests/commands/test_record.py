@@ -111,7 +111,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_written(tmp_path):
     assert MARKER not in gzip.decompress((tmp_path / "scrapes.jsonl.gz").read_bytes()).decode()
 
 
-async def test_a_full_recording_ends_and_the_traffic_goes_on(tmp_path):
+async def test_a_full_recording_ends_and_the_traffic_continues(tmp_path):
     log = Log()
     async with recorded(tmp_path, max_bytes=30_000, log=log) as settings:
         sent = await traffic(settings, 60)

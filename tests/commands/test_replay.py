@@ -9,7 +9,7 @@ KEYS = ["attribution", "requests", "draft_tokens", "accepted_tokens", "acceptanc
 
 
 def sums(recording):
-    """The truth by temperature, by other code than ours: vLLM's own numbers for each request, added up."""
+    """The truth by temperature, computed independently: vLLM's own numbers for each request, summed."""
     found = {}
     with gzip.open(RECORDINGS / recording / "requests.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
@@ -94,7 +94,7 @@ def test_a_bad_recording_is_one_clear_line(tmp_path, capsys, name, content, said
     assert len(captured.err.splitlines()) == 1
 
 
-async def test_output_that_nobody_reads_to_its_end_is_no_error(program):
+async def test_a_reader_that_closes_early_is_not_an_error(program):
     async with program("replay", str(RECORDINGS / "draft_model-k3"), "--json") as process:
         process.stdout._transport.close()
         _, err = await process.communicate()

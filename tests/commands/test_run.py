@@ -33,7 +33,7 @@ async def test_run_serves_until_terminated(program, finished, http):
         assert err == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this SPECDEC_LISTEN?\n"
 
 
-async def test_run_says_when_its_address_is_taken(program, finished):
+async def test_run_reports_an_address_in_use(program, finished):
     async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
         address = (await log_line(process, "sidecar started"))["address"]
         code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN=address)
@@ -44,7 +44,7 @@ async def test_run_says_when_its_address_is_taken(program, finished):
 
 
 @pytest.mark.parametrize("source", ["proxy", "traces"])
-async def test_run_names_the_setting_of_a_source_whose_address_is_taken(program, finished, source):
+async def test_run_names_the_setting_of_a_source_whose_address_is_in_use(program, finished, source):
     async with program("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0") as process:
         taken = (await log_line(process, "sidecar started"))["address"]
         variable = f"SPECDEC_{source.upper()}__LISTEN"
@@ -54,7 +54,7 @@ async def test_run_names_the_setting_of_a_source_whose_address_is_taken(program,
     assert (code, said["address"], said["remedy"]) == (1, taken, f"set {variable}")
 
 
-async def test_run_names_the_socket_that_can_not_be_made(finished):
+async def test_run_names_the_socket_that_cannot_be_created(finished):
     asked = {"SPECDEC_REQUESTS__SOURCE": "middleware", "SPECDEC_MIDDLEWARE__SOCKET": "/proc/none/events.sock"}
     code, _, err = await finished("run", SPECDEC_VLLM_URL=NOWHERE, SPECDEC_LISTEN="127.0.0.1:0", **asked)
     said = json.loads(err.splitlines()[-1])

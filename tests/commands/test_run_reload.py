@@ -1,4 +1,4 @@
-"""``run`` takes new thresholds while it runs, refuses invalid ones, and no SIGHUP ends it."""
+"""``run`` applies new thresholds while it runs and refuses invalid ones, and SIGHUP does not end it."""
 
 import asyncio
 import signal

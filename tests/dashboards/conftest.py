@@ -43,7 +43,7 @@ class Numbers:
             (labels, value) for labels, value in await self._prometheus.instant(expression) if not math.isnan(value)
         ]
 
-    async def over_time(self, expression, seconds=10):
+    async def over_time(self, expression, seconds=20):
         """The series that had a number lately: pairs of labels and latest value."""
         now = time.time()
         data = await self._prometheus.ask("query_range", query=expression, start=now - seconds, end=now, step=1)
@@ -53,15 +53,15 @@ class Numbers:
 
 @pytest.fixture
 def prometheus(http, tmp_path):
-    """``async with prometheus(addresses) as server`` scrapes them each second, as the job ``specdec``."""
+    """``async with prometheus(addresses) as server`` scrapes them as the job ``specdec``, each scrape within 4 s."""
 
     @asynccontextmanager
     async def run(addresses):
         (tmp_path / "rules.yml").write_text(RULES)
         port = free_port()
         # Other programs that Prometheus scrapes: itself, and one that is gone.
-        others = scraping(f"127.0.0.1:{port}", "127.0.0.1:1", job="others")
-        config = scraping(*addresses) | {"rule_files": ["rules.yml"]}
+        others = scraping(f"127.0.0.1:{port}", "127.0.0.1:1", job="others", interval="4s")
+        config = scraping(*addresses, interval="4s") | {"rule_files": ["rules.yml"]}
         config["scrape_configs"] += others["scrape_configs"]
         async with running_prometheus(http, tmp_path, config, port) as running:
             yield Numbers(running)

@@ -8,6 +8,8 @@ from tests.dashboards.dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, pan
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Prometheus' own and its client library's; alerts are special, see ``_matchers``.
 OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"}
+OPTIONAL = ("cluster", "namespace", "pod")
+SCRAPE = (*OPTIONAL, "job", "instance")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
 UNITS = {"percentunit", "s", "cps", "short", "reqps", "bytes", "dateTimeFromNow"}
 # Grafana's own list of alerts asks no data source for series.
@@ -33,13 +35,13 @@ def _variables(page):
     source = variables.get("datasource", {})
     if (source.get("type"), source.get("query"), source.get("label")) != ("datasource", "prometheus", "Data source"):
         yield "template-datasource-rule", source
-    for name in ("job", "instance", "model_name", "temperature"):
+    for name in (*SCRAPE, "model_name", "temperature"):
         one = variables.get(name, {})
         expected = {
             "type": "query",
             "multi": True,
             "includeAll": True,
-            "allValue": ".+",
+            "allValue": ".*" if name in OPTIONAL else ".+",
             "refresh": 2,
             "datasource": SOURCE,
         }
@@ -105,12 +107,9 @@ def _matchers(name):
     Alerts also match where the label is missing: ``.+`` alone would hide an alert about a whole fleet.
     """
     if name in ALERTS:
-        return {label: f"${label}|" for label in ("job", "instance", "model_name", "temperature")}
+        return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}
     labels = CONTRACT[name].labels if name in CONTRACT else ()
-    return {
-        label: f"${label}"
-        for label in ("job", "instance", *(one for one in labels if one in ("model_name", "temperature")))
-    }
+    return {label: f"${label}" for label in (*SCRAPE, *(one for one in labels if one in ("model_name", "temperature")))}
 
 
 def _grid(page):

@@ -111,4 +111,6 @@ def filled_in(expr, **values):
     """The query as Grafana would send it; what is not in ``values`` is 'All'."""
     for name in ("job", "instance", "model_name", "temperature"):
         expr = expr.replace(f"${name}", values.get(name, ".+"))
-    return expr.replace("$__rate_interval", "10s").replace("$past", "5s")
+    for name in ("cluster", "namespace", "pod"):
+        expr = expr.replace(f"${name}", values.get(name, ".*"))
+    return expr.replace("$__rate_interval", "20s").replace("$past", "5s")

@@ -9,9 +9,7 @@ from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, quer
 
 # Metrics that no panel shows, each with its reason.
 NOT_SHOWN = {
-    "specdec_asked_usage_total": "the coverage has its effect; by outcome only while requests.ask_usage is being tried",
-    "specdec_event_loop_stall_seconds": "for an alert of one's own; the sidecar's CPU panel shows the usual cause",
-    "specdec_settings_reloads_total": "the log has each refused setting with its reason",
+    "specdec_request_acceptance_p10_ratio": "for the alert; panels show the percentiles of the selected pods together",
     "specdec_baseline_timestamp_seconds": "a date, for an alert of one's own on its age",
     "specdec_decode_steps_total": "for the rules: seconds and tokens give the time per token",
     "specdec_engine_speedup_standard_error_ratio": "the verdict and the alert have it in them",
@@ -102,6 +100,8 @@ MUTATIONS = [
     ("metric-of-the-contract", expr("specdec_engine_drafts_total", "specdec_engine_draft_total")),
     ("target-job-rule", expr('job=~"$job"', 'job="$job"')),
     ("target-instance-rule", expr('instance=~"$instance", ', "")),
+    ("target-namespace-rule", expr('namespace=~"$namespace", ', "")),
+    ("template-pod-rule", variable("pod", allValue=".+")),
     ("target-instance-rule", expr('instance=~"$instance|"', 'instance=~"$instance"')),
     ("target-model_name-rule", expr(', model_name=~"$model_name"', "")),
     ("target-temperature-rule", expr(', temperature=~"$temperature"', "")),

@@ -1,4 +1,4 @@
-"""What several tests of the simulated vLLM use."""
+"""Shared by the tests of the simulated vLLM."""
 
 import re
 from pathlib import Path

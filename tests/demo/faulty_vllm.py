@@ -1,4 +1,4 @@
-"""The simulated vLLM with faults to order on ``/metrics``, restarts, and its counters at hand."""
+"""The simulated vLLM with faults on ``/metrics`` on demand, restarts, and access to its counters."""
 
 import asyncio
 import gzip
@@ -19,7 +19,7 @@ FOREIGN = b"# HELP other_up Not vLLM.\n# TYPE other_up gauge\nother_up 1.0\n"
 
 
 class FaultKind(StrEnum):
-    """Each lasts until another is ordered."""
+    """Each lasts until another is set."""
 
     NONE = "none"
     SLOW = "slow"  # the page comes after `seconds`
@@ -39,7 +39,7 @@ class FaultKind(StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fault and its measures."""
+    """One fault and its parameters."""
 
     kind: FaultKind
     seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 1.0
@@ -54,11 +54,11 @@ class Faults:
         self.current = Fault(FaultKind.NONE)
 
     def set(self, kind: str, **measures: float) -> None:
-        """Order a fault. Raises msgspec.ValidationError for an unknown kind or a measure out of its range."""
+        """Sets a fault. Raises msgspec.ValidationError for an unknown kind or a parameter out of its range."""
         self.current = msgspec.convert({"kind": kind, **measures}, Fault)
 
     def clear(self) -> None:
-        """Serve sound pages again."""
+        """Serves valid pages again."""
         self.current = Fault(FaultKind.NONE)
 
 
@@ -212,7 +212,7 @@ class FaultyVllm(SimulatedVllm):
         return self.page.registry.get_sample_value(f"vllm:{name}_total", labels)
 
     async def restart(self) -> None:
-        """As a process that died and came back: counters at 0, requests broken off, a new start time."""
+        """Like a process that died and restarted: counters at 0, requests broken off, a new start time."""
         await self.driver.stop()
         self._begin()
         self.driver.start()

@@ -1,4 +1,4 @@
-"""The simulated engine by itself, on a clock that the test turns."""
+"""The simulated engine by itself, with an injected clock."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from sidecar.demo.options import SimulatorOptions
 
 
 class Outputs:
-    """A sink that is never called: the driver, not the engine, hands tokens on."""
+    """A sink that is never called: the driver, not the engine, delivers tokens."""
 
     def put(self, index, tokens, reason):
         raise AssertionError
@@ -28,7 +28,7 @@ def submit(engine, *, prompt=8, temperature=0.0, max_tokens=20, now=0.0, hashes=
 
 
 def run(engine, *, now=0.0, steps=100_000):
-    """Step until nothing is left; the reports."""
+    """Steps until nothing is left; returns the reports."""
     reports = []
     while (duration := engine.schedule(now)) is not None:
         now += duration
@@ -153,7 +153,7 @@ def test_requests_without_ignore_eos_stop_by_themselves():
     assert 10 < mean < 40
 
 
-def test_full_cache_preempts_and_everything_still_finishes_whole():
+def test_full_cache_preempts_and_every_request_still_finishes():
     options = SimulatorOptions(num_gpu_blocks=32, max_model_len=500, max_num_seqs=8)
     engine = Engine(options)
     generations = [submit(engine, prompt=20, max_tokens=200, temperature=1.0) for _ in range(8)]
@@ -250,7 +250,7 @@ def test_abort_ends_waiting_and_running_ones_and_gives_their_blocks_back():
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 4)), max_size=40))
 def test_block_pool_never_overflows_and_finds_what_is_held(moves):
-    """Each move takes blocks for a prefix of one of two texts, or gives the oldest back where they don't fit."""
+    """Each move takes blocks for a prefix of one of two texts, or returns the oldest if they do not fit."""
     pool = BlockPool(10)
     taken = []
     for text, blocks, private in moves:

@@ -1,4 +1,4 @@
-"""Each fault does what it says, read with bounds."""
+"""Each fault has its effect; all reads are bounded."""
 
 import asyncio
 import gzip
@@ -96,7 +96,7 @@ async def test_drip_sends_single_bytes(client, sim):
                 await response.content.read(1)
 
 
-async def test_huge_page_has_the_bytes_ordered(client, sim):
+async def test_huge_page_has_the_bytes_asked_for(client, sim):
     sim.faults.set("huge", bytes=3_000_000)
     async with client.get(f"{sim.url}/metrics") as response:
         body = await read_some(response, 5_000_000)

@@ -1,4 +1,4 @@
-"""Options that can't work are refused with a remedy."""
+"""Unusable options are refused with a remedy."""
 
 import pytest
 

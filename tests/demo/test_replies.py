@@ -112,7 +112,7 @@ async def test_events_carry_one_engine_step_each_and_add_up(client, recorded, ca
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_acceptance_is_told_only_where_vllm_tells_it(client, request_fields, options, carries, stream):
+async def test_acceptance_is_reported_only_where_vllm_reports_it(client, request_fields, options, carries, stream):
     body = {"prompt": "a", "max_tokens": 20, "ignore_eos": True, "stream": stream, **request_fields}
     async with (
         SimulatedVllm(SimulatorOptions(**options)) as sim,

@@ -198,7 +198,7 @@ def test_url_of_a_server_that_does_not_run_is_an_error():
 
 
 async def test_clients_that_leave_mid_stream_are_no_error(caplog):
-    """A write may come between a client's going and the server's hearing of it."""
+    """A write may happen after a client has disconnected and before the server notices."""
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     body = json.dumps({"prompt": "x", "stream": True, "max_tokens": 500, "ignore_eos": True}).encode()
     async with FaultyVllm(FAST) as sim:

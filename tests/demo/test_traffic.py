@@ -1,4 +1,4 @@
-"""The traffic generator: its mix, its bounds, its end."""
+"""The traffic generator: its mix, its limits, its end."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def serve():
     await stop()
 
 
-async def test_requests_are_mixed_as_ordered(serve):
+async def test_requests_have_the_mix_asked_for(serve):
     seen = []
 
     async def answer(request):
@@ -58,7 +58,7 @@ async def test_requests_are_mixed_as_ordered(serve):
 
 
 @pytest.mark.parametrize("repeat", [False, True])
-async def test_phases_follow_each_other_and_then_it_ends_or_starts_over(serve, repeat):
+async def test_phases_follow_each_other_and_then_end_or_repeat(serve, repeat):
     seen = []
 
     async def answer(request):

@@ -44,7 +44,7 @@ def old(polls):
 
 @pytest.fixture
 def state():
-    """One server after three polls and a failure in between: one engine that tells all, one of V0."""
+    """One server after three polls and a failure in between: one engine that exports everything, one of V0."""
     target = TargetState("west", Lookback(), interval=1.0, max_engines=8, max_positions=2)
     for polls in (1, 2, 3):
         page = PageSnapshot((speculating(polls), old(polls)), VersionFamily.V1_32, 17.0, malformed=polls - 1)

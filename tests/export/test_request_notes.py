@@ -1,4 +1,4 @@
-"""What is said of the split by temperature, by source and by what became of the requests."""
+"""Notes on the split by temperature, by source and by attribution outcome."""
 
 import pytest
 

@@ -55,7 +55,7 @@ async def test_a_killed_sidecar_costs_no_request_and_the_next_one_continues(vllm
     # The middleware kept what ended meanwhile.
     await reached(counted, page, "specdec_requests_total", 30)
     await clients.stop()
-    assert not clients.failures()
+    assert not clients.since().failures
     tokens = vllm.page.registry.get_sample_value(
         "vllm:generation_tokens_total", {"model_name": "demo", "engine": vllm.options.engine}
     )
@@ -76,7 +76,7 @@ async def test_a_suspended_sidecar_holds_no_request_up_and_then_sees_all(sidecar
             await asyncio.sleep(0.01)
     program.send(signal.SIGCONT)
     await clients.stop()
-    assert not clients.failures()
+    assert not clients.since().failures
     await reached(counted, page, "specdec_requests_total", len(clients.ended))
     assert await counted(page, "specdec_requests_total") == len(clients.ended)
     assert await counted(page, "specdec_request_events_dropped_total") == 0
@@ -90,4 +90,4 @@ async def test_sigterm_breaks_no_request_in_flight(sidecar, sending, counted):
     await reached(counted, page, "specdec_requests_total", 10)
     assert await program.stop() == 0
     await clients.stop()
-    assert set(clients.failures()) <= {"refused"}
+    assert set(clients.since().failures) <= {"refused"}

@@ -46,7 +46,7 @@ async def test_a_slow_link_fails_nothing(link, proxied, sending, until):
             await asyncio.sleep(0.01)
     link.delay = link.rate = 0
     await clients.stop()
-    assert not clients.failures()
+    assert not clients.since().failures
     await until(page, "specdec_requests_total", len(clients.ended))
 
 

@@ -1,4 +1,4 @@
-"""A recorder for tests, and what it wrote, read by other code than ours."""
+"""A recorder for tests, and what it wrote, read independently."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The recorder by itself; the command around it is in test_record_command.py."""
+"""The recorder by itself; tests/commands/test_record.py tests the command."""
 
 import asyncio
 import math
@@ -60,7 +60,7 @@ async def test_a_temperature_that_could_not_be_read_stays_unknown(tmp_path):
     assert math.isnan(read.temperature)
 
 
-async def test_the_final_usage_is_no_chunk_with_tokens(tmp_path):
+async def test_the_final_usage_is_not_a_chunk_with_tokens(tmp_path):
     async with recorder(tmp_path) as one:
         one.request(record_of(path="/v1/completions", event_offsets=(0.25, 0.5, 0.75)))
     (line,) = lines_of(tmp_path, "requests")

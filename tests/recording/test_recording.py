@@ -48,7 +48,7 @@ def write(directory, name, lines, *, packed=False):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_request_is_read_as_a_source_tells_of_it(tmp_path, packed):
+def test_a_request_is_read_as_a_source_reports_it(tmp_path, packed):
     (record,) = read_requests(write(tmp_path, "requests", [REQUEST], packed=packed))
     assert (record.id, record.temperature, record.choices, record.completion_tokens) == ("1", 0.4, 1, 5)
     assert record.outcome is Outcome.COMPLETED
@@ -62,7 +62,7 @@ def test_a_completion_has_no_event_of_its_own_for_the_role(tmp_path):
     assert (record.first_token, record.stream_events) == (100.1, 3)
 
 
-def test_what_is_not_told_is_none(tmp_path):
+def test_what_is_not_recorded_is_none(tmp_path):
     bare = REQUEST | {"temperature": None, "chunks": [], "stream": False, "usage": None, "speculative_decoding": None}
     bare |= {"outcome": "aborted", "choices": 2}
     (record,) = read_requests(write(tmp_path, "requests", [bare]))
@@ -70,7 +70,7 @@ def test_what_is_not_told_is_none(tmp_path):
     assert (record.outcome, record.choices, record.stream_events) == (Outcome.ABORTED, 2, 0)
 
 
-def test_polls_are_read_with_a_time_in_the_middle_and_a_useless_page_is_a_failed_poll(tmp_path):
+def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_path):
     lines = [{"start": 1.0, "end": 1.5, "text": PAGE}, {"start": 2.0, "end": 2.0, "text": "<html>"}]
     first, second = read_scrapes(write(tmp_path, "scrapes", lines))
     assert first.at == 1.25

@@ -20,7 +20,7 @@ def test_milliseconds_are_the_nearest_float():
 
 
 @given(st.floats(0, 1e6))
-def test_a_rendered_duration_and_a_rendered_number_read_back_as_the_same(value):
+def test_rendered_durations_and_numbers_read_back_unchanged(value):
     assert parse_duration(render_duration(value), 0, 1e6) == value
     assert float(render_number(value)) == value
 

@@ -1,4 +1,4 @@
-"""Where settings come from, and which of two wins."""
+"""The sources of settings and their precedence."""
 
 from pathlib import Path
 
@@ -88,12 +88,12 @@ def test_lists_and_mappings_from_the_environment():
     assert load_settings(None, as_json).temperature_buckets == (0, 0.5, 1)
 
 
-def test_a_list_from_the_environment_takes_the_place_of_the_files(config):
+def test_a_list_from_the_environment_replaces_the_files(config):
     path = config("baseline: {a: {itl: {p50: 1}}}")
     assert load_settings(path, {"SPECDEC_BASELINE": '{"b": {}}'}).baseline.keys() == {"b"}
 
 
-def test_a_group_that_is_none_in_the_file_is_not_covered_up_by_the_environment(config, messages):
+def test_an_invalid_group_in_the_file_is_reported_despite_the_environment(config, messages):
     assert messages(config("limits: 5"), {"SPECDEC_LIMITS__LABELS": "10"}) == [
         "limits (in config.yaml)=5: expected mapping"
     ]
@@ -126,7 +126,7 @@ def test_a_group_that_is_none_in_the_file_is_not_covered_up_by_the_environment(c
         ("#" * (1024 * 1024 + 1), "larger than 1 MiB; not a settings file"),
     ],
 )
-def test_a_file_that_is_no_settings_file(config, messages, content, fault):
+def test_a_file_that_is_not_a_settings_file(config, messages, content, fault):
     path = config(content)
     assert messages(path, {}) == [f"config.yaml: {fault}"]
 
@@ -187,7 +187,7 @@ def test_a_baseline_file_that_cannot_be_used(config, messages, content, fault):
     assert messages(None, {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [fault]
 
 
-def test_a_baseline_file_that_is_not_there(config, messages):
+def test_a_missing_baseline_file(config, messages):
     assert messages(config("baseline_file: gone.yaml"), {}) == [
         "baseline_file (in config.yaml)=gone.yaml: cannot be read: No such file or directory"
     ]
@@ -214,7 +214,7 @@ def test_settings_survive_a_round_trip_through_yaml(config):
 
 
 def test_every_setting_can_come_from_the_environment():
-    """Each of the example's values by its variable gives what the file gives."""
+    """Each of the example's values has the same effect as a variable and in the file."""
     settings = load_settings(EVERY, {})
     environ = {
         leaf.variable: notation(leaf.field).render(value_of(settings, leaf))

@@ -236,7 +236,7 @@ def test_too_many_targets_and_too_many_models(config, messages):
     ]
 
 
-def test_a_certificate_that_is_not_to_be_checked(config, messages):
+def test_a_certificate_that_is_not_verified(config, messages):
     path = config(Path(__file__).with_name("ca.pem").read_bytes(), "ca.pem")
     assert messages(config(f"{{vllm_ca_file: {path}, vllm_tls_verify: false}}"), {}) == [
         (
@@ -258,11 +258,11 @@ def test_a_certificate_that_is_not_to_be_checked(config, messages):
         ("SPECDEC_", "unknown setting; remove it"),
     ],
 )
-def test_an_unknown_variable_is_named_and_its_value_is_not(messages, name, fault):
+def test_an_unknown_variable_is_named_without_its_value(messages, name, fault):
     assert messages(None, {name: "9911"}) == [f"{name}: {fault}"]
 
 
-def test_all_faults_come_at_once_and_a_rule_is_not_judged_on_a_value_that_is_wrong_itself(config, messages):
+def test_all_faults_are_reported_at_once_and_invalid_values_cause_no_conflict(config, messages):
     path = config("thresholds: {acceptance_net_negative: 0.9, acceptance_break_even: high}\nhistory: 10\nlimit: 1")
     assert messages(path, {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"}) == [
         "SPECDEC_LISTENS: unknown setting; did you mean SPECDEC_LISTEN?",
@@ -273,7 +273,7 @@ def test_all_faults_come_at_once_and_a_rule_is_not_judged_on_a_value_that_is_wro
     ]
 
 
-def test_a_file_that_is_no_yaml_does_not_hide_what_is_wrong_in_the_environment(config, messages):
+def test_invalid_yaml_does_not_hide_faults_in_the_environment(config, messages):
     path = config("a: b: c")
     environ = {"SPECDEC_LISTEN": "x", "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.9"}  # the file may say 0.95
     assert messages(path, environ) == [
@@ -295,14 +295,14 @@ def test_a_file_that_is_no_yaml_does_not_hide_what_is_wrong_in_the_environment(c
         ("http://host/?to=a@b&key=hunter2", "http://***"),
     ],
 )
-def test_no_credential_is_in_a_fault(messages, url, shown):
+def test_no_fault_contains_a_credential(messages, url, shown):
     (line,) = messages(None, {"SPECDEC_VLLM_URL": url})
     assert line.startswith(f"SPECDEC_VLLM_URL={shown}: ")
     (line,) = messages(None, {"SPECDEC_TARGETS": json.dumps([{"name": "a", "vllm_url": url}])})
     assert line.startswith(f"SPECDEC_TARGETS.0.vllm_url={shown}: ")
 
 
-def test_a_fault_stays_one_short_line_whatever_is_written(config, messages):
+def test_a_fault_is_one_short_line_whatever_the_input(config, messages):
     key = "x\n" * 500
     for line in messages(config(json.dumps({key: 1, "listen": key, "baseline": {key: {"a": 1}}})), {}):
         assert line.isprintable()

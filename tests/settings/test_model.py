@@ -1,4 +1,4 @@
-"""What the program gets of a setting."""
+"""The values that the program gets from settings."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_urls_lose_their_trailing_slash_alone(text, url):
     assert Settings(vllm_url=text).vllm_url == url
 
 
-def test_choices_and_flags_are_read_in_any_case():
+def test_choices_and_flags_ignore_case():
     settings = load_settings(None, {"SPECDEC_LOG__LEVEL": "WARNING", "SPECDEC_REEXPORT": "True"})
     assert settings.log.level == "warning"
     assert settings.reexport is True
@@ -79,7 +79,7 @@ def test_without_targets_the_one_url_is_the_target():
     assert Settings(vllm_url="http://host:1").vllms == (Target(name="vllm", vllm_url="http://host:1"),)
 
 
-def test_settings_at_odds_cannot_be_built_by_hand_either():
+def test_conflicting_settings_cannot_be_constructed_either():
     with pytest.raises(ValidationError, match="must not be above"):
         Settings(history=20.0)
 
@@ -94,12 +94,12 @@ def test_every_source_works_with_the_defaults(source):
     assert load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source}).requests.source == source
 
 
-def test_one_port_on_two_addresses_or_chosen_by_the_kernel_is_no_clash():
+def test_one_port_on_two_addresses_or_chosen_by_the_kernel_is_no_conflict():
     Settings(requests={"source": "proxy"}, listen="127.0.0.1:80", proxy={"listen": "127.0.0.2:80"})
     Settings(requests={"source": "proxy"}, listen="0.0.0.0:0", proxy={"listen": "0.0.0.0:0"})
     Settings(vllm_url="http://other-host:9911")
 
 
-def test_a_sound_ca_file_is_taken():
+def test_a_valid_ca_file_is_accepted():
     path = Path(__file__).with_name("ca.pem")
     assert load_settings(None, {"SPECDEC_VLLM_CA_FILE": str(path)}).vllm_ca_file == path

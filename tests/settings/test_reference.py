@@ -1,4 +1,4 @@
-"""The reference says what holds."""
+"""The reference agrees with the settings."""
 
 import re
 import subprocess
@@ -34,7 +34,7 @@ def test_every_setting_has_a_row():
 
 @pytest.mark.parametrize(("key", "variable", "kind", "default", "meaning"), ROWS)
 def test_a_documented_default_is_the_default(key, variable, kind, default, meaning):
-    """Given by its variable as it is documented, a default changes nothing."""
+    """Setting a variable to its documented default changes nothing."""
     if default == "not set":
         value = Settings()
         for name in key.split("."):
@@ -45,7 +45,7 @@ def test_a_documented_default_is_the_default(key, variable, kind, default, meani
 
 
 def test_the_contract_keys_have_their_defaults():
-    """Written out by hand: what dashboards, charts and users rely on."""
+    """Written by hand: what dashboards, charts and users rely on."""
     defaults = {key: default.strip("`") for key, _, _, default, _ in ROWS}
     expected = {
         "vllm_url": "http://127.0.0.1:8000",

@@ -83,7 +83,7 @@ def test_client_certificates(authority, kind, mode):
         ),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, values, expected):
+def test_faults_are_reported(tmp_path, values, expected):
     assert problem(tmp_path, values) == expected
 
 

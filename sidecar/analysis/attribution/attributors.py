@@ -41,7 +41,7 @@ class Attributors:
         self._lost: list[Settled] = []
         self._timelines: Mapping[EngineKey, Timeline] = {}  # at the last poll
         self._several_processes = False
-        self._polled_at = -math.inf
+        self._scraped_at = -math.inf
         self.by_model: dict[str, Attributor] = {}
         self.dropped: Tally[str] = Tally()  # requests forgotten here, by reason
 
@@ -66,8 +66,8 @@ class Attributors:
         models = {key.model_name for key in timelines}
         # A vLLM restarted with another number of API servers counts steps differently, and if the clock was
         # set back, earlier windows are in the future: start over.
-        kept = models if several_processes == self._several_processes and at >= self._polled_at else set()
-        self._timelines, self._several_processes, self._polled_at = timelines, several_processes, at
+        kept = models if several_processes == self._several_processes and at >= self._scraped_at else set()
+        self._timelines, self._several_processes, self._scraped_at = timelines, several_processes, at
         for gone in self.by_model.keys() - kept:
             attributor = self.by_model.pop(gone)
             self.dropped += attributor.dropped
@@ -80,7 +80,7 @@ class Attributors:
             self.started(event) if isinstance(event, RequestStart) else self.finished(event)
         return self._settled(at)
 
-    def unpolled(self, at: float) -> list[Settled]:
+    def failed(self, at: float) -> list[Settled]:
         """The same after a failed scrape, so that nothing piles up while scrapes fail."""
         return self._settled(at)
 

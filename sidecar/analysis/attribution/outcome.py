@@ -1,15 +1,15 @@
 """Attribution outcomes: why the requests of the last minutes do or do not have numbers."""
 
 from collections import Counter as Tally
-from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.analysis.sliding import SlidingParts
 from sidecar.requests.record import Outcome
 
-_SLICES: Final = 60  # the window's resolution; bounds its memory
+_PARTS: Final = 60  # the window's resolution; bounds its memory
 
 
 class AttributionOutcome(StrEnum):
@@ -37,21 +37,13 @@ class SlidingOutcomes:
     """Counts over the last ``seconds``, to a sixtieth of them; memory is bounded whatever the traffic."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._slices: deque[tuple[float, Tally[AttributionOutcome]]] = deque()  # start of the slice, its counts
+        self._counts: SlidingParts[Tally[AttributionOutcome]] = SlidingParts(seconds, seconds / _PARTS, Tally)
 
     def add(self, request: AttributedRequest, at: float) -> None:
         """Adds a request attributed at ``at``."""
-        if not self._slices or at - self._slices[-1][0] >= self._seconds / _SLICES:
-            self._slices.append((at, Tally()))
-            self._forget(at)
-        self._slices[-1][1][attribution_outcome(request)] += 1
+        self._counts.current(at)[attribution_outcome(request)] += 1
 
     def read(self, now: float) -> Mapping[AttributionOutcome, int]:
         """The counts of the window that ends now; every outcome is present."""
-        self._forget(now)
-        return {kind: sum(counts[kind] for _, counts in self._slices) for kind in AttributionOutcome}
-
-    def _forget(self, now: float) -> None:
-        while self._slices and self._slices[0][0] < now - self._seconds:
-            self._slices.popleft()
+        parts = self._counts.read(now)
+        return {kind: sum(counts[kind] for counts in parts) for kind in AttributionOutcome}

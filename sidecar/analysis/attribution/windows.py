@@ -40,7 +40,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class RunningSums:
     """Cumulative sums over the windows up to a moment; only their differences have a meaning."""
 
     steps: float = 0.0
@@ -64,7 +64,7 @@ class Window:
     steps: float
     busy: tuple[Interval, ...] | None = None
     restarted: bool = False
-    before: Totals = Totals()
+    before: RunningSums = RunningSums()
     amounts: dict[int, float] = field(default_factory=dict)
     rates: dict[int, float] = field(default_factory=dict)
     closed: bool = False
@@ -75,10 +75,10 @@ class Window:
         return self.end - self.start
 
     @property
-    def after(self) -> Totals:
+    def after(self) -> RunningSums:
         """The totals at its end."""
         before, growth = self.before, self.growth
-        return Totals(
+        return RunningSums(
             steps=before.steps + self.steps,
             drafts=before.drafts + growth.drafts,
             draft_tokens=before.draft_tokens + growth.draft_tokens,

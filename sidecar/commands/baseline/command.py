@@ -9,16 +9,15 @@ from typing import Any, Final
 
 import yaml
 
+from sidecar import wiring
 from sidecar.analysis.latency import latency
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.commands.arguments import base_url, duration, file_to_write, integers, positive
-from sidecar.commands.baseline.traffic import LoadOptions
 from sidecar.commands.baseline.watch import Watched, from_recording, watch
-from sidecar.commands.sweep.options import ENDPOINTS
-from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
-from sidecar.commands.sweep.sweep import SweepError
+from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
+from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.engine.snapshot import EngineSnapshot
-from sidecar.errors import RecordingError, SettingsError
+from sidecar.errors import InputError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
     parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
-    parser.add_argument("--gpu", metavar="NAME", help="what vLLM runs on, to be noted in the file")
+    parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; as `sweep` (default: 20 built in)")
     parser.add_argument("--max-tokens", type=positive, default=128, metavar="N", help="with --load (default: 128)")
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="with --load (default: chat)")
@@ -46,21 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with a baseline written, 1 if there is nothing to write, 2 for bad arguments or an unwritable file."""
+    """Returns 0 with a baseline written, 1 if there is nothing to write, 2 for an unwritable file.
+
+    Raises:
+        InputError, SettingsError: an argument cannot be used.
+        MeasurementError: the server does not answer requests.
+        RecordingError: the recording cannot be read.
+    """
     urls = [arguments.url] if arguments.url else [target.vllm_url for target in settings.vllms]
-    try:
-        if arguments.recording is not None:
-            found = from_recording(arguments.recording)
-        else:
-            seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
-            print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
-            found = asyncio.run(watch(urls, settings, seconds, _load(arguments, urls)))
-    except SettingsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (PromptsError, RecordingError, SweepError) as error:
-        print(error, file=sys.stderr)
-        return 1
+    if arguments.recording is not None:
+        found = from_recording(arguments.recording)
+    else:
+        prompts = BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts)
+        seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
+        load = _load(arguments, urls, seconds, settings) if arguments.load else None
+        print(f"{'measuring' if load else 'watching'} for {seconds:g} s", file=sys.stderr)
+        found = asyncio.run(watch(urls, settings, seconds, load, prompts))
     measured = {model: phases for model, grown in found.models.items() if (phases := _phases(grown))}
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in found.curves.items()}
     for model in sorted(found.models.keys() - found.curves.keys()):
@@ -73,18 +73,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     return _write(f"# Measured over {found.seconds:g} s.\n{written}", arguments.out)
 
 
-def _load(arguments: argparse.Namespace, urls: list[str]) -> LoadOptions | None:
-    if not arguments.load:
-        return None
+def _load(arguments: argparse.Namespace, urls: list[str], seconds: float, settings: Settings) -> SweepOptions:
     if len(urls) != 1:
-        raise SettingsError(["--load: several vLLMs are configured; name one with --url"])
-    return LoadOptions(
+        raise InputError("--load: several vLLMs are configured; name one with --url")
+    return SweepOptions(
         url=urls[0],
-        at_once=arguments.load,
-        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
-        max_tokens=arguments.max_tokens,
-        endpoint=ENDPOINTS[arguments.endpoint],
         model=arguments.model,
+        endpoint=ENDPOINTS[arguments.endpoint],
+        loads=tuple(Load(at_once=one) for one in arguments.load),
+        max_tokens=arguments.max_tokens,
+        request_seconds=max(seconds, 60.0),
+        seconds=seconds,
+        tls=wiring.tls(settings),
     )
 
 
@@ -93,7 +93,7 @@ def _nothing(urls: list[str], *, seen: bool) -> str:
     if seen:
         return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
     asked = ", ".join(map(redacted, urls))
-    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` says why"
+    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` shows why"
 
 
 def _write(text: str, out: Path | None) -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 from sidecar import wiring
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.plain_decoding import PlainDecoding
-from sidecar.commands.baseline.traffic import LoadOptions, send
+from sidecar.commands.baseline.traffic import send
+from sidecar.commands.sweep.options import SweepOptions
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.histograms import HistogramWindow
@@ -89,17 +90,19 @@ class _Engines:
             yield EngineSnapshot(key, {}, (), {}, grown, None)
 
 
-async def watch(urls: Sequence[str], settings: Settings, seconds: float, load: LoadOptions | None) -> Watched:
+async def watch(
+    urls: Sequence[str], settings: Settings, seconds: float, load: SweepOptions | None, prompts: Sequence[str]
+) -> Watched:
     """Polls all servers for ``seconds``, while sending requests if there is a ``load``.
 
     Raises:
-        SweepError: the server does not answer requests.
+        MeasurementError: the server does not answer requests.
     """
     servers = [(url, _Engines(PlainDecoding())) for url in urls]
     tasks = [asyncio.create_task(_poll(url, settings, engines, seconds)) for url, engines in servers]
     try:
         if load is not None:
-            await send(load, seconds, tls=wiring.fetch(settings).tls)
+            await send(load, prompts)
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:

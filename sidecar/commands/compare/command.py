@@ -11,7 +11,7 @@ from sidecar.commands.compare.comparison import Comparison, compare
 from sidecar.commands.compare.html import html
 from sidecar.commands.compare.render import as_json, text
 from sidecar.commands.compare.words import Gate, gate
-from sidecar.commands.sweep.saved import SavedError, load
+from sidecar.commands.sweep.saved import load
 from sidecar.settings import Settings
 
 HELP = "compare saved sweeps: before and after a change, with differences, their error and a verdict"
@@ -34,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Returns 0, 1 or 3 as ``--fail-if-slower`` says, 2 if a file cannot be used or no level can be compared."""
-    try:
-        before, after = load(arguments.before), [(str(path), load(path)) for path in arguments.after]
-    except SavedError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """Returns 0, 1 or 3 as ``--fail-if-slower`` says, 2 if no level can be compared or ``--html`` cannot be written.
+
+    Raises:
+        InputError: a file cannot be used.
+    """
+    before, after = load(arguments.before), [(str(path), load(path)) for path in arguments.after]
     found = [
         compare(before, other, names=(str(arguments.before), name), comparisons=len(after)) for name, other in after
     ]

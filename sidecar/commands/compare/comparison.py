@@ -30,7 +30,7 @@ _LEAST_EXACT: Final = 8  # requests whose acceptance is known
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measured quantity; ``is_speed``: it says which side is faster, by being lower or ``higher_is_better``."""
+    """A measured quantity; ``is_speed``: it shows which side is faster, the lower one unless ``higher_is_better``."""
 
     name: str
     is_time: bool = False
@@ -81,7 +81,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """``after`` against ``before``, both named; ``notes`` are what the reader has to know."""
+    """``after`` against ``before``, both named; ``notes`` are its caveats."""
 
     before: str
     after: str
@@ -176,7 +176,7 @@ def _notes(before: SweepResult, after: SweepResult, pairs: _Pairs) -> Iterator[s
         yield f"{missing} levels were measured on one side only and are left out"
     numbers = {(len(one.position_rates), len(other.position_rates)) for one, other in pairs}
     if any(one and other and one != other for one, other in numbers):
-        yield "the numbers of speculative tokens differ: acceptance falls with it alone, so compare length and TPOT"
+        yield "the numbers of speculative tokens differ, which alone changes acceptance: compare length and TPOT"
     if any(one.other_requests or other.other_requests for one, other in pairs):
         yield "a vLLM served other clients during a sweep: its times are not the sweep's alone"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:

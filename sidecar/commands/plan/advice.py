@@ -1,4 +1,4 @@
-"""Whether a draft fits its target: the rules of thumb for pairing and for memory, and their limits."""
+"""Whether a draft fits its target, by rules of thumb for pairing and for memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

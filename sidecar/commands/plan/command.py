@@ -2,18 +2,17 @@
 
 import argparse
 import json
-import math
 import re
-import sys
 from pathlib import Path
 
-from sidecar.commands.arguments import positive
+from sidecar.commands.arguments import number, positive, whole
 from sidecar.commands.plan.advice import plan
 from sidecar.commands.plan.hardware import BYTES, GPU_GB
 from sidecar.commands.plan.memory import NO_DRAFT, Deployment, KvShape, Model
 from sidecar.commands.plan.methods import methods
-from sidecar.commands.plan.model_files import ModelFiles, ModelFilesError, read_model
+from sidecar.commands.plan.model_files import ModelFiles, read_model
 from sidecar.commands.plan.render import as_json, text
+from sidecar.errors import InputError
 from sidecar.settings import Settings
 
 HELP = "calculate whether a draft fits beside its target, and what it costs the KV cache"
@@ -39,14 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_precision(parser, f"--{name}-precision", "the files' own, else bf16")
     gpu = parser.add_mutually_exclusive_group(required=True)
     gpu.add_argument("--gpu", choices=tuple(GPU_GB), metavar="NAME", help=f"one of {', '.join(GPU_GB)}")
-    gpu.add_argument("--gpu-memory", type=gigabytes, metavar="GB", help="memory of each GPU, 10^9 bytes")
-    parser.add_argument("--gpus", type=gpus, default=1, metavar="N", help="GPUs that share the target (default: 1)")
+    gpu.add_argument(
+        "--gpu-memory", type=number(1e5, "gigabytes, such as 80"), metavar="GB", help="memory of each GPU, 10^9 bytes"
+    )
     parser.add_argument(
-        "--draft-gpus", type=gpus, metavar="N", help="vLLM's draft_tensor_parallel_size: 1, or as --gpus (default)"
+        "--gpus", type=whole(_MOST_GPUS), default=1, metavar="N", help="GPUs that share the target (default: 1)"
+    )
+    parser.add_argument(
+        "--draft-gpus",
+        type=whole(_MOST_GPUS),
+        metavar="N",
+        help="vLLM's draft_tensor_parallel_size: 1, or as --gpus (default)",
     )
     parser.add_argument(
         "--utilization",
-        type=utilization,
+        type=number(1.0, "a share above 0 and at most 1"),
         default=0.9,
         metavar="SHARE",
         help="vLLM's --gpu-memory-utilization (default: 0.9)",
@@ -65,17 +71,16 @@ def _add_precision(parser: argparse.ArgumentParser, name: str, default: str) -> 
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Returns 0 with a plan printed, whatever its verdict; 2 if a size is missing or a model cannot be read."""
-    try:
-        target_files, draft_files = _files(arguments.target_dir), _files(arguments.draft_dir)
-        target = _model("target", arguments.target, target_files, arguments)
-        draft = NO_DRAFT
-        if arguments.draft is not None or draft_files is not None:
-            draft = _model("draft", arguments.draft, draft_files, arguments)
-        draft_gpus = _draft_gpus(arguments)
-    except ModelFilesError as error:
-        print(error, file=sys.stderr)
-        return 2
+    """Returns 0 with a plan printed, whatever its verdict.
+
+    Raises:
+        InputError: a size is missing, or a model's files cannot be read.
+    """
+    target_files, draft_files = _files(arguments.target_dir), _files(arguments.draft_dir)
+    target = _model("target", arguments.target, target_files, arguments)
+    draft = NO_DRAFT
+    if arguments.draft is not None or draft_files is not None:
+        draft = _model("draft", arguments.draft, draft_files, arguments)
     found = plan(
         Deployment(
             target=target,
@@ -83,7 +88,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
             gpus=arguments.gpus,
             gpu_gb=arguments.gpu_memory or GPU_GB[arguments.gpu],
             utilization=arguments.utilization,
-            draft_gpus=draft_gpus,
+            draft_gpus=_draft_gpus(arguments),
         ),
         target_files,
         draft_files,
@@ -103,7 +108,7 @@ def _files(folder: Path | None) -> ModelFiles | None:
 def _draft_gpus(arguments: argparse.Namespace) -> int:
     asked: int = arguments.draft_gpus or arguments.gpus
     if asked not in (1, arguments.gpus):
-        raise ModelFilesError(f"--draft-gpus={asked}: vLLM takes 1 or {arguments.gpus}, as for the target")
+        raise InputError(f"--draft-gpus={asked}: vLLM takes 1 or {arguments.gpus}, as for the target")
     return asked
 
 
@@ -112,7 +117,7 @@ def _model(name: str, given: float | None, files: ModelFiles | None, arguments: 
     precision = getattr(arguments, f"{name}_precision") or (files.precision if files else None) or "bf16"
     size = given or (files.billions if files else None)
     if size is None:
-        raise ModelFilesError(f"--{name}: no size and no weights found; give its parameters, such as 70b")
+        raise InputError(f"--{name}: no size and no weights found; give its parameters, such as 70b")
     shape = (arguments.kv if name == "target" else arguments.draft_kv) or (files.kv if files else None)
     kv_precision = arguments.kv_precision or "bf16"
     return Model(size, precision, shape.bytes_per_token(kv_precision) if isinstance(shape, KvShape) else shape)
@@ -127,23 +132,6 @@ def billions(text: str) -> float:
     return value
 
 
-def gigabytes(text: str) -> float:
-    """Gigabytes above 0."""
-    return _number(text, 0.0, 100_000.0, "write gigabytes, such as 80")
-
-
-def utilization(text: str) -> float:
-    """A share above 0, at most 1."""
-    return _number(text, 0.0, 1.0, "write a share above 0 and at most 1")
-
-
-def gpus(text: str) -> int:
-    """A number of GPUs."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_GPUS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs; write 1 to {_MOST_GPUS}")
-    return int(text)
-
-
 def kv(text: str) -> KvShape | float:
     """A shape, or bytes a token."""
     match = _SHAPE.fullmatch(text.strip())
@@ -152,14 +140,4 @@ def kv(text: str) -> KvShape | float:
         if min(shape.layers, shape.heads, shape.head_size) > 0:
             return shape
         text = ""
-    return _number(text, 0.0, 1e9, "write layers x KV heads x head size, such as 80x8x128, or bytes a token")
-
-
-def _number(text: str, above: float, most: float, remedy: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not above < value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be used; {remedy}")
-    return value
+    return number(1e9, "layers x KV heads x head size, such as 80x8x128, or bytes a token")(text)

@@ -60,9 +60,9 @@ class Deployment:
 class Budget:
     """GB, and tokens if the KV cache's bytes a token are known. A budget below 0 does not fit.
 
-    ``left_gb`` is all memory less the weights; ``kv_gb`` what of that vLLM may use for the KV cache: as many blocks on
-    each GPU as the fullest has room for. ``kv_tokens_lost`` compares a cache beside the target alone with one that the
-    draft takes weights from; the draft's own keys and values, if known, take their part of each token as well.
+    ``left_gb`` is all memory minus the weights; ``kv_gb`` the part of it that vLLM may use for the KV cache: as many
+    blocks on each GPU as the fullest has room for. ``kv_tokens_lost`` are the tokens that the draft's weights displace;
+    its own keys and values, if known, take their part of each token as well.
     """
 
     memory_gb: float
@@ -78,7 +78,7 @@ class Budget:
 
 
 def budget(deployment: Deployment) -> Budget:
-    """Adds it up."""
+    """Computes the budget."""
     target, draft = deployment.target, deployment.draft
     memory = deployment.gpus * deployment.gpu_gb
     usable = memory * deployment.utilization

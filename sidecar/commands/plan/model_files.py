@@ -1,4 +1,4 @@
-"""What a model's own files say: size, precision, shape of the KV cache, family and tokenizer."""
+"""What a model's files contain: size, precision, shape of the KV cache, family and tokenizer."""
 
 import json
 from dataclasses import dataclass
@@ -7,20 +7,16 @@ from typing import Any, Final
 
 from sidecar.commands.plan.hardware import BYTES
 from sidecar.commands.plan.memory import KvShape
-from sidecar.errors import SpecDecError
+from sidecar.errors import InputError
 
 _MOST_CONFIG: Final = 4 * 1024 * 1024  # bytes
 _MOST_TOKENIZER: Final = 128 * 1024 * 1024
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-class ModelFilesError(SpecDecError):
-    """A folder is not that of a model; the message names the file and the reason."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """None for what the files do not say. ``vocabulary`` is the tokenizer's own, token by token."""
+    """None for what the files do not contain. ``vocabulary`` is the tokenizer's own, token by token."""
 
     family: str | None
     precision: str | None
@@ -34,11 +30,11 @@ def read_model(folder: Path) -> ModelFiles:
     """Reads ``config.json``, the tokenizer, and the sizes of the weights' files.
 
     Raises:
-        ModelFilesError: there is no ``config.json``, or it is not a model's.
+        InputError: there is no ``config.json``, or it is not a model's.
     """
     config = _json(folder / "config.json", _MOST_CONFIG)
     if not isinstance(config, dict):
-        raise ModelFilesError(f"{folder / 'config.json'}: not a JSON object")
+        raise InputError(f"{folder / 'config.json'}: not a JSON object")
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
     precision = _precision(config)
@@ -57,12 +53,12 @@ def _json(path: Path, most: int) -> Any:
         with path.open("rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
-            raise ModelFilesError(f"{path}: over {most // 1024 // 1024} MiB")
+            raise InputError(f"{path}: over {most // 1024 // 1024} MiB")
         return json.loads(data)
     except OSError as error:
-        raise ModelFilesError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ModelFilesError(f"{path}: not JSON") from error
+        raise InputError(f"{path}: not JSON") from error
 
 
 def _precision(config: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from sidecar.commands.arguments import duration
 from sidecar.commands.preflight.answers import RULES, answers, conclusion, lines_of
 from sidecar.commands.preflight.watch import watch
 from sidecar.commands.tables import aligned
-from sidecar.errors import ListenError
+from sidecar.errors import InputError
 from sidecar.settings import Settings
 
 HELP = "watch a vLLM that does not speculate yet, and say whether speculation would suit its traffic"
@@ -31,18 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with the list answered, 1 if neither a request nor a page arrived, 2 without a request source."""
+    """Returns 0 with the list answered, 1 if neither a request nor a page arrived.
+
+    Raises:
+        InputError: no request source is set.
+        ListenError: the request source cannot bind its address.
+    """
     if settings.requests.source == "none":
-        print(
-            "no request source to watch; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces", file=sys.stderr
-        )
-        return 2
+        raise InputError("no request source to watch; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces")
     print(f"watching for {arguments.duration:g} s; stop earlier with Ctrl-C", file=sys.stderr)
-    try:
-        found = uvloop.run(watch(settings, arguments.duration))
-    except ListenError as error:
-        print(error, file=sys.stderr)
-        return 1
+    found = uvloop.run(watch(settings, arguments.duration))
     lines = answers(found, wiring.buckets(settings), settings.default_temperature)
     verdict = conclusion(found, lines)
     seen = list(lines_of(found))

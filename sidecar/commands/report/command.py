@@ -12,7 +12,7 @@ from sidecar.commands.report.from_recording import recording_report
 from sidecar.commands.report.from_sidecar import sidecar_report
 from sidecar.commands.report.render import as_json, as_markdown, text
 from sidecar.engine.fetch import FetchOptions
-from sidecar.errors import RecordingError, ScrapeError
+from sidecar.errors import ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 
@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0, or 1 if the sidecar does not answer or the recording cannot be read."""
+    """Returns 0, or 1 if the sidecar does not answer.
+
+    Raises:
+        RecordingError: the recording cannot be read.
+    """
     url: str = arguments.url or f"http://{settings.listen.local}"
     try:
         if arguments.recording is not None:
@@ -40,9 +44,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             )
         else:
             report = asyncio.run(sidecar_report(url, FetchOptions()))
-    except RecordingError as error:
-        print(error, file=sys.stderr)
-        return 1
     except ScrapeError as error:
         remedy = "set --url to the address of a running sidecar, not of vLLM"
         print(f"no report from {redacted(url)} ({error.reason}): {error}; {remedy}", file=sys.stderr)

@@ -77,7 +77,7 @@ class ModelTable:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole report. ``period`` says what its numbers are over; ``notes`` what the reader has to know."""
+    """A whole report. ``period`` is what its numbers cover; ``notes`` are its caveats."""
 
     origin: str
     period: str

@@ -8,18 +8,23 @@ import aiohttp
 import msgspec
 
 from sidecar.commands.sweep.options import SweepOptions
+from sidecar.errors import MeasurementError
 from sidecar.requests.observe.endpoint import CHAT
 from sidecar.requests.observe.exchange_observer import ExchangeObserver
-from sidecar.requests.record import RequestRecord
+from sidecar.requests.record import Outcome, RequestRecord
 
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 
 
 class Client:
-    """Streams every response, to time the first token; use it in ``async with``."""
+    """Streams every response, to time the first token; use it in ``async with``.
 
-    def __init__(self, url: str, options: SweepOptions) -> None:
+    ``argument`` is the one that named the server, for error messages.
+    """
+
+    def __init__(self, argument: str, url: str, options: SweepOptions) -> None:
+        self.argument = argument
         self._url = url.rstrip("/").removesuffix("/v1")
         self._options = options
         self._numbers = count(1)
@@ -42,8 +47,29 @@ class Client:
     ) -> None:
         await self._session.close()
 
-    async def model(self) -> str | None:
-        """The first model that the server names; None if it names none."""
+    async def model(self) -> str:
+        """The model to request: the one in the options, else the first that the server names.
+
+        Raises:
+            MeasurementError: it names none.
+        """
+        model = self._options.model or await self._first_model()
+        if model is None:
+            fault = f"no model under /v1/models ({self.last_fault})"
+            raise MeasurementError(f"{self.argument}: {fault}; is it a vLLM? Or give --model")
+        return model
+
+    async def try_out(self, model: str, prompt: str) -> None:
+        """Asks for one token.
+
+        Raises:
+            MeasurementError: the request fails.
+        """
+        record = await self.ask(model, prompt, 0.0, 1)
+        if record.outcome is not Outcome.COMPLETED:
+            raise MeasurementError(f"{self.argument}: a request for {model} failed: {self.last_fault}")
+
+    async def _first_model(self) -> str | None:
         try:
             async with self._session.get(f"{self._url}/v1/models", allow_redirects=False) as response:
                 if response.status != 200:

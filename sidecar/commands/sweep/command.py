@@ -17,11 +17,11 @@ from sidecar.commands.stopping import stop_on_signals
 from sidecar.commands.sweep.html import html
 from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
 from sidecar.commands.sweep.progress import Progress
-from sidecar.commands.sweep.prompts import BUILT_IN, PromptsError, read_prompts
+from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.commands.sweep.render import text
 from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.saved import as_json, save
-from sidecar.commands.sweep.sweep import SweepError, sweep
+from sidecar.commands.sweep.sweep import sweep
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
 
@@ -80,20 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if all was measured, 1 if only a part or nothing, 2 for bad arguments, 130 after Ctrl-C."""
-    try:
-        options = _options(arguments, settings)
-        prompts = BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts)
-        result, interrupted = uvloop.run(_run(options, prompts))
-    except SettingsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except PromptsError as error:
-        print(f"--prompts: {error}", file=sys.stderr)
-        return 2
-    except SweepError as error:
-        print(error, file=sys.stderr)
-        return 1
+    """Returns 0 if all was measured, 1 if only a part, 130 with a part after Ctrl-C.
+
+    Raises:
+        InputError: ``--prompts`` cannot be used.
+        MeasurementError: a server answers no request.
+        SettingsError: an argument is out of its range.
+    """
+    options = _options(arguments, settings)
+    prompts = BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts)
+    result, interrupted = uvloop.run(_run(options, prompts))
     print(json.dumps(as_json(result), indent=2, allow_nan=False) if arguments.json else "\n".join(text(result)))
     saved = arguments.save is None or written("--save", arguments.save, lambda: save(result, arguments.save))
     if arguments.html is not None:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from sidecar.commands.charts import Chart, Point, Series, page
-from sidecar.commands.sweep.render import text
+from sidecar.commands.sweep.render import text, verdicts
 from sidecar.commands.sweep.results import LevelSummary, SweepResult
 
 
 def html(result: SweepResult) -> str:
     """The whole page."""
-    said = [f"temperature {one.temperature:g}: {one.verdict}: {one.action}" for one in result.temperatures]
+    said = [*verdicts(result)]
     said += [f"{check.workload.name} at {check.load}: {check.conclusion}" for check in result.mixes]
     return page(
         f"specdec-sidecar sweep: {result.model or 'no model'}", said, tuple(_charts(result)), list(text(result))

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 from typing import Final
 
@@ -39,7 +40,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all levels have in common. ``on_end`` is called after each request; ``stop`` ends a level early."""
+    """What all levels share. ``on_end`` is called after each request; ``stop`` ends a level early."""
 
     model: str
     prompts: Sequence[str]
@@ -108,21 +109,25 @@ async def _closed_loop(ask: _Ask, requests: int, at_once: int) -> None:
 
 
 async def _open_loop(ask: _Ask, requests: int, rate: float) -> None:
-    """Poisson arrivals, the same ones in every run, even if the server falls behind."""
-    random = Random(0)  # noqa: S311 - simulated arrivals
+    """Sends each request when it is due, even if the server falls behind."""
     gate = asyncio.Semaphore(MOST_AT_ONCE)
-    loop = asyncio.get_running_loop()
-    due = loop.time()
+    clock = asyncio.get_running_loop().time
+    begun = clock()
 
     async def one(number: int) -> None:
         async with gate:
             await ask(number)
 
     async with asyncio.TaskGroup() as group:
-        for number in range(requests):
+        for number, due in enumerate(arrivals(requests, rate)):
+            await asyncio.sleep(max(0.0, begun + due - clock()))
             group.create_task(one(number))
-            due += random.expovariate(rate)
-            await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+def arrivals(requests: int, rate: float) -> list[float]:
+    """Seconds from the first request to each: a Poisson process, the same in every run."""
+    random = Random(0)  # noqa: S311 - simulated arrivals
+    return [0.0, *accumulate(random.expovariate(rate) for _ in range(requests - 1))]
 
 
 def together(parts: Sequence[Measured]) -> Measured:

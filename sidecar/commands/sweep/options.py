@@ -1,4 +1,4 @@
-"""What a sweep is asked to measure, and its bounds."""
+"""What a sweep measures, and its limits."""
 
 import ssl
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ class SweepOptions:
             faults.append("--mix: write weights above 0, such as 0.1:50,1.0:50")
         at_once = [load.at_once for load in self.loads if load.at_once is not None]
         if not self.loads or not all(1 <= one <= MOST_AT_ONCE for one in at_once):
-            faults.append(f"--concurrency: write one or more from 1 to {MOST_AT_ONCE}")
+            faults.append(f"--concurrency, --load: write one or more from 1 to {MOST_AT_ONCE}")
         rates = [value for load in self.loads for value in (load.rate, load.share) if value is not None]
         if not all(0 < rate <= MOST_AT_ONCE for rate in rates):
             faults.append(f"--rate: write requests a second up to {MOST_AT_ONCE} or percentages of the capacity")

@@ -6,12 +6,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from sidecar.errors import SpecDecError
+from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
 _MOST_PROMPTS: Final = 10_000
 _KEYS: Final = ("prompt", "text", "question", "input")
-_PEOPLE: Final = ("human", "user")
+_HUMAN: Final = ("human", "user")
 
 BUILT_IN: Final = (
     "Write a Python function that returns the n-th Fibonacci number, with a docstring and two examples.",
@@ -37,33 +37,29 @@ BUILT_IN: Final = (
 )
 
 
-class PromptsError(SpecDecError):
-    """A file of prompts cannot be used; the message names the line, and never repeats its content."""
-
-
 def read_prompts(path: Path) -> tuple[str, ...]:
     """The first 10,000 prompts of a file.
 
     The file is text or JSON lines, or one JSON list. A line of text is a prompt; a JSON value is a string, an object
     with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and OpenAI's formats), whose first
-    turn of a person is taken; conversations without one are skipped.
+    human turn is used; conversations without one are skipped.
 
     Raises:
-        PromptsError: the file cannot be read, is too large, or has something else in it.
+        InputError: the file cannot be read, is too large, or contains something else.
     """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode()
     except OSError as error:
-        raise PromptsError(f"{path}: {error.strerror}") from error
+        raise InputError(f"--prompts: {path}: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise PromptsError(f"{path}: not UTF-8 text") from None
+        raise InputError(f"--prompts: {path}: not UTF-8 text") from None
     if len(data) > _MOST_BYTES:
-        raise PromptsError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB; take fewer prompts")
+        raise InputError(f"--prompts: {path}: over {_MOST_BYTES // 1024 // 1024} MiB; use fewer prompts")
     prompts = tuple(islice(filter(None, _prompts(text, path)), _MOST_PROMPTS))
     if not prompts:
-        raise PromptsError(f"{path}: no prompts")
+        raise InputError(f"--prompts: {path}: no prompts")
     return prompts
 
 
@@ -75,11 +71,11 @@ def _prompts(text: str, path: Path) -> Iterator[str | None]:
             listed = None  # lines of text, the first of which begins with a bracket
         if isinstance(listed, list):
             for number, entry in enumerate(listed, 1):
-                yield _prompt(entry, f"{path}, entry {number}")
+                yield _prompt(entry, f"--prompts: {path}, entry {number}")
             return
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
-            yield _line(line.strip(), f"{path}, line {number}")
+            yield _line(line.strip(), f"--prompts: {path}, line {number}")
 
 
 def _line(line: str, place: str) -> str | None:
@@ -90,24 +86,24 @@ def _line(line: str, place: str) -> str | None:
     except (ValueError, RecursionError):
         if line.startswith('"'):
             return line  # a sentence that begins with a quotation
-        raise PromptsError(f"{place}: not JSON, though it begins with a brace") from None
+        raise InputError(f"{place}: not JSON, though it begins with a brace") from None
 
 
 def _prompt(found: object, place: str) -> str | None:
-    """The prompt in a JSON value; None for a conversation in which no person speaks."""
+    """The prompt in a JSON value; None for a conversation without a human turn."""
     if isinstance(found, dict):
         turns = found.get("conversations", found.get("messages"))
         if isinstance(turns, list):
             return next(filter(None, map(_said, turns)), None)
         found = next((found[key] for key in _KEYS if key in found), None)
     if not isinstance(found, str) or not found.strip():
-        raise PromptsError(f"{place}: no text under any of {', '.join((*_KEYS, 'conversations', 'messages'))}")
+        raise InputError(f"{place}: no text under any of {', '.join((*_KEYS, 'conversations', 'messages'))}")
     return found
 
 
 def _said(turn: object) -> str | None:
-    """The words of a turn of a person."""
-    if not isinstance(turn, dict) or turn.get("from", turn.get("role")) not in _PEOPLE:
+    """The text of a human turn."""
+    if not isinstance(turn, dict) or turn.get("from", turn.get("role")) not in _HUMAN:
         return None
     words = turn.get("value", turn.get("content"))
     return words if isinstance(words, str) and words.strip() else None

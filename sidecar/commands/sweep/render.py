@@ -27,8 +27,7 @@ def text(result: SweepResult) -> Iterator[str]:
     yield ""
     yield from aligned(_TEMPERATURES, [_temperature(one) for one in result.temperatures])
     yield ""
-    for one in result.temperatures:
-        yield from _verdict(one, [level for level in result.levels if level.temperature == one.temperature])
+    yield from verdicts(result)
     for check in result.mixes:
         yield from _mix(check)
     yield from _caveats(result)
@@ -86,6 +85,12 @@ def _temperature(one: TemperatureSummary) -> tuple[str, ...]:
     )
 
 
+def verdicts(result: SweepResult) -> Iterator[str]:
+    """What to do at each temperature, and why."""
+    for one in result.temperatures:
+        yield from _verdict(one, [level for level in result.levels if level.temperature == one.temperature])
+
+
 def _verdict(one: TemperatureSummary, levels: Sequence[LevelSummary]) -> Iterator[str]:
     yield f"temperature {one.temperature:g}: {one.verdict}: {one.action}"
     if one.advice is not None:
@@ -105,10 +110,10 @@ def _verdict(one: TemperatureSummary, levels: Sequence[LevelSummary]) -> Iterato
 
 def _paying(pays: float | None, stops: float | None, unit: str) -> str:
     if stops is None:
-        return f"pays at every load up to {pays:.3g}{unit}"
+        return f"faster at every load up to {pays:.3g}{unit}"
     if pays is None:
-        return f"does not pay, not even at {stops:.3g}{unit}"
-    return f"pays up to {pays:.3g}{unit} and stops paying at {stops:.3g}{unit}"
+        return f"not faster, even at {stops:.3g}{unit}"
+    return f"faster up to {pays:.3g}{unit}, no longer at {stops:.3g}{unit}"
 
 
 def _mix(check: MixCheck) -> Iterator[str]:

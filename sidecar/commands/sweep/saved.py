@@ -6,13 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from sidecar.commands.sweep.results import FORMAT, SweepResult
-from sidecar.errors import SpecDecError
+from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 256 * 1024 * 1024
-
-
-class SavedError(SpecDecError):
-    """A file is not a saved sweep; the message names the file and the reason."""
 
 
 def as_json(result: SweepResult) -> dict[str, Any]:
@@ -36,20 +32,20 @@ def load(path: Path) -> SweepResult:
     """What ``save`` wrote.
 
     Raises:
-        SavedError: it cannot be read, or is not a saved sweep of this version.
+        InputError: it cannot be read, or is not a saved sweep of this version.
     """
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
-            raise SavedError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB")
+            raise InputError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB")
         found = msgspec.json.decode(data, type=SweepResult)
     except OSError as error:
-        raise SavedError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SavedError(f"{path}: not a file that `sweep --save` wrote ({error})") from error
+        raise InputError(f"{path}: not a file that `sweep --save` wrote ({error})") from error
     if found.format != FORMAT:
-        raise SavedError(f"{path}: format {found.format}; this version reads format {FORMAT}")
+        raise InputError(f"{path}: format {found.format}; this version reads format {FORMAT}")
     if not any(level.samples for level in found.levels):
-        raise SavedError(f"{path}: no single requests in it; write it with `sweep --save`, not with --json")
+        raise InputError(f"{path}: no single requests in it; write it with `sweep --save`, not with --json")
     return found

@@ -17,8 +17,6 @@ from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.summary import level_summary, temperature_summary
 from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.page_source import PageSource
-from sidecar.errors import SpecDecError
-from sidecar.requests.record import Outcome
 
 _WARMING_UP: Final = 8  # requests at once
 _PAGE_SECONDS: Final = 5.0
@@ -27,13 +25,8 @@ OnEnd = Callable[[str, int], None]
 """Called with what is being measured and how many requests have ended in all."""
 
 
-class SweepError(SpecDecError):
-    """Nothing can be measured; the message names the server and its answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Server:
-    name: str
     client: Client
     counters: CounterReader
     model: str
@@ -43,7 +36,7 @@ async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Eve
     """Measures all levels, or those it reaches before ``stop`` is set; ``options.seconds`` sets it too.
 
     Raises:
-        SweepError: a server does not answer as an OpenAI-style one, or answers no request at all.
+        MeasurementError: a server does not answer as an OpenAI-style one, or answers no request at all.
     """
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
     try:
@@ -70,33 +63,28 @@ async def _ready(
     return target, baseline
 
 
-async def _server(stack: AsyncExitStack, name: str, url: str, options: SweepOptions) -> _Server:
-    client = await stack.enter_async_context(Client(url, options))
-    # The baseline may be served under another name; one that is given is for both.
-    model = options.model or await client.model()
-    if model is None:
-        raise SweepError(f"{name}: no model under /v1/models ({client.last_fault}); is it a vLLM? Or give --model")
+async def _server(stack: AsyncExitStack, argument: str, url: str, options: SweepOptions) -> _Server:
+    client = await stack.enter_async_context(Client(argument, url, options))
+    model = await client.model()  # the baseline may be served under another name
     fetcher = Fetcher(url.rstrip("/").removesuffix("/v1"), FetchOptions(timeout=_PAGE_SECONDS, tls=options.tls))
     stack.push_async_callback(fetcher.close)
-    return _Server(name, client, CounterReader(PageSource(fetcher, options.page_limits, filtered=True), model), model)
+    return _Server(client, CounterReader(PageSource(fetcher, options.page_limits, filtered=True), model), model)
 
 
 async def _warm_up(server: _Server, prompts: Sequence[str], options: SweepOptions) -> None:
     """Each prompt once, for one token, so that every level finds the same prefixes cached.
 
     Raises:
-        SweepError: no request was answered.
+        MeasurementError: the first request fails.
     """
     gate = asyncio.Semaphore(_WARMING_UP)
     temperature = options.workloads[0].weights[0][0]
 
-    async def ask(prompt: str) -> bool:
+    async def ask(prompt: str) -> None:
         async with gate:
-            record = await server.client.ask(server.model, prompt, temperature, 1)
-            return record.outcome is Outcome.COMPLETED
+            await server.client.ask(server.model, prompt, temperature, 1)
 
-    if not await ask(prompts[0]):
-        raise SweepError(f"{server.name}: a request for {server.model} failed: {server.client.last_fault}")
+    await server.client.try_out(server.model, prompts[0])
     await asyncio.gather(*map(ask, prompts[1:]))
 
 
@@ -181,7 +169,7 @@ def _result(servers: tuple[_Server, _Server | None] | None, done: _Levels, optio
     )
     failed = any(measured.failed for pair in pairs for measured in pair if measured is not None)
     known = [server for server in servers or () if server is not None]
-    faults = {server.name: server.client.last_fault for server in known if server.client.last_fault}
+    faults = {server.client.argument: server.client.last_fault for server in known if server.client.last_fault}
     return SweepResult(
         model=known[0].model if known else options.model,
         max_tokens=options.max_tokens,

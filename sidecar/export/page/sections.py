@@ -30,7 +30,7 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
     rows = "".join(
         _bucket(label, work, thresholds) for label, work in model["temperatures"].items() if work["requests"]
     )
-    coverage = f"coverage {ratio(model['coverage'])}, residual {ratio(model['residual'])}"
+    coverage = f"coverage {percent(model['coverage'])}, residual {percent(model['residual'])}"
     body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{_no_rows(sum(model["ended"].values()))}</p>'
     return (
         f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
@@ -45,8 +45,8 @@ def _no_rows(ended: int) -> str:
 def _legend(thresholds: Mapping[str, float]) -> str:
     low, high = thresholds["acceptance_net_negative"], thresholds["acceptance_break_even"]
     return (
-        f'<p class="facts">Marks: below {ratio(low)} speculation costs more than it gives, from {ratio(high)} it is a '
-        "gain. Columns: requests by acceptance, 0% to 100%. T default: requests without a temperature.</p>"
+        f'<p class="facts">Marks: below {percent(low)} speculation costs more than it gives, from {percent(high)} it '
+        "is a gain. Columns: requests by acceptance, 0% to 100%. T default: requests without a temperature.</p>"
     )
 
 
@@ -73,9 +73,9 @@ def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
         f'<div class="bucket {TONES[work["verdict"]]}">'
         f'<div class="name">T {escape(label)}<small>{work["share"]:.0%} of attributed drafts</small></div>'
         f'<div class="verdict">{escape(work["verdict"].replace("_", " "))}</div>'
-        f'<div class="bar">{_value(ratio(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
+        f'<div class="bar">{_value(percent(work["acceptance"]))}{bar(work["acceptance"], limits)}</div>'
         f'<div class="spread">{distribution(work["distribution"], low)}</div>'
-        f'<div class="facts number">P10 {ratio(work["p10"])}<br>{_requests(work["requests"])}</div>'
+        f'<div class="facts number">P10 {percent(work["p10"])}<br>{_requests(work["requests"])}</div>'
         f"{_gain(work['speed'])}{advice}</div>"
     )
 
@@ -93,7 +93,7 @@ def _speed(model: Status) -> str:
         now = f"{_value(times)} ± {2 * speed['error']:.2f}, "
         balance = f'<div class="facts">Time saved over a day, in Prometheus: <code>{_SAVED_OVER_A_DAY}</code></div>'
     break_even = speed["break_even_acceptance"]
-    least = "" if break_even is None else f"Breaks even at an acceptance of {ratio(break_even)}. "
+    least = "" if break_even is None else f"Breaks even at an acceptance of {percent(break_even)}. "
     return (
         f"<h2>{escape(model['model_name'])} against plain decoding <small>{escape(speed['reference'])}</small></h2>"
         f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running or 0:.1f} requests running'
@@ -126,9 +126,9 @@ def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
     return (
         f"<h2>{escape(engine['model_name'])} <small>engine {escape(engine['engine'])}</small></h2>"
         '<div class="panels">'
-        f'<div class="panel"><h3>Acceptance rate, all requests</h3>{_value(ratio(acceptance["rate"]))}{length}'
+        f'<div class="panel"><h3>Acceptance rate, all requests</h3>{_value(percent(acceptance["rate"]))}{length}'
         f"{over_time(engine['acceptance_history'], thresholds['acceptance_net_negative'])}</div>"
-        f'<div class="panel"><h3>KV cache in use, peak</h3>{_value(ratio(engine["kv_cache_usage_peak"]))}{tokens}'
+        f'<div class="panel"><h3>KV cache in use, peak</h3>{_value(percent(engine["kv_cache_usage_peak"]))}{tokens}'
         f"{over_time(engine['kv_cache_history'], thresholds['kv_cache_usage'])}"
         f'<div class="facts">{_load(gauges)}</div></div>'
         f'<div class="panel"><h3>Latency</h3>{_latencies(engine["latency"])}</div></div>'
@@ -205,7 +205,7 @@ def _hints(target: Status) -> Iterator[str]:
     }.values()
 
 
-def ratio(value: float | None) -> str:
+def percent(value: float | None) -> str:
     """A share for people."""
     return "no data" if value is None else f"{value:.0%}"
 

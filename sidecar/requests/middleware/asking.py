@@ -26,31 +26,36 @@ class AskingExchange:
         self._endpoint = endpoint
         self._max_bytes = max_bytes
         self._sent = sent
+        self._refused = False  # the request that asks was
 
     async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request: asking, or as it is."""
         messages, body = await self._read(receive)
-        if body is not None:
-            self.stream = self._ask(body)
-        if self.stream is not None:
-            before = dict(scope)
-            changed, self.stream.body = self.stream.body, b""
-            scope["headers"] = _with_length(scope["headers"], len(changed))
-            first = _FirstReply(self.stream, messages, send, self._sent)
-            asking: list[Message] = [{"type": "http.request", "body": changed, "more_body": False}]
-            del changed, body  # a stream may last long
-            await app(scope, _replayed(asking, receive), first.send)
-            if not first.refused:
-                return
-            scope.clear()
-            scope.update(before)
+        with suppress(Exception):  # nothing of ours may reach the request
+            self.stream = None if body is None else self._asker.ask(self._endpoint, body)
+        stream = self.stream
 
         async def unchanged(message: Message) -> None:
-            if self.stream is not None:
-                _is_refused(self.stream, message)
+            if stream is not None:
+                _is_refused(stream, message)
             await send(message)
             self._sent(message)
 
+        if stream is not None:
+            before = dict(scope)
+            changed, stream.body = stream.body, b""
+            scope["headers"] = _with_length(scope["headers"], len(changed))
+            asking: list[Message] = [{"type": "http.request", "body": changed, "more_body": False}]
+            del changed, body  # a stream may last long
+
+            async def without_usage(message: Message) -> None:
+                await self._send(stream, message, messages, send)
+
+            await app(scope, _replayed(asking, receive), without_usage)
+            if not self._refused:
+                return
+            scope.clear()
+            scope.update(before)
         await app(scope, _replayed(messages, receive), unchanged)
 
     async def _read(self, receive: Receive) -> tuple[list[Message], bytes | None]:
@@ -68,43 +73,22 @@ class AskingExchange:
                 return messages, bytes(body)
         return messages, None
 
-    def _ask(self, body: bytes) -> AskedStream | None:
-        with suppress(Exception):  # nothing of ours may reach the request
-            return self._asker.ask(self._endpoint, body)
-        return None
-
-
-class _FirstReply:
-    """The reply to the asking request: withheld if it is a refusal, else without the usage.
-
-    Unless it is a refusal, the messages of the ``original`` request are released.
-    """
-
-    def __init__(
-        self, stream: AskedStream, original: list[Message], send: Send, sent: Callable[[Message], None]
-    ) -> None:
-        self.refused = False
-        self._stream = stream
-        self._original = original
-        self._send = send
-        self._sent = sent
-
-    async def send(self, message: Message) -> None:
-        """A message of the application."""
+    async def _send(self, stream: AskedStream, message: Message, original: list[Message], send: Send) -> None:
+        """Send a message of the reply without the usage; a refusal is withheld, and otherwise ``original`` released."""
         kind = message.get("type")
         if kind == "http.response.start":
-            self.refused = _is_refused(self._stream, message)
-            if not self.refused:
-                self._original.clear()
-        if self.refused:
+            self._refused = _is_refused(stream, message)
+            if not self._refused:
+                original.clear()
+        if self._refused:
             return
         forwarded = body = message.get("body", b"")
         if kind == "http.response.body" and isinstance(body, bytes):
-            forwarded = self._stream.forward(body, last=not message.get("more_body"))
+            forwarded = stream.forward(body, last=not message.get("more_body"))
         if forwarded == body:
-            await self._send(message)
+            await send(message)
         elif forwarded or not message.get("more_body"):
-            await self._send({**message, "body": forwarded})
+            await send({**message, "body": forwarded})
         self._sent(message)
 
 

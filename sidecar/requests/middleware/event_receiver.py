@@ -76,7 +76,6 @@ class EventReceiver:
         path: str | Path,
         sink: RequestSink,
         *,
-        mode: int = 0o666,
         uid: int | None = None,
         max_senders: int = 64,
         first_packet_seconds: float = 5.0,
@@ -86,7 +85,6 @@ class EventReceiver:
     ) -> None:
         self._path = Path(path)
         self._sink = sink
-        self._mode = mode
         self._uid = uid
         self._max_senders = max_senders
         self._first_packet_seconds = first_packet_seconds
@@ -114,7 +112,7 @@ class EventReceiver:
         """
         listener = new_socket()
         try:
-            self._inode = await asyncio.to_thread(bind, listener, self._path, self._mode)
+            self._inode = await asyncio.to_thread(bind, listener, self._path)
         except BaseException:
             listener.close()
             raise
@@ -158,7 +156,7 @@ class EventReceiver:
             return
         listener = new_socket()
         try:
-            self._inode = bind(listener, self._path, self._mode)
+            self._inode = bind(listener, self._path)
         except OSError:
             listener.close()  # the directory is gone too, or full: tried again later
             return

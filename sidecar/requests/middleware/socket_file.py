@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
+_MODE: Final = 0o666  # any user of the shared volume may connect
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
@@ -16,7 +17,7 @@ def new_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
 
-def bind(listener: socket.socket, path: Path, mode: int) -> int:
+def bind(listener: socket.socket, path: Path) -> int:
     """Binds ``listener`` to ``path``, replacing a socket without a listener; returns the socket file's inode.
 
     Raises:
@@ -26,7 +27,7 @@ def bind(listener: socket.socket, path: Path, mode: int) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear(path)
     listener.bind(str(path))
-    path.chmod(mode)
+    path.chmod(_MODE)
     listener.listen(64)
     return path.stat().st_ino
 

@@ -25,8 +25,8 @@ from sidecar.requests.observe.payload import UNREADABLE, read_request
 from sidecar.requests.observe.stream import END_OF_EVENT
 from sidecar.requests.observe.usage_event import (
     EventKind,
+    are_whole_chunks,
     closing_of,
-    is_whole_chunk,
     kind_of,
     may_be_usage,
     unfinished_closing,
@@ -182,7 +182,7 @@ class AskedStream:
 
     def forward(self, piece: bytes, *, last: bool = False) -> bytes:
         """What the client gets now that ``piece`` has come. Never raises: if it fails, all bytes pass from then on."""
-        if self._passing or (is_whole_chunk(piece) and not (last or self._event or self._closing)):
+        if self._passing or (are_whole_chunks(piece) and not (last or self._event or self._closing)):
             return piece
         held = self._held()
         try:

@@ -72,13 +72,13 @@ def unfinished_closing(beginning: bytearray) -> int:
     return max(size for closing in _CLOSINGS for size in range(len(closing)) if beginning.endswith(closing[:size]))
 
 
-def is_whole_chunk(piece: bytes) -> bool:
-    """Whether a piece is one event with tokens and not the last, as nearly all are that vLLM hands its server."""
+def are_whole_chunks(piece: bytes) -> bool:
+    """Whether a piece is whole events, each with tokens and none the last of its choice: as nearly all pieces are."""
     return (
-        _FINISHED not in piece
-        and FIRST_CHOICE in piece
-        and piece.startswith(_DATA)
-        and piece.find(END_OF_EVENT) == len(piece) - len(END_OF_EVENT)
+        piece.startswith(_DATA)
+        and piece.endswith(END_OF_EVENT)
+        and _FINISHED not in piece
+        and piece.count(END_OF_EVENT) == piece.count(FIRST_CHOICE)
     )
 
 

@@ -132,7 +132,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def exchange_done(self, *, keep_alive: bool) -> None:
         """See ``ClientSide``."""
         exchange, self._exchange = self._exchange, None
-        if keep_alive and not (self._context.draining and not self._held):
+        if keep_alive:
             self._begin_idling()
             if self._held:
                 asyncio.get_running_loop().call_soon(self._continue)
@@ -187,9 +187,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reset()
 
     def drain(self) -> None:
-        """End the connection if it is idle; otherwise it ends with its current exchange."""
+        """End the connection if it stays idle; otherwise it ends with its current exchange."""
         if self._exchange is None and not self._head.begun and not self._held and self._ends is None:
-            self._end()
+            self._begin_idling()
 
     def evict(self) -> None:
         """End the idle connection: another client needs its place."""
@@ -237,7 +237,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._set_body_deadline()
 
     def _begin_idling(self) -> None:
-        self.deadline = self._context.clock() + self._context.options.idle_seconds
+        options = self._context.options
+        # While draining, a client that was promised keep-alive may be sending already: closing now would fail it.
+        seconds = options.linger_seconds if self._context.draining else options.idle_seconds
+        self.deadline = self._context.clock() + seconds
         self._idle[self] = None
 
     def _continue(self) -> None:

@@ -188,13 +188,13 @@ class Exchange:
         self._client.reading_changed()
 
     def uplink_connected(self) -> None:
-        """See ``UplinkUser``."""
+        """See ``UpstreamUser``."""
         if not self._client.is_writable():
             self._uplink.flow(wanted=False)
         self._client.reading_changed()
 
     def connect_failed(self, kind: str) -> None:
-        """See ``UplinkUser``."""
+        """See ``UpstreamUser``."""
         self._fail(kind)
 
     def _head_data(self, data: bytes) -> None:

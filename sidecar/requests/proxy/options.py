@@ -37,7 +37,8 @@ class ProxyOptions:
     min_body_rate: float = 500.0  # bytes a second that a request body must average, else 408
     send_idle_seconds: float = 60.0  # for which a client may read nothing of its response, as nginx's send_timeout
     idle_seconds: float = 75.0  # between requests
-    linger_seconds: float = 2.0  # after a refusal, for the client to read it before the connection is closed
+    # After a refusal, for the client to read it before the connection is closed; while draining, between requests.
+    linger_seconds: float = 2.0
     connect_seconds: float = 5.0  # to connect to the upstream, else 504
     pool_size: int = 256  # idle upstream connections kept
     pool_warm: int = 4  # idle upstream connections opened ahead of demand

@@ -1,20 +1,9 @@
 """An exchange's way to the upstream: a pooled connection or a new one, with one retry where that is safe."""
 
 import asyncio
-from typing import Protocol
 
 from sidecar.errors import ConnectFailed
 from sidecar.requests.proxy.upstream import Pool, UpstreamConnection, UpstreamUser
-
-
-class UplinkUser(UpstreamUser, Protocol):
-    """The exchange, as its uplink sees it."""
-
-    def uplink_connected(self) -> None:
-        """A dial succeeded."""
-
-    def connect_failed(self, kind: str) -> None:
-        """There is no connection; ``kind`` is a key of ``outcomes.UPSTREAM_ERRORS``."""
 
 
 class Uplink:
@@ -23,8 +12,8 @@ class Uplink:
     __slots__ = ("_connection", "_dial", "_outgoing", "_paused", "_pool", "_repeatable", "_user", "blocked",
                  "opened")  # fmt: skip
 
-    def __init__(self, user: UplinkUser, pool: Pool) -> None:
-        self._user: UplinkUser | None = user  # None once released, which also breaks the reference cycle
+    def __init__(self, user: UpstreamUser, pool: Pool) -> None:
+        self._user: UpstreamUser | None = user  # None once released, which also breaks the reference cycle
         self._pool = pool
         self._connection: UpstreamConnection | None = None
         self._dial: asyncio.Task[None] | None = None

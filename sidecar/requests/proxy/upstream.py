@@ -16,7 +16,13 @@ _SILENCE_SECONDS = 60.0  # after which the kernel probes whether the upstream is
 
 
 class UpstreamUser(Protocol):
-    """The exchange that a connection carries."""
+    """The exchange that a connection carries, or is opened for."""
+
+    def uplink_connected(self) -> None:
+        """A dial succeeded."""
+
+    def connect_failed(self, kind: str) -> None:
+        """There is no connection; ``kind`` is a key of ``outcomes.UPSTREAM_ERRORS``."""
 
     def response_data(self, data: bytes) -> None:
         """Bytes of the response."""

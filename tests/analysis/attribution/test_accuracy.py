@@ -17,7 +17,7 @@ from sidecar.recording.replay import replay, replay_events
 
 MEDIAN_BAR, P90_BAR = 0.02, 0.10
 # Recordings of which the inference may withhold more than a third of the temperatures, and why.
-FEW_TOLD = {
+FEW_RATES = {
     "draft_model-k6-trickle-whole": "4 to 9 requests in a bucket",
     "ngram-k3-bursts": "six buckets to tell apart in 80 s",
     "ngram-k4-poisson": "seven buckets to tell apart in 90 s",
@@ -41,7 +41,7 @@ def changed(folder, *, keep=lambda number: True, seen=1.0, change=lambda record:
 @pytest.mark.parametrize("name", ALL)
 def test_every_temperature_is_within_the_bar(name):
     found = replayed(RECORDINGS / name)
-    assert found.told >= (0.1 if name in FEW_TOLD else 0.6)
+    assert found.with_rate >= (0.1 if name in FEW_RATES else 0.6)
     assert found.worst <= bar(name)
     assert found.residual <= 0.05
 
@@ -54,33 +54,33 @@ def test_single_requests_are_within_the_bar(name):
     assert found.p90 <= P90_BAR
 
 
-def test_most_recordings_tell_all_their_temperatures():
+def test_most_recordings_give_a_rate_for_every_temperature():
     scores = [replayed(folder) for folder in recordings(hold_out=False)]
-    assert sum(one.told == 1 for one in scores) >= 0.7 * len(scores)
+    assert sum(one.with_rate == 1 for one in scores) >= 0.7 * len(scores)
     assert sum(one.coverage > 0.75 for one in scores) >= 0.8 * len(scores)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in FEW_TOLD | SHORT_REQUESTS])
+@pytest.mark.parametrize("name", [name for name in ALL if name not in FEW_RATES | SHORT_REQUESTS])
 def test_polls_twice_as_far_apart_give_fewer_numbers_and_no_wrong_ones(name):
     found = replayed(RECORDINGS / name, every=2)
     assert found.worst <= 1.5 * bar(name)
     assert found.p90 <= (P90_BAR if name in DRAFT_MODEL else 0.2)
 
 
-# Nothing but the clock tells of requests this short, so that next to no number is left.
+# Only the clock is known for requests this short, so hardly any number is left.
 NOTHING_LEFT = {"draft_model-k2-short"}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in NOTHING_LEFT])
 def test_without_any_stream(name):
     found = replayed(RECORDINGS / name, "not streamed")
-    assert found.told > 0
+    assert found.with_rate > 0
     assert found.worst <= 2 * bar(name)
 
 
 def test_short_requests_get_no_number_without_streams():
     found = replayed(RECORDINGS / "draft_model-k2-short", "not streamed")
-    assert found.told == 0
+    assert found.with_rate == 0
     assert found.coverage < 0.3
 
 
@@ -130,7 +130,7 @@ def test_traffic_past_the_source_makes_no_wrong_number(name, seen, change):
     found = changed(RECORDINGS / name, seen=seen, change=change)
     assert max(found.buckets.values(), default=0) <= 0.12
     if name in {"draft_model-k3", "draft_model-k5-default"}:
-        assert found.told == 1
+        assert found.with_rate == 1
         assert found.worst <= 0.05
     if name in {"draft_model-k3-queue", "draft_model-k3-two-servers"}:
         assert not found.buckets

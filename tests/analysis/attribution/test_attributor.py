@@ -95,7 +95,7 @@ def test_requests_past_the_sources_lower_the_coverage_and_change_no_number(lab):
     attributor, settled = lab.play(traffic)
     lab.assert_close(settled, traffic)
     assert attributor.coverage == pytest.approx(2 / 3, abs=0.07)
-    assert attributor.residual is None  # the rest may accept more or less; nothing tells
+    assert attributor.residual is None  # the rest may accept more or less
 
 
 @pytest.mark.parametrize("method", ["shared", "limit"])

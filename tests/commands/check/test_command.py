@@ -30,7 +30,7 @@ def vllm_address(out):
     return out.splitlines()[3].removeprefix("vllm: ")
 
 
-async def test_check_says_what_can_not_be_known(finished):
+async def test_check_says_what_cannot_be_known(finished):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
     assert code == 0
@@ -48,7 +48,7 @@ async def test_check_says_why_there_is_no_page(finished, fault, reason):
     assert f"  no usable page ({reason}): " in out
 
 
-async def test_check_of_nothing(finished):
+async def test_check_without_a_vllm(finished):
     code, out, _ = await finished("check", SPECDEC_VLLM_URL=NOWHERE)
     assert code == 1
     assert "  no usable page (unreachable): " in out
@@ -83,7 +83,7 @@ async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, se
     )
 
 
-async def test_check_does_not_blame_the_url_where_alertmanager_is_not_there(finished):
+async def test_check_does_not_blame_the_url_if_alertmanager_is_down(finished):
     async with FaultyVllm() as vllm:
         urls = json.dumps([f"http://127.0.0.1:{free_port()}"])
         code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)

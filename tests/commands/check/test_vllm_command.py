@@ -1,4 +1,4 @@
-"""Command lines as people have them from old tutorials, and the findings on each."""
+"""Command lines as in old tutorials, and the findings on each."""
 
 import json
 import shlex
@@ -36,7 +36,7 @@ def config(**keys):
         config(method="mtp").replace("vllm serve m", "python -m vllm.entrypoints.openai.api_server --model m -tp 4"),
     ],
 )
-def test_what_is_right_is_not_faulted(line):
+def test_valid_command_lines_have_no_fault(line):
     assert faults(line) == []
 
 
@@ -66,7 +66,7 @@ def test_what_is_right_is_not_faulted(line):
         (GOOD + " --disable-log-stats", "hides the spec_decode counters"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_write(line, said):
+def test_faults_are_reported_with_what_to_write(line, said):
     found = faults(line)
     assert [text for text in found if said in text], found
     assert len(found) <= 2
@@ -111,7 +111,7 @@ def test_the_command(capsys):
         command("check", "--args", "x", "--vllm-version", "new")
 
 
-def test_no_name_stands_twice_and_none_that_works_is_in_the_table():
+def test_names_are_unique_and_none_that_works_is_in_the_table():
     names = [(one.kind, one.name) for one in TABLE]
     assert len(set(names)) == len(names)
     assert not [key for key in KEYS if wrong("key", key, (0, 32)) is not None]

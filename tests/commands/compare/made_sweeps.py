@@ -1,4 +1,4 @@
-"""Sweeps made of random numbers, with the noise that servers have."""
+"""Generated sweeps with the noise of real servers."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from sidecar.commands.sweep.summary import level_summary
 
 
 def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3, drift=0.0):
-    """Requests whose times scatter by a tenth and come in runs that share a level of their own."""
+    """Requests whose times scatter by a tenth, in runs that share a level of their own."""
     random = Random(seed)
     samples, shared = [], 1.0
     for number in range(requests):

@@ -60,7 +60,7 @@ def test_other_files_are_refused(tmp_path, capsys, content, said):
 
 
 @pytest.mark.parametrize("limit", ["0", "x", "101%", "nan"])
-def test_a_limit_that_is_no_share_is_refused(limit):
+def test_a_limit_that_is_not_a_share_is_refused(limit):
     with pytest.raises(SystemExit) as ended:
         command("compare", "a", "b", "--fail-if-slower", limit)
     assert ended.value.code == 2

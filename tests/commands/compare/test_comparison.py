@@ -1,4 +1,4 @@
-"""Differences are claimed where they are, and nowhere else."""
+"""Differences are claimed if they exist, and only then."""
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ def shown(comparison):
     return {one.metric.name for one in comparison.differences if one.is_shown}
 
 
-def test_two_runs_of_one_server_are_no_difference():
+def test_no_difference_is_claimed_between_two_runs_of_one_server():
     """Fifty pairs, fourteen differences each: none is claimed."""
     claimed = []
     for seed in range(50):
@@ -28,12 +28,12 @@ def test_two_runs_of_one_server_are_no_difference():
     assert len(claimed) <= 1
 
 
-def test_a_drift_below_what_runs_differ_by_is_not_claimed():
+def test_a_drift_smaller_than_the_differences_between_runs_is_not_claimed():
     found = compared(swept(level(1, requests=4000)), swept(level(2, requests=4000, drift=0.02)))
     assert shown(found) == set()
 
 
-def test_a_faster_server_is_shown_and_put_in_words():
+def test_a_faster_server_is_shown_and_described():
     found = compared(swept(level(1)), swept(level(2, tpot=0.007)))
     assert {"TPOT P50", "tokens/s"} <= shown(found)
     assert result(found) is Result.FASTER
@@ -65,15 +65,15 @@ def test_a_server_without_speculation_has_no_acceptance_to_compare():
     assert not any("numbers of speculative tokens" in note for note in found.notes)
 
 
-def test_one_round_is_no_ground_for_a_claim():
-    """It does not know how much the machine changes from one minute to the next."""
+def test_nothing_is_claimed_from_one_round():
+    """One round does not show how much the machine varies from minute to minute."""
     found = compared(swept(level(1), rounds=1), swept(level(2, tpot=0.02)))
     assert any("no speed is claimed from fewer than 4 rounds" in note for note in found.notes)
     assert shown(found) == set()
     assert result(found) is Result.INSUFFICIENT_DATA
 
 
-def test_levels_of_one_side_only_are_left_out_and_said():
+def test_levels_of_one_side_only_are_left_out_with_a_note():
     found = compared(swept(level(1), level(2, temperature=1.0)), swept(level(3)))
     assert {str(one.level.workload) for one in found.differences} == {"0"}
     assert "1 levels were measured on one side only and are left out" in found.notes

@@ -1,10 +1,11 @@
-"""What is read of two models' own files, and what follows for the pair."""
+"""What is read from the files of two models, and the checks of the pair."""
 
 import json
 
 import pytest
 
-from sidecar.commands.plan.model_files import ModelFilesError, read_model
+from sidecar.commands.plan.model_files import read_model
+from sidecar.errors import InputError
 from tests.commands.commands_tools import command
 
 LLAMA = {
@@ -35,7 +36,7 @@ def model(tmp_path):
     return write
 
 
-def test_size_shape_and_precision_are_the_files_own(model):
+def test_size_shape_and_precision_come_from_the_files(model):
     found = read_model(model("target", weights=140_000_000_000))
     assert (found.family, found.precision, found.billions, found.vocab_size) == ("llama", "bf16", 70.0, 4)
     assert (found.kv.layers, found.kv.heads, found.kv.head_size) == (80, 8, 128)
@@ -87,17 +88,17 @@ def test_another_tokenizer_of_the_same_size_is_noticed(model, capsys):
     assert any(reason.startswith("the tokenizer differs") for reason in found["reasons"])
 
 
-def test_what_the_files_do_not_say_is_not_claimed(model, capsys):
+def test_what_the_files_do_not_contain_is_unknown(model, capsys):
     target, draft = model("target", vocabulary=None, weights=10**11), model("draft", weights=10**10)
     _, checks = pair(capsys, target, draft)
     assert "tokenizer" not in checks
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "No such file"), ("{", "not JSON"), ("[]", "not a JSON object")])
-def test_folders_of_something_else_are_refused(tmp_path, capsys, content, said):
+def test_folders_without_a_model_are_refused(tmp_path, capsys, content, said):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ModelFilesError, match=said):
+    with pytest.raises(InputError, match=said):
         read_model(tmp_path)
     assert command("plan", "--target-dir", str(tmp_path), "--gpu", "h100") == 2
     assert said in capsys.readouterr().err

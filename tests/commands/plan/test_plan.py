@@ -27,7 +27,7 @@ def pair(target, draft, gpus, gpu_gb, utilization=0.9, *, draft_gpus=None):
         (("int8", "int8"), "h100", 78, 82),
     ],
 )
-def test_the_known_table(capsys, precisions, gpu, weights, left):
+def test_memory_of_known_pairs(capsys, precisions, gpu, weights, left):
     target, draft = precisions
     models = ("--target", "70b", "--draft", "8b", "--target-precision", target, "--draft-precision", draft)
     assert command("plan", *models, "--gpu", gpu, "--gpus", "2", "--json") == 0
@@ -48,7 +48,7 @@ def test_text_says_what_json_says(capsys):
     assert lines[-1] == "verdict: good"
 
 
-def test_utilization_bounds_the_budget_and_not_what_is_left():
+def test_utilization_bounds_the_budget_but_not_the_remaining_memory():
     found = plan(deployment("int8", "bf16", utilization=0.5)).budget
     assert (found.left_gb, found.kv_gb, found.kv_gb_without_draft) == (74, -6, 10)
 
@@ -113,14 +113,14 @@ def test_weights_that_leave_no_room_are_impossible():
     [
         ("--target", "big", "not a number of parameters"),
         ("--target", "0b", "not a number of parameters"),
-        ("--gpus", "0", "not a number of GPUs"),
+        ("--gpus", "0", "write a whole number from 1 to 4096"),
         ("--utilization", "1.1", "a share above 0"),
         ("--utilization", "nan", "a share above 0"),
         ("--kv", "80x0x128", "layers x KV heads"),
         ("--gpu", "tpu", "invalid choice"),
     ],
 )
-def test_what_can_not_be_used_is_refused(capsys, option, value, said):
+def test_unusable_arguments_are_refused(capsys, option, value, said):
     given = {"--target": "70b", "--draft": "8b", "--gpu": "h100"} | {option: value}
     with pytest.raises(SystemExit) as ended:
         command("plan", *[word for pair in given.items() for word in pair])
@@ -143,7 +143,7 @@ def test_millions_and_plain_numbers_are_understood(capsys):
         ("70b", "1b", "1:70.0", "NO"),
     ],
 )
-def test_the_pairs_of_the_rule(capsys, target, draft, ratio, kept):
+def test_pairs_within_and_outside_the_rule(capsys, target, draft, ratio, kept):
     assert command("plan", "--target", target, "--draft", draft, "--gpu", "h200", "--gpus", "2") == 0
     out = capsys.readouterr().out
     (row,) = [line.split() for line in out.splitlines() if line.startswith("draft to target")]
@@ -151,7 +151,7 @@ def test_the_pairs_of_the_rule(capsys, target, draft, ratio, kept):
     assert "vLLM's own benchmark used 1:140 and won at low load" in out
 
 
-def test_without_a_draft_the_methods_that_need_none_are_told(capsys):
+def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
     assert command("plan", "--target", "70b", "--gpu", "h100", "--gpus", "4", "--kv", "80x8x128") == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line for line in lines if line.startswith("  ")}
@@ -163,7 +163,7 @@ def test_without_a_draft_the_methods_that_need_none_are_told(capsys):
     assert lines[-1] == "verdict: good"
 
 
-def test_a_head_that_leaves_no_room_is_said(capsys):
+def test_a_head_that_leaves_no_room_is_reported(capsys):
     assert command("plan", "--target", "8b", "--gpu-memory", "18", "--utilization", "0.9") == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  eagle3")]
     assert row.split()[1:4] == ["0.8", "GB", "NO"]
@@ -200,7 +200,7 @@ def test_other_numbers_of_gpus_for_the_draft_are_refused(capsys):
         ("bf16", "bf16", None),
     ],
 )
-def test_quantized_pairs_get_their_remark(target, draft, said):
+def test_quantized_pairs_get_a_remark(target, draft, said):
     remarks = plan(deployment(target, draft)).remarks
     found = [text for text in remarks if "quantize the draft first" in text or "before and after" in text]
     assert [said in text for text in found] == ([True] if said else [])

@@ -1,4 +1,4 @@
-"""Each line of the list against traffic of known make-up."""
+"""Each line of the list against traffic of known composition."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def answered(found, default=None):
     return {line.question: line.answer for line in lines}, conclusion(found, lines)
 
 
-def test_traffic_that_suits_is_told_to_use_it():
+def test_suitable_traffic_is_advised_to_use_it():
     found, verdict = answered(watched(*[request()] * 30))
     assert set(found.values()) == {Answer.USE}
     assert verdict.startswith("use it: ")
@@ -96,7 +96,7 @@ def test_parameters_are_judged_by_the_version(version, parameter, answer, blocks
     assert ("leave it off as things are" in verdict) == blocks
 
 
-def test_without_requests_no_line_about_them_is_answered():
+def test_lines_about_requests_need_requests():
     found, verdict = answered(watched())
     assert set(list(found.values())[:3]) == {Answer.UNKNOWN}
     assert found["no request that speculation breaks"] is Answer.UNKNOWN
@@ -108,7 +108,7 @@ def test_a_default_temperature_that_is_set_counts():
     assert found["cool sampling"] is Answer.LEAVE
 
 
-def test_a_mix_and_too_little_are_no_ground_for_a_claim():
+def test_a_mix_or_too_few_requests_are_inconclusive():
     _, verdict = answered(watched(*[request(0.0)] * 15, *[request(1.0)] * 15))
     assert verdict == "undecided: measure it with `specdec-sidecar sweep --baseline-url`"
     _, verdict = answered(watched(*[request()] * 19))
@@ -131,7 +131,7 @@ def test_parameters_are_read_from_the_body(body, parameters):
 
 
 async def test_a_vllm_without_speculation_behind_the_proxy(program):
-    """Thirty requests of which a third name min_p, at 0 and 1 in equal parts."""
+    """Thirty requests of which a third set min_p, half at temperature 0 and half at 1."""
     async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0, speed=4)) as vllm:
         settings = sidecar_settings(vllm.url)
         async with program("preflight", "--duration", "5m", "--json", **settings) as process:

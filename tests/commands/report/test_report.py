@@ -123,14 +123,14 @@ async def test_without_a_request_source_it_says_so(capsys):
     assert "No request source: acceptance is not split by temperature." in capsys.readouterr().out
 
 
-async def test_a_sidecar_whose_vllm_is_away_says_so(capsys):
+async def test_a_sidecar_whose_vllm_is_down_says_so(capsys):
     settings = settings_for("http://127.0.0.1:1")
     async with running(settings):
         assert await asyncio.to_thread(command, "report", "--url", f"http://{settings.listen}") == 0
     assert "vllm cannot be scraped" in capsys.readouterr().out
 
 
-def test_no_sidecar_there(capsys):
+def test_no_sidecar_at_the_address(capsys):
     assert command("report", "--url", "http://user:secret@127.0.0.1:1") == 1
     err = capsys.readouterr().err
     assert err.startswith("no report from http://***@127.0.0.1:1 (unreachable): ")
@@ -190,7 +190,7 @@ async def test_an_engines_times_below_vllms_first_bucket_are_bounds(capsys, serv
         ({}, "vllm: no request has ended within the window, or none is attributed yet."),
     ],
 )
-async def test_without_rows_it_says_why(capsys, served, found, expected):
+async def test_a_report_without_rows_says_why(capsys, served, found, expected):
     lines = (await reported(capsys, served, status_of([], notes=["Do this."], **found))).splitlines()
     assert [line.strip() for line in lines[-2:]] == [expected, "Do this."]
 

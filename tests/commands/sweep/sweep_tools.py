@@ -1,4 +1,4 @@
-"""A sweep of a server, small unless told otherwise."""
+"""A sweep of a server, small by default."""
 
 import asyncio
 from contextlib import asynccontextmanager

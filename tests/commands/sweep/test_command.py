@@ -1,4 +1,4 @@
-"""What a sweep takes; what it measures is in test_sweep.py."""
+"""The arguments of a sweep; test_sweep.py tests what it measures."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.commands.sweep.sweep_tools import simulated
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--concurrency", "0"), "--concurrency: write one or more from 1 to 1024"),
+        (("--concurrency", "0"), "--concurrency, --load: write one or more from 1 to 1024"),
         (("--temperatures", "0,11"), "--temperatures, --mix: write temperatures from 0 to 10"),
         (("--temperatures", "nan"), "--temperatures, --mix: write temperatures from 0 to 10"),
         (("--mix", "0:1,11:1"), "--temperatures, --mix: write temperatures from 0 to 10"),
@@ -26,7 +26,7 @@ from tests.commands.sweep.sweep_tools import simulated
         (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set"),
     ],
 )
-def test_what_can_not_be_used_is_refused(capsys, arguments, said):
+def test_unusable_arguments_are_refused(capsys, arguments, said):
     assert command("sweep", *arguments) == 2
     assert capsys.readouterr().err.startswith(said)
 
@@ -43,13 +43,13 @@ def test_what_can_not_be_used_is_refused(capsys, arguments, said):
         ("--save", "/none/x"),
     ],
 )
-def test_what_can_not_be_read_is_refused(capsys, arguments):
+def test_unreadable_arguments_are_refused(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         command("sweep", *arguments)
     assert ended.value.code == 2
 
 
-def test_both_servers_and_the_capacity_count_towards_the_bound():
+def test_requests_to_both_servers_and_for_the_capacity_are_bounded():
     given = {"temperatures": (0.0,), "loads": (Load(share=0.5),), "requests": 50_000}
     with pytest.raises(SettingsError, match="150,000 requests"):
         SweepOptions(url="http://a", baseline_url="http://b", **given)
@@ -74,7 +74,7 @@ def test_shares_become_rates_and_a_mix_brings_its_temperatures_along():
     ]
 
 
-async def test_the_command_measures_saves_and_says_how_far_it_is(finished, tmp_path):
+async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_path):
     saved = tmp_path / "sweep.json"
     async with simulated() as vllm:
         asked = ("--url", vllm.url, "--rate", "60%", "--mix", "0:1,1:1", "--requests", "8", "--max-tokens", "8")

@@ -1,4 +1,4 @@
-"""What a sweep does with servers that count, fail, hang or redirect it."""
+"""Sweeps of servers that count, fail, hang or redirect."""
 
 import asyncio
 import json
@@ -7,14 +7,15 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
+from sidecar.commands.sweep.level import arrivals
 from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.sweep import SweepError
+from sidecar.errors import MeasurementError
 from tests.commands.sweep.sweep_tools import swept
 
 
 def server(in_flight, seen):
-    """Answers as vLLM does, with three tokens, and keeps what it was asked."""
+    """Answers as vLLM does, with three tokens, and keeps the requests."""
 
     async def handler(request):
         if request.path == "/v1/models":
@@ -35,7 +36,7 @@ def server(in_flight, seen):
     return handler
 
 
-async def test_the_load_is_what_was_asked_for(served):
+async def test_the_load_is_as_asked_for(served):
     in_flight, seen = [0, 0], []
     async with served(server(in_flight, seen)) as url:
         result = await swept(
@@ -62,7 +63,7 @@ def page_of(drafted):
 
 
 async def test_counters_that_come_late_are_waited_for(served):
-    """The server counts what it has answered little by little, as vLLM's engine reports to its API server."""
+    """The counters lag behind the answers, as vLLM's engine reports to its API server with a delay."""
     seen, shown = [], [0.0]
     answer = server([0, 0], seen)
 
@@ -88,7 +89,7 @@ async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
         raise web.HTTPTemporaryRedirect(f"{other}{request.path}")
 
     async with served(server([0, 0], elsewhere)) as other, served(moved) as url:
-        with pytest.raises(SweepError, match="--url: a request for m failed: status 307"):
+        with pytest.raises(MeasurementError, match="--url: a request for m failed: status 307"):
             await swept(url, api_key="secret")
     assert (seen, elsewhere) == ([], [])
 
@@ -105,10 +106,10 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
     assert [level.speed.requests for level in result.levels] == [10, 10, 3]
     assert [level.speed.failed for level in result.levels] == [0, 0, 7]
     assert result.faults == {"--url": "status 503"}
-    assert "--url: requests failed; the last fault: status 503" in list(text(result))
+    assert "--url: requests failed; the last error: status 503" in list(text(result))
 
 
-async def test_a_level_without_any_answer_makes_the_sweep_a_part(served):
+async def test_a_level_without_any_answer_makes_the_sweep_incomplete(served):
     seen = []
     answer = server([0, 0], seen)
 
@@ -131,7 +132,7 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
     async with served(hangs) as url:
         result = await swept(url, seconds=0.2)
     assert (result.complete, result.levels) == (False, ())
-    assert list(text(result))[-1].startswith("This is a part")
+    assert list(text(result))[-1].startswith("The sweep is incomplete")
 
 
 async def test_a_request_is_bounded_in_time(served):
@@ -141,12 +142,12 @@ async def test_a_request_is_bounded_in_time(served):
         return web.json_response({"data": [{"id": "m"}]})
 
     async with served(hangs) as url:
-        with pytest.raises(SweepError, match="TimeoutError"):
+        with pytest.raises(MeasurementError, match="TimeoutError"):
             await swept(url, request_seconds=0.1)
 
 
 async def test_an_open_loop_does_not_wait_for_answers(served):
-    """A server that answers nothing until all have come would block a closed loop for ever."""
+    """A server that answers nothing until all requests are in would block a closed loop forever."""
     waiting, all_there = [], asyncio.Event()
     answer = server([0, 0], [])
 
@@ -166,24 +167,17 @@ async def test_an_open_loop_does_not_wait_for_answers(served):
     assert waiting == sorted(waiting)
 
 
-async def test_arrivals_are_poisson(served):
-    arrivals = []
-    answer = server([0, 0], [])
-
-    async def noted(request):
-        if request.path == "/v1/chat/completions":
-            arrivals.append(asyncio.get_running_loop().time())
-        return await answer(request)
-
-    async with served(noted) as url:
-        await swept(url, ("one",), at_once=(), rates=(Load(rate=100.0),), temperatures=(0.0,), requests=200)
-    gaps = [later - earlier for earlier, later in pairwise(arrivals[1:])]
+def test_arrivals_are_poisson():
+    due = arrivals(2000, rate=100.0)
+    gaps = [later - earlier for earlier, later in pairwise(due)]
     mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.01, rel=0.1)
     # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
-    assert 0.55 < sum(gap < mean for gap in gaps) / len(gaps) < 0.72
+    assert 0.6 < sum(gap < mean for gap in gaps) / len(gaps) < 0.66
+    assert arrivals(2000, rate=100.0) == due
 
 
-async def test_a_share_is_of_what_the_server_was_seen_to_take(served):
+async def test_a_share_is_of_the_measured_capacity(served):
     in_flight, seen = [0, 0], []
     async with served(server(in_flight, seen)) as url:
         result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), requests=4)

@@ -14,7 +14,7 @@ MIX = ((0.1, 50.0), (1.0, 50.0))
 
 
 def level(weights, cold=0.010, hot=0.030, requests=2000, seed=1):
-    """Requests with a tail of a tenth, at one in flight."""
+    """Requests whose TPOT scatters by a tenth, one in flight."""
     random = Random(seed)
     samples = tuple(
         Sample(temperature=temperature, ttft=0.1, tpot=base * random.uniform(1, 1.1), duration=1.0, tokens=10)
@@ -52,7 +52,7 @@ def test_a_tail_that_is_the_hot_requests_own_is_not_blamed_on_mixing():
     assert 0.98 < check.tpot_p99 / check.tpot_p99_unmixed < 1.02
 
 
-def test_few_requests_are_no_ground_for_a_claim():
+def test_nothing_is_claimed_from_few_requests():
     (check,) = mix_checks([*alone(requests=60), level(MIX, cold=0.015, requests=60)])
     assert check.conclusion.startswith("too few requests to compare P99")
 

@@ -6,7 +6,7 @@ from sidecar.commands.sweep.progress import Progress
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_on_terminals_and_a_line_a_level_elsewhere(terminal):
+def test_a_bar_on_terminals_and_a_line_per_level_elsewhere(terminal):
     stream = io.StringIO()
     stream.isatty = lambda: terminal
     progress = Progress(20, stream)

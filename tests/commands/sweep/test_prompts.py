@@ -3,7 +3,8 @@ import json
 import pytest
 
 from sidecar.commands.sweep import prompts as module
-from sidecar.commands.sweep.prompts import PromptsError, read_prompts
+from sidecar.commands.sweep.prompts import read_prompts
+from sidecar.errors import InputError
 
 MARKER = "zebrafish"
 
@@ -25,17 +26,17 @@ def test_prompts_come_as_lines_or_as_json(tmp_path):
         (b"\xff", "not UTF-8 text"),
     ],
 )
-def test_prompts_that_can_not_be_used(tmp_path, content, said):
+def test_unusable_prompts_are_refused(tmp_path, content, said):
     file = tmp_path / "prompts"
     file.write_bytes(content)
-    with pytest.raises(PromptsError) as found:
+    with pytest.raises(InputError) as found:
         read_prompts(file)
     assert said in str(found.value)
     assert MARKER not in str(found.value)
 
 
 def test_prompts_come_from_conversations(tmp_path):
-    """ShareGPT's format, in which some begin with the model's words, and OpenAI's."""
+    """ShareGPT's format, in which the model may have the first turn, and OpenAI's."""
     shared = [
         {"id": "1", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "no"}]},
         {"id": "2", "conversations": [{"from": "gpt", "value": "no"}, {"from": "human", "value": "b"}]},
@@ -66,5 +67,5 @@ def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_MOST_BYTES", 1024 * 1024)
     file = tmp_path / "prompts"
     file.write_bytes(b"x" * (1024 * 1024 + 1))
-    with pytest.raises(PromptsError, match="over 1 MiB"):
+    with pytest.raises(InputError, match="over 1 MiB"):
         read_prompts(file)

@@ -45,7 +45,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers(counted
     assert not any(level.other_requests for level in result.levels)
 
 
-async def test_without_the_requests_own_numbers_the_counters_growth_tells(counted):
+async def test_without_per_request_numbers_the_counters_growth_is_used(counted):
     async with simulated(exact=False) as vllm:
         result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2))
         drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
@@ -57,7 +57,7 @@ async def test_without_the_requests_own_numbers_the_counters_growth_tells(counte
     assert all(len(one.position_rates) == 3 for one in result.temperatures)
 
 
-async def test_a_vllm_without_speculation_gets_no_number_and_no_verdict():
+async def test_a_vllm_without_speculation_has_no_number_and_no_verdict():
     async with simulated(num_speculative_tokens=0) as vllm:
         result = await swept(vllm.url, temperatures=(0.0,))
     (one,) = result.temperatures
@@ -92,7 +92,7 @@ async def test_too_few_requests_are_not_judged():
     assert "speculate more tokens" in told.temperatures[0].advice
 
 
-async def test_other_peoples_requests_are_noticed():
+async def test_requests_of_other_clients_are_noticed():
     async with simulated() as vllm:
         traffic = asyncio.create_task(Traffic(TrafficOptions(vllm.url, phases=(Phase(60, MIXED),))).run())
         result = await swept(vllm.url, temperatures=(0.0,))
@@ -188,7 +188,7 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed(finished, tmp_path):
     assert failed == (1, "", "--url: a request for demo failed: status 400\n")
 
 
-async def test_nobody_there(finished):
+async def test_no_server_there(finished):
     code, out, err = await finished("sweep", "--url", "http://127.0.0.1:1")
     assert (code, out) == (1, "")
     assert err.startswith("--url: no model under /v1/models (ClientConnectorError); is it a vLLM?")

@@ -66,8 +66,8 @@ class Tab:
 
     def complaints(self):
         """What the browser has to say against the page: errors of scripts and of the security policy."""
-        told = [event for event in self.events if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}]
-        return [event["params"] for event in told if "favicon" not in str(event)]
+        logged = [event for event in self.events if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}]
+        return [event["params"] for event in logged if "favicon" not in str(event)]
 
 
 @pytest.fixture

@@ -260,15 +260,15 @@ def test_without_a_source_it_says_that_one_is_needed():
 
 
 @pytest.mark.parametrize(
-    ("ended", "told"),
+    ("ended", "shown"),
     [
         ({"without_usage": 900, "unfinished": 24}, "924 requests ended, none could be attributed."),
         ({"exact": 0}, "No request has finished in the window, or none is attributed yet."),
     ],
 )
-def test_a_model_without_rows_says_what_became_of_its_requests(ended, told):
+def test_a_model_without_rows_says_why(ended, shown):
     one = model("m", "insufficient_data", None) | {"temperatures": {}, "ended": ended}
-    assert told in target_section(target(models=[one]), THRESHOLDS)
+    assert shown in target_section(target(models=[one]), THRESHOLDS)
 
 
 def test_notes_are_shown_with_what_is_to_be_typed_marked():
@@ -277,8 +277,13 @@ def test_notes_are_shown_with_what_is_to_be_typed_marked():
 
 
 def latencies(p50, p99, growth):
-    told = {"quantiles": {"0.5": p50, "0.99": p99}, "resolution": 0.01, "gap_seconds": p99 - p50, "gap_growth": growth}
-    page = target_section(target(engine(latency={"tpot": told})), THRESHOLDS)
+    latency = {
+        "quantiles": {"0.5": p50, "0.99": p99},
+        "resolution": 0.01,
+        "gap_seconds": p99 - p50,
+        "gap_growth": growth,
+    }
+    page = target_section(target(engine(latency={"tpot": latency})), THRESHOLDS)
     return [cell.partition("</td>")[0] for cell in page.split("<td class=number>")[1:]]
 
 

@@ -1,8 +1,13 @@
 """Counting a stream's events and keeping its last ones, in bounded memory."""
 
+import time
+
 import pytest
 
+from sidecar.requests.observe.endpoint import CHAT
 from sidecar.requests.observe.exchange_observer import Fault
+from sidecar.requests.observe.stream import StreamReader
+from sidecar.requests.observe.usage import AskUsage, UsageAsker
 from tests.requests.requests_tools import DONE, ROLE, USAGE, chunk, stream
 
 
@@ -93,3 +98,27 @@ def test_memory_is_bounded_whatever_is_streamed(piece):
         observer.reply_piece(piece)
         held = max(held, held_by(observer))
     assert held < 80_000
+
+
+def cpu_seconds(make, text_bytes):
+    """Of 960 kB of events with so much text each, in pieces of 700 bytes; the best of three."""
+    body = chunk(text="x" * text_bytes) * (960_000 // text_bytes)
+    times = []
+    for _ in range(3):
+        feed, begun = make(), time.process_time()
+        for at in range(0, len(body), 700):
+            feed(body[at : at + 700])
+        times.append(time.process_time() - begun)
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StreamReader(CHAT, max_bytes=1_048_576, clock=time.monotonic).feed,
+        lambda: UsageAsker(AskUsage.ALWAYS, max_bytes=1_000).ask(CHAT, b'{"stream":true}').forward,
+    ],
+    ids=["read", "looked through for usage"],
+)
+def test_a_huge_event_costs_no_more_than_many_small_ones_of_its_size(make):
+    assert cpu_seconds(make, 960_000) < 4 * cpu_seconds(make, 30_000)

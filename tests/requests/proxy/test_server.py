@@ -73,6 +73,18 @@ async def test_response_that_begins_while_draining_says_close():
         assert await draining == 0
 
 
+async def test_kept_connection_may_carry_one_more_request_while_draining():
+    """Its client was promised keep-alive, and may have sent already."""
+    async with proxied(answering) as (proxy, _):
+        client = await proxy.client()
+        assert (await client.ask(GET)).header("Connection") is None
+        draining = asyncio.create_task(proxy.server.drain(60))
+        await asyncio.sleep(0)
+        reply = await client.ask(GET)
+        assert (reply.body, reply.header("Connection")) == (b"ok", "close")
+        assert await draining == 0
+
+
 async def test_request_whose_head_is_under_way_is_still_served():
     async with proxied(answering) as (proxy, _):
         client = await proxy.client()

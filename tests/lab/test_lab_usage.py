@@ -160,6 +160,7 @@ for number in range(12):
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     last = chunks[-1].model_dump(exclude_unset=True)
     del last["id"], last["created"], last["choices"][0]["text" if number % 3 == 2 else "delta"]
+    last["system_fingerprint"] = "system_fingerprint" in last  # the servers have different flags
     seen.append([text, last, sorted({key for chunk in chunks for key in chunk.model_dump(exclude_unset=True)})])
 print(json.dumps(seen))
 """

@@ -119,7 +119,7 @@ def _since() -> statetimeline.Panel:
 
 
 def firing(*labels: str) -> table.Panel:
-    """The table of firing alerts, told apart by their name and ``labels``."""
+    """The table of firing alerts, distinguished by name and ``labels``."""
     expr = worst(", ".join(("alertname", *labels)), FIRING_SINCE)
     return rows(
         "Alerts firing",

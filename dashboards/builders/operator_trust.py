@@ -40,7 +40,7 @@ def trust() -> Section:
         "Any loss lowers coverage. docs/metrics.md says what to do about each reason; a full queue means that the "
         "sidecar is starved of CPU.",
         [
-            Query(total("source", metrics.REQUEST_EVENTS), "told {{source}}"),
+            Query(total("source", metrics.REQUEST_EVENTS), "reported {{source}}"),
             Query(total("source, reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{source}} {{reason}}", Style.LIMIT),
         ],
         PER_SECOND,
@@ -55,13 +55,13 @@ def trust() -> Section:
 
 
 def _lost() -> timeseries.Panel:
-    lost, told = total("source", metrics.REQUEST_EVENTS_DROPPED), total("source", metrics.REQUEST_EVENTS)
+    lost, reported = total("source", metrics.REQUEST_EVENTS_DROPPED), total("source", metrics.REQUEST_EVENTS)
     return over_time(
         "Share of events lost",
         "Events that were lost or refused, as a share of all events of the source.",
         "Above the dashes the split by temperature is doubtful: the reasons are beside it.",
         [
-            Query(f"{lost} / ({lost} + {told} > 0)", "{{source}}"),
+            Query(f"{lost} / ({lost} + {reported} > 0)", "{{source}}"),
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
         ],
         SHARE,

@@ -101,8 +101,8 @@ def own_threshold(name: str) -> str:
 
 def at_least(expression: str, name: str, *, as_number: bool = True) -> str:
     """A comparison by pod with its own threshold; 0 or 1 ``as_number``, else a filter."""
-    told = " bool" if as_number else ""
-    return f"{expression} >={told} on ({SIDECAR}) group_left () {own_threshold(name)}"
+    modifier = " bool" if as_number else ""
+    return f"{expression} >={modifier} on ({SIDECAR}) group_left () {own_threshold(name)}"
 
 
 def before(expression: str) -> str:

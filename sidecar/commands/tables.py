@@ -1,16 +1,16 @@
 """Tables for terminals and for tickets."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 _NOTHING = "-"
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """One line per row, the first column left-aligned and the others right-aligned, two spaces apart."""
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """One line per row, two spaces between columns; those numbered in ``left`` are left-aligned, the others right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
+            cell.ljust(width) if number in left else cell.rjust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in (header, *rows)

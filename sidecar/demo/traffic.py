@@ -5,7 +5,6 @@ It targets loopback addresses only, is bounded in requests and in time, and keep
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -14,14 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sidecar.demo.replies import filler
 from sidecar.errors import SettingsError
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_FAILURES = (aiohttp.ClientError, HttpProcessingError, msgspec.DecodeError, UnicodeDecodeError, OSError)
+_FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 Mix = Mapping[float | None, float]  # temperature (None: the request specifies none) -> weight
 
@@ -79,47 +77,6 @@ class TrafficOptions:
             raise SettingsError(faults)
 
 
-class _Numbers(msgspec.Struct):
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-
-
-class _Usage(msgspec.Struct):
-    completion_tokens: int = 0
-
-
-class _Metrics(msgspec.Struct):
-    speculative_decoding: _Numbers | None = None
-
-
-class _Reply(msgspec.Struct):
-    """The parts read of a response, or of the last event of a stream."""
-
-    usage: _Usage | None = None
-    metrics: _Metrics | None = None
-
-
-_decode_reply = msgspec.json.Decoder(_Reply).decode
-
-
-@dataclass(slots=True)
-class AcceptanceSums:
-    """vLLM's per-request numbers, summed over the responses that carried them."""
-
-    requests: int = 0
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-
-    def add(self, numbers: _Numbers) -> None:
-        """Add one response's ``metrics.speculative_decoding``."""
-        self.requests += 1
-        self.drafts += numbers.num_spec_steps
-        self.draft_tokens += numbers.num_draft_tokens
-        self.accepted_tokens += numbers.num_accepted_draft_tokens
-
-
 @dataclass(slots=True)
 class TrafficSummary:
     """Requests so far; may be read while the traffic runs."""
@@ -127,9 +84,6 @@ class TrafficSummary:
     sent: int = 0
     completed: int = 0
     failed: int = 0
-    completion_tokens: int = 0  # of responses with usage
-    by_temperature: Counter[float | None] = field(default_factory=Counter)  # completed requests
-    acceptance: dict[float | None, AcceptanceSums] = field(default_factory=dict)  # per temperature
 
 
 class Traffic:
@@ -170,7 +124,11 @@ class Traffic:
                 self.summary.failed += 1
                 await asyncio.sleep(0.1)  # do not hammer a server that is down
                 continue
-            self._count(body.get("temperature"), reply)
+            self.completed(body.get("temperature"), reply)
+
+    def completed(self, temperature: float | None, reply: bytes) -> None:  # noqa: ARG002 - for those who read replies
+        """Counts a completed request; ``reply`` is its body, or the last event of a stream."""
+        self.summary.completed += 1
 
     def _phase(self) -> Phase | None:
         """The current phase; None after the last."""
@@ -201,34 +159,23 @@ class Traffic:
             return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": text}]}
         return "/v1/completions", body | {"prompt": text}
 
-    def _count(self, temperature: float | None, reply: _Reply) -> None:
-        summary = self.summary
-        summary.completed += 1
-        summary.by_temperature[temperature] += 1
-        if reply.usage is not None:
-            summary.completion_tokens += reply.usage.completion_tokens
-        if reply.metrics is not None and reply.metrics.speculative_decoding is not None:
-            summary.acceptance.setdefault(temperature, AcceptanceSums()).add(reply.metrics.speculative_decoding)
 
-
-async def _exchange(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> _Reply:
-    """Sends one request and reads its response.
+async def _exchange(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> bytes:
+    """Sends one request; returns the body of the response, or the last event of a stream.
 
     Raises:
         aiohttp.ClientError: the request was refused or the response broke off.
-        msgspec.DecodeError, UnicodeDecodeError: not a response of vLLM.
         OSError: the connection failed, or the request timed out.
         HttpProcessingError: a line of the stream is too long.
     """
     async with session.post(url, json=body) as response:
         response.raise_for_status()
         if not body.get("stream"):
-            return _decode_reply(await response.read())
-        # A stream's numbers are in the last event before its end mark.
+            return await response.read()
         last = previous = b""
         async for line in response.content:
             if line.startswith(b"data: "):
                 previous, last = last, line
-        if last.strip() != b"data: [DONE]":
-            raise aiohttp.ClientPayloadError("the stream ended without its end mark")
-        return _decode_reply(previous.removeprefix(b"data: "))
+        if last.strip() != b"data: [DONE]" or not previous:
+            raise aiohttp.ClientPayloadError("the stream ended without an event or without its end mark")
+        return previous.removeprefix(b"data: ")

@@ -1,4 +1,4 @@
-"""What each acceptance alert is held to. Values lie within 5 % of each threshold, on both sides of it."""
+"""Scenes for the alerts on acceptance. Values lie within 5 % of each threshold, on both sides of it."""
 
 from tests.alerts.alert_series import DAY, Pod, counter
 from tests.alerts.alert_tools import Firing, Scene
@@ -103,8 +103,8 @@ def _restarted(instance, acceptance):
     return pod.gauge("specdec_requests_running", (90, 1), engine="0")
 
 
-def told_with_the_alert():
-    """The other numbers of the pod, as far as there are any."""
+def context():
+    """The pod's other numbers, as far as they are known."""
     full = (
         Pod("full", model="mixed", minutes=DAY + 120)
         .drafting(10, 0.45)
@@ -115,7 +115,7 @@ def told_with_the_alert():
     )
     bare = Pod("bare", acceptance_net_negative=0.4).drafting(5, 0.38)
 
-    def told(day_before=("", "", "")):
+    def expected(day_before=("", "", "")):
         whole, temperatures, latency = day_before
         return with_context(
             low("full", "45%", model_name="mixed"),
@@ -132,11 +132,11 @@ def told_with_the_alert():
         [full, bare],
         [
             (10, []),
-            (30, [told(), with_context(low("bare", "38%"), "Acceptance 38%, a loss below 40%. Last hour: 38%.")]),
+            (30, [expected(), with_context(low("bare", "38%"), "Acceptance 38%, a loss below 40%. Last hour: 38%.")]),
             (
                 DAY + 60,
                 [
-                    told(
+                    expected(
                         (
                             " A day before: 45%.",
                             " A day before: [0] 60% [1+] 22.5%.",
@@ -493,7 +493,7 @@ def stopped():
 
 SCENES = [
     *acceptance_low(),
-    *told_with_the_alert(),
+    *context(),
     *across_pods(),
     *at_temperature(),
     *p10(),

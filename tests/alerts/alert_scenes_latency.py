@@ -1,4 +1,4 @@
-"""What each alert on latency and the KV cache is held to."""
+"""Scenes for the alerts on latency and the KV cache."""
 
 from tests.alerts.alert_series import DAY, Pod, gauge
 from tests.alerts.alert_tools import Firing, Scene

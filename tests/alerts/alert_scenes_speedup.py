@@ -1,4 +1,4 @@
-"""What the alerts on speedup are held to, and that a low acceptance that pays pages nobody."""
+"""Scenes for the alerts on speedup; a low acceptance that pays does not page."""
 
 from tests.alerts.alert_scenes_acceptance import low
 from tests.alerts.alert_series import Pod, counter, gauge

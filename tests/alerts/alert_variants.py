@@ -90,7 +90,7 @@ def _replicas(labels):
 
 
 def _other_cluster_label(labels):
-    """Two clusters with the same addresses, told apart by a label that no rule knows."""
+    """Two clusters with the same addresses, distinguished by a label that no rule knows."""
     return [labels | {"k8s_cluster": cluster} for cluster in ("east", "west")]
 
 

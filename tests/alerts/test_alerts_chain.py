@@ -30,17 +30,17 @@ LOW, AT_TEMPERATURE = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTempe
 
 
 async def through_hot_traffic(proxy, receivers, http, alertmanager_url):
-    """Cold, mixed, hot and cold traffic; gives the two alerts as they were told of, and prints the times."""
+    """Cold, mixed, hot and cold traffic; returns the two alerts as they were delivered, and prints the times."""
     async with traffic(proxy, MIXED) as begun:
         bucket, arrival = await receivers.until(AT_TEMPERATURE, "firing")
-        say(f"one temperature hot: told after {arrival - begun:.1f} s")
+        say(f"one temperature hot: notified after {arrival - begun:.1f} s")
         assert not [alert for alert, _ in receivers.alerts if alert["labels"]["alertname"] == LOW]
         text = await receivers.message("[1] demo: speculative decoding loses at one temperature")
         assert "of the draft tokens at temperature 1+, less than" in text
         assert f"Runbook: {RUNBOOKS}/{AT_TEMPERATURE}.md" in text
     async with traffic(proxy, HOT) as begun:
         pod, arrival = await receivers.until(LOW, "firing")
-        say(f"all traffic hot: told after {arrival - begun:.1f} s")
+        say(f"all traffic hot: notified after {arrival - begun:.1f} s")
         page = await receivers.page("costs more than it gives")
         assert page["payload"]["summary"] == "[1] demo: speculative decoding costs more than it gives"
         assert page["payload"]["severity"] == "critical"
@@ -81,7 +81,7 @@ async def around(http, served, tmp_path):
         yield receivers, address
 
 
-async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, around, http, tmp_path):
+async def test_hot_traffic_pages_through_prometheus_and_alertmanager(vllm, around, http, tmp_path):
     receivers, address = around
     port = free_port()
     async with running(settings_of(vllm.url, port)) as listening:
@@ -94,13 +94,13 @@ async def test_hot_traffic_is_told_through_prometheus_and_alertmanager(vllm, aro
     where = {"job": "vllm", "instance": instance, "model_name": "demo"}
     assert bucket["labels"] == {"alertname": AT_TEMPERATURE, "severity": "warning", "temperature": "1+", **where}
     assert pod["labels"] == {"alertname": LOW, "severity": "critical", **where}
-    told_of_what_it_is(bucket, pod, instance)
+    check_the_texts(bucket, pod, instance)
     link = f"{DASHBOARD}&var-instance={instance.replace(':', '%3A')}&var-job=vllm&var-model_name=demo"
     assert pod["annotations"]["dashboard_url"] == link
     assert bucket["annotations"]["dashboard_url"] == f"{link}&var-temperature=1%2B"
 
 
-async def test_hot_traffic_is_told_by_direct_push(vllm, around, http):
+async def test_hot_traffic_pages_by_direct_push(vllm, around, http):
     receivers, address = around
     port = free_port()
     async with running(settings_of(vllm.url, port, **pushing_to(address))) as listening:
@@ -114,7 +114,7 @@ async def test_hot_traffic_is_told_by_direct_push(vllm, around, http):
     where = {"source": "sidecar", "instance": "pod-7", "model_name": "demo"}
     assert bucket["labels"] == {"alertname": AT_TEMPERATURE, "severity": "warning", "temperature": "1+", **where}
     assert pod["labels"] == {"alertname": LOW, "severity": "critical", **where}
-    told_of_what_it_is(bucket, pod, "pod-7")
+    check_the_texts(bucket, pod, "pod-7")
 
 
 def plain_steps(seconds):
@@ -156,7 +156,7 @@ async def firing(http, url, name, severity):
             await asyncio.sleep(0.1)
 
 
-def told_of_what_it_is(bucket, pod, instance):
+def check_the_texts(bucket, pod, instance):
     context = r"Acceptance [\d.]+%.*\. By temperature: \[0\] [\d.]+% \[1\+\] [\d.]+%\..* Share of the draft .+ms\."
     assert re.fullmatch(context, bucket["annotations"]["context"])
     for alert, name in ((bucket, AT_TEMPERATURE), (pod, LOW)):

@@ -1,4 +1,4 @@
-"""The direct push: how replicas are told."""
+"""The direct push: what each Alertmanager replica receives, and when."""
 
 import asyncio
 import contextlib
@@ -164,7 +164,7 @@ async def test_it_is_sent_again_only_after_the_resend_interval_and_then_resolved
     assert (at(ended["startsAt"]), at(ended["endsAt"])) == (1000, 1075)
 
 
-async def test_every_replica_is_told_and_one_that_is_down_hears_it_later(scene):
+async def test_every_replica_is_notified_and_one_that_is_down_later(scene):
     well, ill = Replica(), Replica()
     ill.status = 503
     pushed = await scene(well, ill)
@@ -183,7 +183,7 @@ async def test_every_replica_is_told_and_one_that_is_down_hears_it_later(scene):
     assert sorted(pushed.push.sent.values()) == [0, 0, 0, 0, 0, 1, 1, 2]
 
 
-async def test_a_replica_that_never_heard_of_an_alert_is_not_told_of_its_end(scene):
+async def test_a_replica_gets_no_end_of_an_alert_that_it_never_got(scene):
     replica = Replica()
     replica.status = 500
     pushed = await scene(replica)
@@ -210,7 +210,7 @@ async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
     assert sum(pushed.push.sent.values()) == 0
 
 
-async def test_an_end_that_could_not_be_told_is_told_later(scene):
+async def test_an_end_that_could_not_be_delivered_is_delivered_later(scene):
     replica = Replica()
     pushed = await scene(replica)
     await pushed.evaluate(EVEN)

@@ -158,7 +158,7 @@ def test_a_healthy_fleet_is_silent(tmp_path):
 
 
 @pytest.mark.servers
-def test_without_series_only_the_absence_is_told(tmp_path):
+def test_without_series_only_the_absence_fires(tmp_path):
     scene = Silence("nothing", None, "", [Pod("other", minutes=1).plain("up", gauge((300, 1)))])
     scene.firing = ("SpecDecodeSidecarAbsent",)
     failed = promtool(tmp_path, [scene])
@@ -198,7 +198,7 @@ def test_the_rules_stay_inside_what_prometheus_2_42_takes():
 
 
 def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
-    """A rule on a metric that nobody exports never fires, and nobody notices."""
+    """A rule on a metric that is not exported never fires, which goes unnoticed."""
     known = {metric.name: metric for metric in all_metrics()}
     for rule in shipped():
         text = rule["expr"] + str(rule.get("annotations", ""))

@@ -12,7 +12,7 @@ WALL = 1_700_000_000.0
 RULE = Rule(name="Name", severity="warning", wait=10, keep=5, summary="", description="")
 
 
-def told(tracker, now, *labels):
+def notices(tracker, now, *labels):
     alerts = [Alert(rule=RULE, match=Match({"model_name": label}, 0.5)) for label in labels]
     notices = tracker.update(alerts, now, WALL + now).values()
     return [
@@ -22,57 +22,57 @@ def told(tracker, now, *labels):
 
 def test_an_alert_waits_fires_lasts_and_ends():
     tracker = Tracker()
-    assert told(tracker, 0, "m") == []
-    assert told(tracker, 9, "m") == []
-    assert told(tracker, 10, "m") == [("m", 10, None)]
-    assert told(tracker, 20, "m") == [("m", 10, None)]
-    assert told(tracker, 24) == [("m", 10, None)]
-    assert told(tracker, 25) == [("m", 10, 25)]
-    assert told(tracker, 500) == [("m", 10, 25)]
-    assert told(tracker, 926) == []
+    assert notices(tracker, 0, "m") == []
+    assert notices(tracker, 9, "m") == []
+    assert notices(tracker, 10, "m") == [("m", 10, None)]
+    assert notices(tracker, 20, "m") == [("m", 10, None)]
+    assert notices(tracker, 24) == [("m", 10, None)]
+    assert notices(tracker, 25) == [("m", 10, 25)]
+    assert notices(tracker, 500) == [("m", 10, 25)]
+    assert notices(tracker, 926) == []
 
 
 def test_a_break_before_it_fires_begins_the_wait_anew():
     tracker = Tracker()
-    told(tracker, 0, "m")
-    told(tracker, 5)
-    assert told(tracker, 6, "m") == told(tracker, 15, "m") == []
-    assert told(tracker, 16, "m") == [("m", 16, None)]
+    notices(tracker, 0, "m")
+    notices(tracker, 5)
+    assert notices(tracker, 6, "m") == notices(tracker, 15, "m") == []
+    assert notices(tracker, 16, "m") == [("m", 16, None)]
 
 
 def test_a_short_break_while_it_fires_is_none():
     tracker = Tracker()
-    told(tracker, 0, "m")
-    told(tracker, 10, "m")
-    told(tracker, 12)
-    assert told(tracker, 14, "m") == [("m", 10, None)]
-    assert told(tracker, 18) == [("m", 10, None)]
-    assert told(tracker, 19) == [("m", 10, 19)]
+    notices(tracker, 0, "m")
+    notices(tracker, 10, "m")
+    notices(tracker, 12)
+    assert notices(tracker, 14, "m") == [("m", 10, None)]
+    assert notices(tracker, 18) == [("m", 10, None)]
+    assert notices(tracker, 19) == [("m", 10, 19)]
 
 
 def test_what_ended_and_holds_again_is_a_new_alert():
     tracker = Tracker(pace=0)
-    assert told(tracker, 0, "m") == [("m", 0, None)]
-    assert told(tracker, 1) == [("m", 0, 1)]
-    assert told(tracker, 2, "m") == [("m", 2, None)]
+    assert notices(tracker, 0, "m") == [("m", 0, None)]
+    assert notices(tracker, 1) == [("m", 0, 1)]
+    assert notices(tracker, 2, "m") == [("m", 2, None)]
 
 
 def test_findings_past_the_bound_are_counted():
     tracker = Tracker(pace=0, most=2)
-    assert [label for label, *_ in told(tracker, 0, "a", "b", "c")] == ["a", "b"]
+    assert [label for label, *_ in notices(tracker, 0, "a", "b", "c")] == ["a", "b"]
     assert tracker.overflowed == 1
-    told(tracker, 1)
-    assert [label for label, *_ in told(tracker, 1000, "c")] == ["c"]
+    notices(tracker, 1)
+    assert [label for label, *_ in notices(tracker, 1000, "c")] == ["c"]
 
 
 @pytest.mark.parametrize("pace", [0.5, 2])
 def test_pace_stretches_both_times(pace):
     tracker = Tracker(pace)
-    told(tracker, 0, "m")
-    assert told(tracker, 10 * pace - 1, "m") == []
-    assert told(tracker, 10 * pace, "m") == [("m", 10 * pace, None)]
-    assert told(tracker, 15 * pace - 1) == [("m", 10 * pace, None)]
-    assert told(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
+    notices(tracker, 0, "m")
+    assert notices(tracker, 10 * pace - 1, "m") == []
+    assert notices(tracker, 10 * pace, "m") == [("m", 10 * pace, None)]
+    assert notices(tracker, 15 * pace - 1) == [("m", 10 * pace, None)]
+    assert notices(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
 
 
 def test_an_alert_on_one_temperature_ends_with_the_one_on_the_whole_and_stays_so():

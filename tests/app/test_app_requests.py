@@ -9,8 +9,9 @@ import pytest
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import Phase, TrafficOptions
 from sidecar.settings import load_settings
+from tests.demo.counted_traffic import CountedTraffic
 from tests.demo.faulty_vllm import FaultyVllm
 
 MIX = {0.0: 2, 0.2: 2, 0.6: 2, 1.0: 2, None: 1}
@@ -59,7 +60,9 @@ def read(http, samples_of):
 
 
 async def send(url, requests, **options):
-    traffic = Traffic(TrafficOptions(url, phases=(Phase(600, MIX),), max_requests=requests, max_tokens=60, **options))
+    traffic = CountedTraffic(
+        TrafficOptions(url, phases=(Phase(600, MIX),), max_requests=requests, max_tokens=60, **options)
+    )
     summary = await traffic.run()
     assert summary.failed == 0
     return summary

@@ -10,10 +10,11 @@ import pytest
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Phase, TrafficOptions
 from sidecar.recording.replay import replay
 from sidecar.settings import load_settings
 from tests.commands.commands_tools import command, sidecar_settings
+from tests.demo.counted_traffic import CountedTraffic
 from tests.recording.recorder_tools import Log, lines_of, recorder
 
 MARKER = "zebrafish"
@@ -21,7 +22,7 @@ MARKER = "zebrafish"
 
 def traffic(settings, requests, **options):
     url = f"http://{settings.proxy.listen}"
-    return Traffic(TrafficOptions(url, phases=(Phase(60, MIXED),), max_requests=requests, **options)).run()
+    return CountedTraffic(TrafficOptions(url, phases=(Phase(60, MIXED),), max_requests=requests, **options)).run()
 
 
 @asynccontextmanager

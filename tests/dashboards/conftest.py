@@ -44,7 +44,7 @@ class Numbers:
         ]
 
     async def over_time(self, expression, seconds=20):
-        """The series that had a number lately: pairs of labels and latest value."""
+        """The series that had a number recently: pairs of labels and latest value."""
         now = time.time()
         data = await self._prometheus.ask("query_range", query=expression, start=now - seconds, end=now, step=1)
         numbers = [(found["metric"], [v for _, v in found["values"] if v != "NaN"]) for found in data]

@@ -11,7 +11,8 @@ import pytest
 from sidecar.demo.driver import Delta, Mailbox
 from sidecar.demo.generation import FinishReason
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import MIXED, Phase, TrafficOptions
+from tests.demo.counted_traffic import CountedTraffic
 from tests.demo.faulty_vllm import FaultyVllm
 
 FAST = SimulatorOptions(speed=20.0)
@@ -24,7 +25,9 @@ def value(counters, sample, *labels):
 
 async def test_sums_of_responses_equal_the_counters_to_the_token(counters):
     async with FaultyVllm(FAST) as sim:
-        traffic = Traffic(TrafficOptions(sim.url, phases=(Phase(600.0, MIXED),), max_requests=150, concurrency=24))
+        traffic = CountedTraffic(
+            TrafficOptions(sim.url, phases=(Phase(600.0, MIXED),), max_requests=150, concurrency=24)
+        )
         summary = await traffic.run()
         read = await counters(sim)
     assert (summary.sent, summary.completed, summary.failed) == (150, 150, 0)

@@ -18,9 +18,10 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.demo.traffic import Mix, Phase, Traffic, TrafficOptions, TrafficSummary
+from sidecar.demo.traffic import Mix, Phase, TrafficOptions
 from sidecar.requests.middleware.bundle import standalone_source
 from tests.debian_servers import free_port, running_prometheus, scraping
+from tests.demo.counted_traffic import CountedSummary, CountedTraffic
 
 START_SECONDS = 300
 MODULE = "specdec_observe"
@@ -32,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.limit(900))
 
 
-async def send(url: str, mix: Mix, requests: int, **options: object) -> TrafficSummary:
+async def send(url: str, mix: Mix, requests: int, **options: object) -> CountedSummary:
     """Sends so many requests, however long they take; all of them complete."""
     given = TrafficOptions(
         url,
@@ -43,7 +44,7 @@ async def send(url: str, mix: Mix, requests: int, **options: object) -> TrafficS
         request_seconds=600.0,
         **options,
     )
-    summary = await Traffic(given).run()
+    summary = await CountedTraffic(given).run()
     assert (summary.failed, summary.completed) == (0, requests)
     return summary
 

@@ -108,10 +108,7 @@ def _methods(found: Plan, methods: tuple[Method, ...]) -> Iterator[str]:
         for method in methods
     ]
     yield "methods without a draft model:"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    yield from (
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    yield from (f"  {line}" for line in aligned(("method", "memory", "fits", "needs", "suits"), rows, left=range(5)))
     yield f"note: eagle3's memory is {HEAD_ESTIMATE}"
 
 

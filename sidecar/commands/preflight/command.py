@@ -48,15 +48,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         content = {"conclusion": verdict, "note": RULES, "seen": seen, "lines": [asdict(line) for line in lines]}
         print(json.dumps(content, indent=2, allow_nan=False))
     else:
-        table = aligned(("use it with", "answer"), [(line.question, line.answer) for line in lines])
-        print(
-            "\n".join(
-                [*seen, "", *_beside(table, ["seen", *(line.seen for line in lines)]), "", f"note: {RULES}", verdict]
-            )
-        )
+        rows = [(line.question, line.answer, line.seen) for line in lines]
+        table = aligned(("use it with", "answer", "seen"), rows, left=(0, 2))
+        print("\n".join([*seen, "", *table, "", f"note: {RULES}", verdict]))
     return 0 if found.requests or found.polls else 1
-
-
-def _beside(table: list[str], column: list[str]) -> list[str]:
-    width = max(map(len, table))
-    return [f"{row.ljust(width)}  {cell}" for row, cell in zip(table, column, strict=True)]

@@ -7,9 +7,10 @@ from aiohttp import web
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from sidecar.demo.traffic import Phase, TrafficOptions
 from sidecar.settings import load_settings
 from tests.commands.commands_tools import RECORDINGS, command, sidecar_settings
+from tests.demo.counted_traffic import CountedTraffic
 
 
 def test_a_recording_as_text(capsys):
@@ -86,7 +87,7 @@ async def test_a_running_sidecar(capsys):
         async with running(settings):
             mix = {0.0: 1, 1.0: 1}
             options = TrafficOptions(f"http://{settings.proxy.listen}", phases=(Phase(60, mix),), max_requests=60)
-            sent = await Traffic(options).run()
+            sent = await CountedTraffic(options).run()
             found = await _reported(capsys, settings, lambda rows: sum(row["requests"] for row in rows) == 60)
             assert await asyncio.to_thread(command, "report", LISTEN=str(settings.listen)) == 0
             text = capsys.readouterr().out

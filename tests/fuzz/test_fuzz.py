@@ -9,8 +9,8 @@ import pytest
 from tests.fuzz.__main__ import CORPUS, NAMES
 from tests.fuzz.targets import TARGETS
 
-RUNS = {"exposition": 3000, "payload": 3000, "heads": 20_000, "chunks": 20_000, "packets": 20_000, "otlp": 10_000,
-        "settings": 300}  # fmt: skip
+RUNS = {"exposition": 1500, "payload": 1500, "heads": 8000, "chunks": 8000, "packets": 5000, "otlp": 5000,
+        "settings": 100}  # fmt: skip
 
 
 def test_every_target_has_a_corpus_and_a_budget():

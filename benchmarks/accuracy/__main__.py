@@ -6,9 +6,10 @@ The exit code is 1 if a recording misses its bar: 0.02 for a draft model, 0.05 f
 """
 
 import sys
+from pathlib import Path
 
 from benchmarks.accuracy.ablation import ablations, sensitivities
-from benchmarks.accuracy.score import HOLD_OUT, bar, load, recordings, replayed
+from benchmarks.accuracy.score import HOLD_OUT, UNTOUCHED, bar, load, recordings, replayed
 
 
 def main() -> int:
@@ -19,11 +20,11 @@ def main() -> int:
     )
     print("|---|---|---|---|---|---|---|---|")
     missed = False
-    for folder in (*recordings(hold_out=False), *recordings(hold_out=True)):
+    for folder in sorted(recordings(), key=lambda folder: list(_GROUPS).index(_group(folder))):
         found = replayed(folder)
         truths = sum(record.acceptance is not None for record in load(folder)[1])
         residual = "-" if found.residual is None else f"{found.residual:.4f}"
-        name = f"{folder.name} (hold-out)" if folder.name in HOLD_OUT else folder.name
+        name = f"{folder.name}{_GROUPS[_group(folder)]}"
         print(
             f"| {name} | {truths} | {found.with_rate:.2f} | {found.coverage:.3f} | {residual} | {found.worst:.3f} "
             f"| {found.median:.3f} | {found.p90:.3f} |"
@@ -36,6 +37,13 @@ def main() -> int:
             for line in table(hold_out=hold_out):
                 print(line, flush=True)
     return int(missed)
+
+
+_GROUPS = {"development": "", "hold-out": " (hold-out)", "untouched": " (untouched)"}
+
+
+def _group(folder: Path) -> str:
+    return "untouched" if folder.name in UNTOUCHED else "hold-out" if folder.name in HOLD_OUT else "development"
 
 
 if __name__ == "__main__":

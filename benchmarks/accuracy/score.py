@@ -31,6 +31,8 @@ HOLD_OUT = frozenset(
         "ngram-k6-long-prompts",
     }
 )
+# Recorded when the code was finished (``traffic``), so that nothing at all was chosen with them in view.
+UNTOUCHED = frozenset({"draft_model-k3-users", "draft_model-k5-tides"})
 BUCKETS = TemperatureBuckets()
 _BARS = {"draft_model": 0.02, "ngram": 0.05}
 # Recordings whose buckets of 9 to 25 requests, most of them by the clock alone, have standard errors of 0.010 to 0.015
@@ -50,9 +52,11 @@ def bar(recording: str) -> float:
 
 
 def recordings(*, hold_out: bool | None = None) -> list[Path]:
-    """The recordings' folders; ``hold_out``: those of the hold-out, or those of the development; None: all."""
+    """The recordings' folders; ``hold_out``: those of the hold-out, or of the development; None: all."""
     found = sorted(path for path in RECORDINGS.iterdir() if path.is_dir())
-    return [path for path in found if hold_out is None or (path.name in HOLD_OUT) is hold_out]
+    if hold_out is None:
+        return found
+    return [path for path in found if path.name not in UNTOUCHED and (path.name in HOLD_OUT) is hold_out]
 
 
 def not_streamed(record: RequestRecord) -> RequestRecord:

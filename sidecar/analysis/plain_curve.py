@@ -105,11 +105,22 @@ def fit(periods: Sequence[Steps]) -> PlainCurve | None:
 
     Weighted least squares of S on b. The weights are decode steps, so the curve reproduces the total time measured.
     """
+    return _fit(periods) or _fit(_without_bursts(periods))
+
+
+def _fit(periods: Sequence[Steps]) -> PlainCurve | None:
     if len(periods) < _SUPPORT:
         return None
     knots = _knots([one.running for one in periods])
     found = regress([_observation(one, _shares(one.running, knots)) for one in periods], len(knots))
     return _curve(periods, knots, found, _prompt_seconds(periods, knots))
+
+
+def _without_bursts(periods: Sequence[Steps]) -> Sequence[Steps]:
+    """Without the lowest and highest loads of which there are too few periods to determine the ends of a curve."""
+    loads = sorted(one.running for one in periods)
+    near = [(low, high) for low, high in zip(loads, loads[_SUPPORT - 1 :], strict=False) if high < low * _HALF_OCTAVE]
+    return [one for one in periods if near and near[0][0] <= one.running <= near[-1][1]]
 
 
 def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:

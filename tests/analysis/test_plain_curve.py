@@ -41,6 +41,14 @@ def test_one_load_measured_is_a_curve_for_that_load_alone():
     assert curve.at(9) is None
 
 
+def test_a_single_burst_does_not_spoil_the_curve_of_the_loads_below():
+    """Leaving it out leaves nothing there, so its error is unknown: the curve ends below it."""
+    curve = fit([*measured(bent), period(60, bent(60))])
+    assert curve.running[-1] == 16
+    assert curve.at(8).seconds == pytest.approx(bent(8), rel=1e-3)
+    assert curve.at(30) is None
+
+
 def test_too_few_periods_make_no_curve():
     assert fit([period(1, 0.01)] * 5) is None
 

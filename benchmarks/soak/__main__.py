@@ -137,7 +137,8 @@ async def main(source: str, requests: int, interval: float, seconds: float, *, i
     polls = page["specdec_kv_cache_sampled_usage_ratio_count"]
     print(f"\n{load.sent} requests and {polls:.0f} polls in {lasted / 60:.1f} min, {load.sent / lasted:.0f} requests/s;"
           f" RSS {soak.moments[0].rss:.1f} MiB at first, {soak.moments[-1].rss:.1f} at last; "
-          f"at most {max(tasks)} tasks; {len(lines) - len(tasks) - 1} lines logged\n")  # fmt: skip
+          f"at most {max(tasks)} tasks\n")  # fmt: skip
+    print(*[line for line in lines[1:] if not line.isdecimal()][:10], sep="\n")  # what the sidecar logged
     drafted, accepted = (f"vllm:spec_decode_num_{kind}_tokens_total" for kind in ("draft", "accepted"))
     generated = "vllm:generation_tokens_total"
     rows = [

@@ -7,5 +7,6 @@
 - ``uplink``: an exchange's way to the upstream; ``upstream``: the upstream connections and their pool
 - ``head``: what a message head says; ``request`` and ``response``: what is forwarded of it; ``framing``: bodies
 - ``observer``: exchanges become request records
-- ``options``, ``outcomes``, ``sockets``: limits and times; how exchanges end; socket options
+- ``options``, ``patience``, ``outcomes``, ``sockets``: limits and times; how exchanges end; socket options
+- ``version``: learns vLLM's version, for asking for usage
 """

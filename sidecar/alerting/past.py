@@ -31,7 +31,9 @@ class Past:
         known, self._samples = self._samples, {}
         for report in reports:
             for engine in report.engines:
-                counts = tuple(engine.counters.get(counter, 0.0) for counter in _COUNTERS)
+                if not engine.counters.keys() >= set(_COUNTERS):
+                    continue  # a counter that appears later has not grown from 0 since
+                counts = tuple(engine.counters[counter] for counter in _COUNTERS)
                 samples = known.get((report.name, engine.key), deque(maxlen=_KEPT))
                 if samples and any(after < before for after, before in zip(counts, samples[-1][1], strict=True)):
                     samples.clear()

@@ -3,6 +3,7 @@
 import pytest
 
 from sidecar.alerting.past import Past
+from sidecar.engine.names import Counter
 from tests.alerts.alert_state import engine, make_report
 
 HOUR = 60  # minutes
@@ -62,6 +63,15 @@ def test_counters_that_fall_begin_anew_and_an_engine_that_is_gone_is_forgotten()
     assert past.hour("vllm", "m").requests == 2
     past.observe([report()], 34 * 60)
     assert past.seconds("vllm", "m") == 0
+
+
+def test_a_counter_that_appears_later_has_not_grown_from_0():
+    past = Past()
+    before = report(counted(1000))
+    del before.engines[0].counters[Counter.DRAFTS]
+    past.observe([before], 0)
+    past.observe([report(counted(1000))], 60)
+    assert past.hour("vllm", "m") is None
 
 
 def test_nothing_drafted_is_unknown():

@@ -28,7 +28,7 @@ class FaultKind(StrEnum):
     CUT_OFF = "cut_off"  # the connection closes before the announced Content-Length is reached
     GARBAGE = "garbage"  # binary data
     HTML = "html"  # a proxy's error page, with status 200
-    COMPRESSED = "compressed"  # gzip that nobody asked for
+    COMPRESSED = "compressed"  # gzip without having been requested
     FOREIGN = "foreign"  # a sound exposition without a vLLM family
     DRIP = "drip"  # one byte every `seconds`
     HUGE = "huge"  # the page, then comments up to `bytes`

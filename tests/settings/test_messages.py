@@ -118,7 +118,7 @@ FILES = [
             "unable to parse raw data as a unicode string"
         ),
     ),
-    # Unknown keys, whose values nobody knows the secrecy of.
+    # Unknown keys, whose values may be secrets.
     ("scrape_intervall: 5", "scrape_intervall (in config.yaml): unknown setting; did you mean scrape_interval?"),
     ("page_bytes: 5", "page_bytes (in config.yaml): unknown setting; did you mean limits.page_bytes?"),
     ("limits: {page_byte: 5}", "limits.page_byte (in config.yaml): unknown setting; did you mean limits.page_bytes?"),

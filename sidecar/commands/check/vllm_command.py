@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sidecar.commands.check.vllm_flags import KEYS, METHODS, Version, wrong
+from sidecar.commands.check.vllm_flags import KEYS, METHODS, Entry, Version, wrong
 
 _NEED_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 _NUMBER: Final = "num_speculative_tokens"
@@ -93,9 +93,8 @@ def _read_config(command: _Command, key: str | None, value: str | None) -> None:
 
 
 def _judged(command: _Command, version: Version) -> Iterator[Finding]:
-    old = [flag for flag in command.flags if wrong("flag", flag, version) is not None]
-    for flag in old:
-        yield _finding("flag", flag, flag, version)
+    old = [entry for flag in command.flags if (entry := wrong("flag", flag, version)) is not None]
+    yield from (_finding(entry, entry.name) for entry in old)
     if not command.config:
         if not old and not command.faults and not any(flag.startswith("--speculative-") for flag in command.flags):
             yield Finding("speculation is off: there is no --speculative-config", is_fault=False)
@@ -105,18 +104,15 @@ def _judged(command: _Command, version: Version) -> Iterator[Finding]:
     yield from _beside(command, version)
 
 
-def _finding(kind: Any, name: str, shown: str, version: Version) -> Finding:
-    entry = wrong(kind, name, version)
-    if entry is None:
-        raise KeyError(name)
+def _finding(entry: Entry, shown: str) -> Finding:
     doubt = "" if entry.is_verified else " (the exact version was not verified)"
     return Finding(f"{shown} {entry.problem}{doubt}; {entry.remedy}")
 
 
 def _keys(config: dict[str, Any], version: Version) -> Iterator[Finding]:
     for key in config:
-        if wrong("key", key, version) is not None:
-            yield _finding("key", key, f"the key {key}", version)
+        if (entry := wrong("key", key, version)) is not None:
+            yield _finding(entry, f"the key {key}")
         elif key not in KEYS and not _was_known(key):
             near = difflib.get_close_matches(key, KEYS, n=1)
             yield Finding(f"the key {key} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
@@ -133,8 +129,8 @@ def _method(command: _Command, version: Version) -> Iterator[Finding]:
     if method is None and not isinstance(config.get("model"), str):
         yield Finding("neither a method nor a model is set; set one of them")
     if isinstance(method, str):
-        if wrong("method", method, version) is not None:
-            yield _finding("method", method, f"the method {method}", version)
+        if (entry := wrong("method", method, version)) is not None:
+            yield _finding(entry, f"the method {method}")
         elif method not in METHODS and not method.endswith("_mtp"):
             near = difflib.get_close_matches(method, METHODS, n=1)
             yield Finding(f"the method {method} is unknown" + (f"; did you mean {near[0]}?" if near else ""))

@@ -33,7 +33,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers(counted
         accepted = await counted(vllm, "spec_decode_num_accepted_tokens_total")
     assert result.complete
     assert {one.attribution for one in result.temperatures} == {"exact"}
-    # Nobody else asks anything, and a warm-up of one token drafts nothing: so it is vLLM's count, to the token.
+    # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to the token.
     for part in (result.levels, result.temperatures):
         assert sum(one.draft_tokens for one in part) == drafted
         assert sum(one.accepted_tokens for one in part) == accepted
@@ -84,12 +84,12 @@ async def test_the_verdict_and_what_to_do_follow_the_thresholds():
 async def test_too_few_requests_are_not_judged():
     async with simulated() as vllm:
         result = await swept(vllm.url, temperatures=(0.0,), requests=19)
-        told = await swept(vllm.url, temperatures=(0.0,), requests=19, thresholds=VerdictThresholds(min_requests=19))
+        judged = await swept(vllm.url, temperatures=(0.0,), requests=19, thresholds=VerdictThresholds(min_requests=19))
     assert result.temperatures[0].verdict == "insufficient_data"
     assert result.temperatures[0].advice is None
     assert result.temperatures[0].acceptance > 0.85
-    assert told.temperatures[0].verdict == "net_positive"
-    assert "speculate more tokens" in told.temperatures[0].advice
+    assert judged.temperatures[0].verdict == "net_positive"
+    assert "speculate more tokens" in judged.temperatures[0].advice
 
 
 async def test_requests_of_other_clients_are_noticed():

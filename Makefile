@@ -4,7 +4,7 @@ BIN := .venv/bin
 SPECDEC_LAB ?= $(abspath ../shared/lab)
 DEBIAN := prometheus prometheus-alertmanager chromium nginx-light golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev
 
-.PHONY: help demo run test test-lab mutations check lint types format docs docs-check bench accuracy screenshots lock build clean
+.PHONY: help demo run test test-lab mutations check lint types format docs docs-check bench fuzz accuracy screenshots lock build clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -53,6 +53,7 @@ format: ## format the code and apply ruff's fixes
 docs: ## regenerate the generated pages
 	@scripts/setup dev
 	@scripts/docs
+	@scripts/attacks
 
 docs-check: docs ## fail if a generated page is out of date
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
@@ -64,6 +65,11 @@ bench: ## run the benchmarks of the README's table (5 minutes, best on a quiet m
 	$(BIN)/python -m benchmarks.middleware
 	$(BIN)/python -m benchmarks.attribution
 	$(BIN)/python -m benchmarks.proxy
+	$(BIN)/python -m benchmarks.floods
+
+fuzz: ## fuzz every parser, from the corpus and into it: make fuzz ARGS="heads --seconds 600"
+	@scripts/setup dev
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 accuracy: ## measure the error of the inference on the recordings, and what each part of it is worth
 	@scripts/setup dev

@@ -11,9 +11,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 from blockbuster import blockbuster_ctx
+from hypothesis import settings
 
 LIMIT_SECONDS = 300  # of one test with its fixtures; only a broken one needs as long
 PAGES = Path(__file__).parent / "data" / "pages"
+
+settings.register_profile(
+    "patient", deadline=None
+)  # how long an example takes says more of the machine than of the code
+settings.load_profile("patient")
 
 
 def pytest_generate_tests(metafunc):

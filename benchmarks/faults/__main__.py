@@ -42,6 +42,11 @@ async def measured(running: Rig, name: str, fault: Fault) -> Result:
         source=running.source,
         ours=running.clients.since(begin),
         theirs=running.direct.since(begin) if running.direct else None,
+        astray=sum(
+            not any(lost - INTERVAL <= one.end <= back + INTERVAL for lost, back in running.unreachable)
+            for one in running.clients.ended
+            if one.failure and one.end >= begin
+        ),
         seen=await seen(running, begin, time.time()),
         recovered=recovered,
         alerted=alerted,

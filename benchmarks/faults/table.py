@@ -21,6 +21,7 @@ class Result:
     source: Source
     ours: Experience
     theirs: Experience | None
+    astray: int  # of ours, that failed while vLLM could be reached
     seen: Seen
     recovered: float  # seconds until Prometheus has a page with specdec_up 1 again
     alerted: float  # seconds from then until Alertmanager has the alert again
@@ -41,10 +42,10 @@ class Result:
         """Whether requests failed because of the sidecar."""
         if self.source == "proxy" and "sidecar" in self.fault and ("killed" in self.fault or "SIGTERM" in self.fault):
             return False  # the proxy itself was away
-        if "vllm" not in self.fault and "to vLLM" not in self.fault:
-            return bool(self.ours.failures)
+        if self.astray:
+            return True
         if self.theirs is None:
-            return False  # they failed at vLLM itself
+            return False
         # The proxy must break no more requests than vLLM or the link does, but for those in flight, and not for longer.
         spare = 4 if self.theirs.failures else 0
         return _broken(self.ours) > _broken(self.theirs) + spare or self.ours.span > self.theirs.span + 1

@@ -15,6 +15,8 @@ PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-L
     len(_PAGE),
     _PAGE,
 )
+HANG = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HANG += b"6\r\ndata: \r\n"  # a stream that has begun
 FAST_BYTES = 50_000_000
 FAST = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % FAST_BYTES
 _PIECE = bytes(65_536)
@@ -55,6 +57,8 @@ class Engine(asyncio.Protocol):
             self.transport.write(FAST)
             self.fast = FAST_BYTES
             self.resume_writing()
+        elif b"X-Hang:" in head:
+            self.transport.write(HANG)
         else:
             self.transport.write(PAGE if head.startswith(b"GET /metrics") else OK)
 

@@ -10,9 +10,15 @@ _Result = TypeVar("_Result")
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set from now on; needs a running loop."""
+    """An event that SIGTERM, SIGINT and SIGHUP set from now on; needs a running loop.
+
+    SIGHUP by default ends a process at once, and with it the requests that pass through it. It stays ignored if it is
+    (``nohup``, and ``run``, which reloads settings then).
+    """
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
 

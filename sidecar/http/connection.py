@@ -48,6 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_discarding = False
         self._is_head_begun = True  # a new connection owes its first head from the start
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_serving and not self._is_head_begun:
             self._is_head_begun = True
             self._arm(self._header_seconds)
-        if self._inner is not None:
+        if self._inner is not None and not self._is_discarding:
             self._inner.data_received(bytes(self._buffer[:nbytes]))
 
     def eof_received(self) -> bool | None:
@@ -109,6 +110,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_head_begun = False
         if self._inner is not None:
             self._arm(self._idle_seconds)
+
+    def discard(self) -> None:
+        """What is still to come of a request's body was answered already, and is not worth parsing."""
+        self._is_discarding = True
 
     def cut(self) -> None:
         """Aborts, since a close that flushes would wait for a client that does not read; frees the place now."""

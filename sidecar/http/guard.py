@@ -173,9 +173,14 @@ class GuardedServer:
                 return await handler(request)
             connection.serving()
             try:
-                return await self._refused(request, connection.address) or await handler(request)
+                response = await self._refused(request, connection.address) or await handler(request)
+            except web.HTTPException as found:
+                _end_if_unread(request, connection, found)
+                raise
             finally:
                 connection.waiting()
+            _end_if_unread(request, connection, response)
+            return response
 
         return serving
 
@@ -193,6 +198,13 @@ class GuardedServer:
             case Verdict.BUSY:
                 self.refusals[Refusal.TOO_MANY_PASSWORDS] += 1
                 return web.Response(status=429, text="too many passwords to check\n", headers={"Retry-After": "1"})
+
+
+def _end_if_unread(request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
+    """Makes a response to a request whose body is not there yet the connection's last."""
+    if not request.content.is_eof():
+        connection.discard()
+        response.force_close()
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

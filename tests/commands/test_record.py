@@ -168,12 +168,13 @@ async def sent_through(program, folder, vllm, requests, **environment):
         yield process
 
 
-async def test_ctrl_c_leaves_a_recording_that_can_be_replayed(tmp_path, program):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, number):
     folder = tmp_path / "new"
     async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
         slow = {"SCRAPE_INTERVAL": "50s"}  # one poll before the traffic, and the one that ends the recording
         async with sent_through(program, folder, vllm, 40, **slow) as process:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             out, err = await process.communicate()
     assert process.returncode == 0, err
     assert out.decode().startswith(f"40 requests and 2 pages in {folder}, ")

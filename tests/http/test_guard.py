@@ -305,6 +305,20 @@ async def test_a_running_handler_may_end_while_the_server_stops():
         assert server.connections == 0
 
 
+async def test_a_body_that_was_answered_already_is_not_parsed():
+    """However it goes on: the parser would count broken chunks as malformed."""
+    async with guarded(linger_seconds=0.1) as (server, _, connect):
+        reader, writer = await connect(
+            b"POST /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 404 ")
+        assert b"\r\nConnection: close\r\n" in head
+        writer.write(b"zz\r\n" * 1000)
+        assert b"404" in await ended(reader)
+        assert server.refusals[Refusal.MALFORMED] == 0
+
+
 async def test_a_stop_does_not_wait_for_a_handler_that_hangs():
     async with guarded(shutdown_seconds=0.05) as (server, site, connect):
         reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")

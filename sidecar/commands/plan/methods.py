@@ -6,9 +6,9 @@ from typing import Final
 from sidecar.commands.plan.memory import Deployment, budget
 
 # An EAGLE-3 head is one decoder layer whose attention reads two hidden states, a layer that fuses three into one, and
-# an output layer over a draft vocabulary: with the configurations in SpecForge (draft vocabulary 32,000), 0.425B for
-# Llama 3.1 8B and 1.40B for 70B; a power law between and beyond them (Qwen3 32B: 0.93B instead of 0.78B). EAGLE's
-# README has 0.25B and 0.99B for the heads of EAGLE-1 and 2, which take the output layer from the target.
+# an output layer over a draft vocabulary. SpecForge's configuration for Llama 3.1 8B (draft vocabulary 32,000) gives
+# 0.425B, the same layout with the 70B's dimensions 1.40B; a power law between and beyond them (Qwen3 32B: 0.93B instead
+# of 0.78B). EAGLE's README has 0.25B and 0.99B for the heads of EAGLE-1 and 2, which take the target's output layer.
 _HEAD_BILLIONS: Final = 0.425
 _HEAD_TARGET: Final = 8.0
 _HEAD_POWER: Final = 0.55

@@ -9,12 +9,11 @@ from enum import Enum, auto
 from typing import Protocol
 
 from sidecar.errors import Refusal
+from sidecar.http.chunks import is_too_fine
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _MAX_SIZE_LINE = 256  # a chunk's size with its extensions
 _MAX_TRAILERS = 8192
-_FREE_CHUNKS = 1000  # of a request; from there on, their mean size counts
-_MIN_MEAN_CHUNK = 64  # bytes
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
@@ -198,7 +197,7 @@ class ChunkedDecoder:
     def _count(self, size: int) -> None:
         self._chunks += 1
         self._bytes += size
-        if self._bounded and self._chunks > _FREE_CHUNKS and self._bytes < self._chunks * _MIN_MEAN_CHUNK:
+        if self._bounded and is_too_fine(self._chunks, self._bytes):
             raise Refusal("chunks are too small")
 
     def _hold(self, line: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from sidecar.http.chunks import is_too_fine
 from sidecar.requests.traces.refusal import BodyTimeout, Malformed, Overloaded, TooLarge
 
 _TOO_LARGE: Final = "the export is over its size limit"
@@ -34,9 +35,11 @@ class BodyReader:
             TooLarge: over ``limit`` bytes, or announced as such.
             BodyTimeout: not there within ``seconds``, or broken off.
             Overloaded: others needed the memory.
-            Malformed: its chunks are not framed as HTTP requires; with its C parser aiohttp lets that run into the time
-                limit.
+            Malformed: its chunks are not framed as HTTP requires, where aiohttp's C parser does not let that run into
+                the time limit, or they are many and small, as the proxy refuses them.
         """
+        if not request.body_exists:  # aiohttp's empty stream is one object for all, and chunks of it never end
+            return b""
         if (request.content_length or 0) > self._limit:
             raise TooLarge(_TOO_LARGE)
         deadline = asyncio.timeout(self._seconds)
@@ -54,9 +57,12 @@ class BodyReader:
             self._sizes.pop(deadline, None)
 
     async def _read(self, request: web.Request, deadline: asyncio.Timeout) -> bytes:
-        body = bytearray()
-        async for piece in request.content.iter_any():
+        body, chunks = bytearray(), 0
+        async for piece, ends_chunk in request.content.iter_chunks():
             body += piece
+            chunks += ends_chunk
+            if is_too_fine(chunks, len(body)):
+                raise Malformed("the body's chunks are too small")
             if len(body) > self._limit:
                 raise TooLarge(_TOO_LARGE)
             if deadline in self._sizes:  # otherwise it was refused, and ends immediately

@@ -214,6 +214,18 @@ async def test_a_body_over_the_limit_is_too_large_announced_or_not():
         assert (await running.post(body(made())))[0] == 200
 
 
+async def test_many_small_chunks_are_refused():
+    async def chunks(size, number):
+        for _ in range(number):
+            yield bytes(size)
+
+    async with receiving() as running:
+        assert (await running.post(chunks(1, 1001)))[0] == 400
+        assert running.sink.drops == {"malformed": 1}
+        assert (await running.post(chunks(1, 1000)))[0] == 200
+        assert (await running.post(chunks(64, 2000)))[0] == 200
+
+
 async def test_a_gzip_bomb_ends_at_the_limit():
     bomb = gzip.compress(bytes(100_000_000))
     async with receiving() as running:

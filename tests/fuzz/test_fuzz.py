@@ -1,0 +1,35 @@
+"""The corpus, and a fixed number of new inputs for each target: the same ones in every run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.__main__ import CORPUS, NAMES
+from tests.fuzz.targets import TARGETS
+
+RUNS = {"exposition": 1500, "payload": 1500, "heads": 8000, "chunks": 8000, "packets": 5000, "otlp": 5000,
+        "settings": 100}  # fmt: skip
+
+
+def test_every_target_has_a_corpus_and_a_budget():
+    assert set(TARGETS) == set(NAMES) == set(RUNS) == {path.name for path in CORPUS.iterdir()}
+    assert sum(path.stat().st_size for path in CORPUS.rglob("*")) < 300_000
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_what_is_in_the_corpus_breaks_nothing(path):
+    TARGETS[path.parent.name](path.read_bytes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_new_inputs_break_nothing(name, tmp_path):
+    pytest.importorskip("atheris", reason="atheris has no wheel for this platform")
+    (tmp_path / "new").mkdir()
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", name, f"--runs={RUNS[name]}", "--seed=1", f"--into={tmp_path / 'new'}"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert f"stat::number_of_executed_units: {RUNS[name]}" in run.stderr

@@ -91,6 +91,7 @@ def slower_than_plain():
         [(9, []), (30, [slower("slow", "0.90")])],
         [
             (30, 'round(pod:specdec_speedup:ratio{instance="light:9911"}, 0.0001)', {_labels("light"): 1.2}),
+            (30, 'pod:specdec_speedup:ratio{instance="plain:9911"}', {}),
             # both loads: 90 s and 540 s of plain time, over 200 s and 90 s of actual time
             (30, 'round(pod:specdec_speedup:ratio{instance="both:9911"}, 0.0001)', {_labels("both"): 2.1724}),
         ],

@@ -42,7 +42,7 @@ async def test_each_line_is_answered_from_the_traffic(lab, program):  # noqa: F8
         == lines["room in the KV cache"]["answer"]
         == "use it"
     )
-    assert found["conclusion"] == "leave it off as things are: no request that speculation breaks"
+    assert found["conclusion"] == "leave it off as things are; not met: no request that speculation breaks"
 
 
 async def _ask(session, gate, url, number):

@@ -19,8 +19,10 @@ LISTENS = ("prometheus --config", "prometheus-alertmanager --config")  # command
 
 
 def commands():
-    section = (RULES / "README.md").read_text().partition("## See a page")[2].partition("\n## ")[0]
-    return re.findall(r"^    (.+)$", section, re.MULTILINE)
+    """The first block of commands in the section."""
+    section = (RULES / "README.md").read_text().partition("## See a page")[2]
+    block = re.search(r"(?:^    .+\n)+", section, re.MULTILINE)
+    return [line.strip() for line in block[0].splitlines()]
 
 
 def shortened(folder):

@@ -34,7 +34,9 @@ async def test_each_line_is_answered_from_the_traffic(lab, program):  # noqa: F8
     assert f"{REQUESTS} requests ({REQUESTS} completed)" in found["seen"][0]
     assert lines["cool sampling"]["seen"].startswith("median 0.35; up to 0.5: 50%, above 0.8: 25%")
     assert lines["long outputs"]["seen"].startswith("output P50 24 tokens, P95 24; prompt P50 ")
-    assert lines["no request that speculation breaks"]["seen"].startswith("min_p in 25%: refused with 400 by vLLM 0.32")
+    assert lines["no request that speculation breaks"]["seen"].startswith(
+        "min_p in 25%: rejected with 400 by vLLM 0.32"
+    )
     assert lines["time goes to decoding (TPOT)"]["answer"] != "not seen"
     assert (
         lines["light load"]["answer"]

@@ -176,9 +176,11 @@ async def test_a_sidecar_that_goes_away_harms_no_request(shared, samples):
         async with sidecar(vllm, "middleware") as (ours, _):
             kept = await caught_up(samples, ours, vllm.url, "middleware")
             await send(vllm.url, MIX, 20)
-            await samples.until(
-                ours, lambda found: found.since(kept).sum("specdec_requests_total", outcome="completed") == 20
-            )  # noqa: B023
+
+            def arrived(found, kept=kept):
+                return found.since(kept).sum("specdec_requests_total", outcome="completed") == 20
+
+            await samples.until(ours, arrived)
             vllm.socket.unlink()
             await send(vllm.url, MIX, 20)
         await send(vllm.url, MIX, 20)  # it is gone

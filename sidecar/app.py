@@ -67,7 +67,7 @@ async def running(
         def reports(*, history: bool = False) -> list[TargetReport]:
             return [target.state.report(time.time(), history=history) for target in targets]
 
-        push = _push(settings, reports, log)
+        push = _push(settings, reports, page_access, log)
         if push is not None:
             supervisor.start("alerts", push.run)
 
@@ -146,10 +146,12 @@ def _target(
     return _Target(name=target.name, fetcher=fetcher, source=source, poller=poller, state=state)
 
 
-def _push(settings: Settings, reports: Callable[[], list[TargetReport]], log: Log) -> "Push | None":
+def _push(
+    settings: Settings, reports: Callable[[], list[TargetReport]], access: Access | None, log: Log
+) -> "Push | None":
     """None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default; saves its memory
 
-    return Push(reports, wiring.push(settings), StateLog(log))
+    return Push(reports, wiring.push(settings, access), StateLog(log))

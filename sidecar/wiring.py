@@ -29,7 +29,6 @@ from sidecar.log import Log
 from sidecar.requests.source import NoSource, RequestSource
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.web_config import read_web_config
 
 if TYPE_CHECKING:
     from sidecar.alerting.conditions import PushThresholds
@@ -199,16 +198,17 @@ def push_thresholds(settings: Settings) -> "PushThresholds":
     )
 
 
-def push(settings: Settings) -> "PushOptions":
-    """Which alerts are pushed, and where to."""
+def push(settings: Settings, access: Access | None) -> "PushOptions":
+    """Which alerts are pushed, and where to; ``access`` is that of our own page."""
     from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - optional part
     from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - optional part
 
     alerting = settings.alerting
+    scheme = "https" if access is not None and access.has_tls else "http"
     return PushOptions(
         alertmanagers=alerting.alertmanagers,
         labels={**alerting.labels, "instance": alerting.instance or socket.gethostname()},
-        runbooks=alerting.runbooks or f"{_scheme(settings)}://{_reachable(settings.listen)}/runbooks",
+        runbooks=alerting.runbooks or f"{scheme}://{_reachable(settings.listen)}/runbooks",
         dashboards=alerting.dashboards,
         rules=load_rules(),
         limits=push_thresholds(settings),
@@ -218,11 +218,6 @@ def push(settings: Settings) -> "PushOptions":
         pace=alerting.pace,
         per_target=bool(settings.targets),
     )
-
-
-def _scheme(settings: Settings) -> str:
-    path = settings.web_config_file
-    return "http" if path is None or read_web_config(path).tls is None else "https"
 
 
 def _reachable(listen: Address) -> Address:

@@ -1,4 +1,4 @@
-"""The faults: each is a coroutine that lets it happen, and returns once what it hit is running again."""
+"""The faults: each is a coroutine that injects one and returns once what it broke is running again."""
 
 import asyncio
 import contextlib

@@ -80,12 +80,12 @@ def _too_much(rig: Rig, counters: dict[str, list[Samples]], begin: float) -> Ite
 
 
 def _tokens(clients: Clients, begin: float) -> int:
-    """At most so many were generated since a little before: requests that failed may have had any number."""
+    """An upper bound of the tokens generated since a little before: failed requests may have had any number."""
     return sum(one.tokens or _TOKENS for one in clients.ended if one.end > begin - 6 * INTERVAL) + 8 * _TOKENS
 
 
 def _requests(clients: Clients, begin: float) -> int:
-    """At most so many reached us; those in flight included."""
+    """An upper bound of the requests that reached us, with those in flight."""
     return sum(one.end > begin - 6 * INTERVAL and one.failure != "refused" for one in clients.ended) + 8
 
 

@@ -30,7 +30,7 @@ class Flood:
 
     run: Callable[[Target], Awaitable[Effect]]
     most: float
-    source: str = "proxy"  # else the flood has no use for nginx
+    source: str = "proxy"  # nginx is compared with the proxy only
     port: str = "SPECDEC_PROXY__LISTEN"
     files: int | None = None  # the sidecar may open
     settings: dict[str, str] = field(default_factory=dict)

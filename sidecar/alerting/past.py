@@ -21,13 +21,13 @@ _Samples = deque[_Sample]
 
 
 class Past:
-    """Bounded by a day and by the engines present; what a restart of the sidecar forgets is unknown."""
+    """Kept for the engines on the last page, and for a day. A restart of the sidecar forgets it."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, EngineKey], _Samples] = {}
 
     def observe(self, reports: Iterable[TargetReport], now: float) -> None:
-        """Takes in the counters at ``now``, monotonic seconds; an engine whose counters fell begins anew."""
+        """Takes in the counters at ``now``, monotonic seconds; an engine whose counters fell starts over."""
         known, self._samples = self._samples, {}
         for report in reports:
             for engine in report.engines:
@@ -55,7 +55,7 @@ class Past:
         )
 
     def seconds(self, target: str, model: str) -> float:
-        """How far back it reaches."""
+        """How long this model has been observed."""
         return max((one[-1][0] - one[0][0] for one in self._of(target, model)), default=0.0)
 
     def _of(self, target: str, model: str) -> list[_Samples]:

@@ -18,7 +18,6 @@ from sidecar.engine.names import Counter, Gauge
 from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
-from sidecar.http.guard import Refusal
 
 if TYPE_CHECKING:  # its imports would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
@@ -71,7 +70,7 @@ class OwnCounts:
 
     failures: Mapping[str, int] = field(default_factory=dict)
     reloads: Mapping[str, int] = field(default_factory=dict)
-    http_refusals: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
+    http_refusals: Mapping[str, int] = field(default_factory=dict)
     proxy: "ProxyStats | None" = None
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)
     loop_stall: float | None = None

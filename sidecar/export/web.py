@@ -16,7 +16,7 @@ from sidecar.export.recent import at_most_every
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})
-"""The paths of the probes, whose answers tell nothing."""
+"""The paths of the probes, whose responses reveal nothing."""
 
 _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 

@@ -11,7 +11,7 @@ import asyncio
 from ipaddress import ip_address
 from typing import Final, Protocol, cast
 
-from sidecar.http.unsent import unsent
+from sidecar.http.unsent import is_sending
 
 _READ_BYTES: Final = 16_384
 
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
             self._arm(self._idle_seconds)
 
     def discard(self) -> None:
-        """What is still to come of a request's body was answered already, and is not worth parsing."""
+        """Drops the rest of a request's body unparsed: the request has been answered."""
         self._is_discarding = True
 
     def cut(self) -> None:
@@ -135,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         if self._transport is None:
             return
-        if self._is_head_begun or unsent(self._transport):
+        if self._is_head_begun or is_sending(self._transport):
             self._server.timed_out()
         self._transport.abort()
 

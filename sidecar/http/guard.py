@@ -65,6 +65,9 @@ class Refusal(StrEnum):
     TOO_MANY_PASSWORDS = "too_many_passwords"  # to check at the same time
 
 
+_WITH_ACCESS: Final = frozenset({Refusal.TLS, Refusal.UNAUTHORIZED, Refusal.TOO_MANY_PASSWORDS})
+
+
 class GuardedServer:
     """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
 
@@ -76,7 +79,9 @@ class GuardedServer:
         """Without ``access`` it speaks plain HTTP and asks for no password."""
         self.options = options or GuardOptions()
         self._access = access
-        self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
+        self.refusals: Tally[str] = Tally(
+            {reason: 0 for reason in Refusal if access is not None or reason not in _WITH_ACCESS}
+        )
         self._connections: dict[asyncio.BaseProtocol, Connection] = {}
         self._listener: Listener | None = None
         app.middlewares.insert(0, self._middleware())

@@ -20,8 +20,9 @@ _CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
 class Listener:
     """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
 
-    The protocol of a TLS connection gets it once it is secure. A handshake has ``seconds``; past 256 at once, the
-    oldest of the address that has most gives way. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
+    With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
+    handshakes run at once; past that, the oldest of the address with the most gives way. ``refused`` is called with
+    ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
     def __init__(

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-import bcrypt
-
 _MOST_WAITING: Final = 16
 _REST: Final = 4.0  # after a wrong password, in units of the time that its check took: a fifth of a core for guesses
 
 
 class Verdict(Enum):
-    """What a request's credentials are worth."""
+    """The outcome of checking a request's credentials."""
 
     GRANTED = auto()
     WRONG = auto()
@@ -75,6 +73,8 @@ class Passwords:
 
 
 def _is_match(password: bytes, hashed: str) -> bool:
+    import bcrypt  # noqa: PLC0415 - off by default; saves its memory
+
     try:
         return bcrypt.checkpw(password, hashed.encode())
     except ValueError:  # over 72 bytes, or with a NUL: no password that bcrypt can hash

@@ -1,7 +1,7 @@
 """What has been written to a connection and not sent.
 
-A TLS transport reports its own bytes only, not those of the transport below it, which is not accessible. That one holds
-some only while the kernel's queue is full, or was a moment ago.
+A TLS transport reports its own buffer only. The one of the transport below it is not accessible; it holds bytes only
+while the kernel's queue is full, so that queue is looked at instead.
 """
 
 import asyncio
@@ -16,22 +16,36 @@ _TCP_INFO_BYTES: Final = 128
 _BYTES_ACKED: Final = 120  # where struct tcp_info has tcpi_bytes_acked (linux/tcp.h, since Linux 4.1)
 
 
-def unsent(transport: asyncio.WriteTransport) -> int:
-    """Bytes that wait; with TLS those in the kernel count too."""
+def is_sending(transport: asyncio.WriteTransport) -> bool:
+    """Whether something written is still to be sent.
+
+    A TLS transport that is closing may hold some unseen; it ends by itself, within its timeout.
+    """
+    return _unsent(transport) > 0 or (transport.is_closing() and _is_tls(transport))
+
+
+def progress(transport: asyncio.WriteTransport) -> tuple[int, int]:
+    """Changes whenever the other end takes some of what was written."""
+    if _is_tls(transport):
+        return _unsent(transport), _acknowledged(transport.get_extra_info("socket"))
+    return transport.get_write_buffer_size(), 0
+
+
+def _is_tls(transport: asyncio.WriteTransport) -> bool:
+    return transport.get_extra_info("sslcontext") is not None
+
+
+def _unsent(transport: asyncio.WriteTransport) -> int:
+    """Bytes that wait to be sent; with TLS those in the kernel count too."""
     size = transport.get_write_buffer_size()
-    if transport.get_extra_info("sslcontext") is not None:
+    if _is_tls(transport):
         with suppress(OSError):  # closed, or a sandbox's kernel does not know
             found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
             size += int.from_bytes(found, "little")
     return size
 
 
-def is_closing_tls(transport: asyncio.WriteTransport) -> bool:
-    """Whether a TLS transport still sends what was written before ``close``; it ends by itself, within its timeout."""
-    return transport.is_closing() and transport.get_extra_info("sslcontext") is not None
-
-
-def acknowledged(peer: socket.socket) -> int:
+def _acknowledged(peer: socket.socket) -> int:
     """Bytes that the other end's kernel has acknowledged, ever; 0 if the kernel does not say."""
     with suppress(OSError, struct.error):
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)

@@ -157,6 +157,7 @@ def pushing_to(alertmanager_url):
         "SPECDEC_ALERTING__RESEND": "5s",
         "SPECDEC_ALERTING__PACE": str(PACE),
         "SPECDEC_ALERTING__INSTANCE": "pod-7",
+        "SPECDEC_ALERTING__TIMEOUT": "60s",  # a busy machine answers late
     }
 
 

@@ -110,8 +110,7 @@ async def test_hot_traffic_pages_by_direct_push(vllm, around, http):
     counted = re.findall(r'specdec_alerts_sent_total\{alertmanager="(.+)",outcome="(\w+)"\} (\S+)', page)
     sent = {outcome: float(count) for name, outcome, count in counted if name == address.removeprefix("http://")}
     assert sent.pop("accepted") >= 4
-    del sent["failed"]  # a busy machine may time out; what failed is sent again
-    assert sent == {"rejected": 0, "dropped": 0}
+    assert sent == {"rejected": 0, "failed": 0, "dropped": 0}
     where = {"source": "sidecar", "instance": "pod-7", "model_name": "demo"}
     assert bucket["labels"] == {"alertname": AT_TEMPERATURE, "severity": "warning", "temperature": "1+", **where}
     assert pod["labels"] == {"alertname": LOW, "severity": "critical", **where}

@@ -309,19 +309,19 @@ def test_settings_become_options():
         "SPECDEC_THRESHOLDS__KV_CACHE_USAGE": "0.8",
         "SPECDEC_BASELINE": json.dumps({"m": {"tpot": {"p50": 0.02, "p99": 0.04}}}),
     }
-    options = wiring.push(load_settings(None, environment))
+    options = wiring.push(load_settings(None, environment), None)
     assert options.alertmanagers == ("http://a:9093", "http://u:p@b:9093")
     assert options.labels == {"instance": "pod-7", "cluster": "eu", "pod": "vllm-0"}
     assert options.runbooks == "https://r.example/x"
     assert options.dashboards == "https://g.example"
     assert options.limits.kv_cache_usage == 0.8
     assert options.limits.baselines == {"m": {"tpot": {0.5: 0.02, 0.99: 0.04}}}
-    assert wiring.push(load_settings(None, {})).alertmanagers == ()
-    assert wiring.push(load_settings(None, {})).labels["instance"]
+    assert wiring.push(load_settings(None, {}), None).alertmanagers == ()
+    assert wiring.push(load_settings(None, {}), None).labels["instance"]
 
 
 @pytest.mark.parametrize(("listen", "links"), [("127.0.0.1:99", "http://127.0.0.1:99/runbooks"), ("0.0.0.0:99", None)])
 def test_without_an_address_it_links_to_the_sidecars_own_runbooks(listen, links):
-    runbooks = wiring.push(load_settings(None, {"SPECDEC_LISTEN": listen})).runbooks
+    runbooks = wiring.push(load_settings(None, {"SPECDEC_LISTEN": listen}), None).runbooks
     own = f"http://{socket.gethostbyname(socket.gethostname())}:99/runbooks"
     assert runbooks == (links or own)

@@ -1,5 +1,7 @@
 """A simulated vLLM with the middleware loaded, in the test's own loop, and clients that note how requests end."""
 
+import asyncio
+
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -64,3 +66,23 @@ def counted(http):
         return sum(found) if found else None
 
     return read
+
+
+@pytest.fixture
+def until(counted):
+    """Waits until the samples of a page with that name have that sum, or with ``least`` at least that one."""
+
+    async def wait(url, name, value, *, least=False):
+        async with asyncio.timeout(120):
+            while (found := await counted(url, name)) != value and not (least and (found or 0) > value):
+                await asyncio.sleep(0.02)
+
+    return wait
+
+
+async def ended(clients, number):
+    """Waits until that many more of the clients' requests have ended."""
+    wanted = len(clients.ended) + number
+    async with asyncio.timeout(60):
+        while len(clients.ended) < wanted:
+            await asyncio.sleep(0.01)

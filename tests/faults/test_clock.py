@@ -12,18 +12,15 @@ HOUR = 3600.0
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, *, vllm, socket, sending, counted, http, monkeypatch):
+async def test_a_clock_that_is_set_leaves_no_number_wrong(
+    jump, *, vllm, socket, sending, counted, until, http, monkeypatch
+):
     ahead, real = 0.0, time.time
     monkeypatch.setattr(time, "time", lambda: real() + ahead)
 
     async def names():
         async with http.get(f"{page}/metrics") as response:
             return {line.partition(" ")[0].partition("{")[0] for line in (await response.text()).splitlines()} - {"#"}
-
-    async def until(condition):
-        async with asyncio.timeout(120):
-            while not await condition():
-                await asyncio.sleep(0.05)
 
     settings = {
         "SPECDEC_VLLM_URL": vllm.url,
@@ -37,23 +34,15 @@ async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, *, vllm, socket,
         page = f"http://{address}"
         clients = sending(vllm.url)
 
-        async def many():
-            return (await counted(page, "specdec_requests_total") or 0) > 100
-
-        await until(many)
+        await until(page, "specdec_requests_total", 100, least=True)
         before = await names()
         ahead = jump
 
-        async def complete():
-            return before <= await names() and await counted(page, "specdec_up") == 1
-
-        await until(complete)
+        async with asyncio.timeout(120):
+            while not (before <= await names() and await counted(page, "specdec_up") == 1):
+                await asyncio.sleep(0.05)
         await clients.stop()
-
-        async def all_seen():
-            return await counted(page, "specdec_requests_total") == len(clients.ended)
-
-        await until(all_seen)
+        await until(page, "specdec_requests_total", len(clients.ended))
         assert not clients.since().failures
         # Those in flight when it was set seem to have lasted longer than the history; they are counted all the same.
         assert await counted(page, "specdec_request_events_dropped_total") <= 3

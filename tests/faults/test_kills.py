@@ -1,6 +1,5 @@
 """The sidecar's process is killed or suspended under traffic."""
 
-import asyncio
 import signal
 import sys
 
@@ -8,6 +7,7 @@ import pytest
 
 from benchmarks.faults.programs import Program
 from tests.debian_servers import free_port
+from tests.faults.conftest import ended
 
 
 @pytest.fixture
@@ -35,59 +35,46 @@ async def sidecar(vllm, socket, tmp_path):
         program.kill()
 
 
-async def reached(counted, url, name, value):
-    async with asyncio.timeout(120):
-        while (await counted(url, name) or 0) < value:
-            await asyncio.sleep(0.05)
-
-
-async def test_a_killed_sidecar_costs_no_request_and_the_next_one_continues(vllm, sidecar, sending, counted):
+async def test_a_killed_sidecar_costs_no_request_and_the_next_one_continues(vllm, sidecar, sending, until):
     program, page, target = sidecar("middleware")
     program.start()
     clients = sending(target)
-    await reached(counted, page, "specdec_requests_total", 30)
+    await until(page, "specdec_requests_total", 30, least=True)
     program.kill()
-    sent = len(clients.ended)
-    async with asyncio.timeout(60):
-        while len(clients.ended) < sent + 30:
-            await asyncio.sleep(0.01)
+    await ended(clients, 30)
     program.start()
     # The middleware kept what ended meanwhile.
-    await reached(counted, page, "specdec_requests_total", 30)
+    await until(page, "specdec_requests_total", 30, least=True)
     await clients.stop()
     assert not clients.since().failures
     tokens = vllm.page.registry.get_sample_value(
         "vllm:generation_tokens_total", {"model_name": "demo", "engine": vllm.options.engine}
     )
-    await reached(counted, page, "specdec_generation_tokens_total", tokens)
-    assert await counted(page, "specdec_generation_tokens_total") == tokens == clients.tokens
+    await until(page, "specdec_generation_tokens_total", tokens)
+    assert tokens == clients.tokens
 
 
-async def test_a_suspended_sidecar_holds_no_request_up_and_then_sees_all(sidecar, sending, counted):
+async def test_a_suspended_sidecar_holds_no_request_up_and_then_sees_all(sidecar, sending, until, counted):
     program, page, target = sidecar("middleware")
     program.start()
-    await reached(counted, page, "specdec_up", 1)
+    await until(page, "specdec_up", 1)
     clients = sending(target)
-    await reached(counted, page, "specdec_requests_total", 10)
+    await until(page, "specdec_requests_total", 10, least=True)
     program.send(signal.SIGSTOP)
-    sent = len(clients.ended)
-    async with asyncio.timeout(60):
-        while len(clients.ended) < sent + 60:
-            await asyncio.sleep(0.01)
+    await ended(clients, 60)
     program.send(signal.SIGCONT)
     await clients.stop()
     assert not clients.since().failures
-    await reached(counted, page, "specdec_requests_total", len(clients.ended))
-    assert await counted(page, "specdec_requests_total") == len(clients.ended)
+    await until(page, "specdec_requests_total", len(clients.ended))
     assert await counted(page, "specdec_request_events_dropped_total") == 0
 
 
-async def test_sigterm_breaks_no_request_in_flight(sidecar, sending, counted):
+async def test_sigterm_breaks_no_request_in_flight(sidecar, sending, until):
     program, page, target = sidecar("proxy")
     program.start()
-    await reached(counted, page, "specdec_up", 1)
+    await until(page, "specdec_up", 1)
     clients = sending(target)
-    await reached(counted, page, "specdec_requests_total", 10)
+    await until(page, "specdec_requests_total", 10, least=True)
     assert await program.stop() == 0
     await clients.stop()
     assert set(clients.since().failures) <= {"refused"}

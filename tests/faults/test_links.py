@@ -1,12 +1,11 @@
 """The link to vLLM becomes slow, is cut, or goes dead."""
 
-import asyncio
-
 import pytest
 
 from sidecar.app import running
 from sidecar.settings import load_settings
 from tests.debian_servers import free_port
+from tests.faults.conftest import ended
 
 
 @pytest.fixture
@@ -26,24 +25,12 @@ async def proxied(link):
         yield f"http://{address}", f"http://127.0.0.1:{proxy}"
 
 
-@pytest.fixture
-def until(counted):
-    async def wait(url, name, value):
-        async with asyncio.timeout(120):
-            while await counted(url, name) != value:
-                await asyncio.sleep(0.02)
-
-    return wait
-
-
 async def test_a_slow_link_fails_nothing(link, proxied, sending, until):
     page, proxy = proxied
     await until(page, "specdec_up", 1)
     link.delay, link.rate = 0.02, 100_000
     clients = sending(proxy)
-    async with asyncio.timeout(60):
-        while len(clients.ended) < 12:
-            await asyncio.sleep(0.01)
+    await ended(clients, 12)
     link.delay = link.rate = 0
     await clients.stop()
     assert not clients.since().failures
@@ -57,9 +44,7 @@ async def test_a_cut_link_is_noticed_at_once_when_it_is_back(link, proxied, unti
     link.cut()
     await until(page, "specdec_up", 0)
     assert await counted(page, "specdec_kv_cache_usage_ratio") is None
-    async with asyncio.timeout(60):
-        while await counted(page, "specdec_scrape_errors_total") < 12:  # 100 ms, doubled as often, are 7 min
-            await asyncio.sleep(0.02)
+    await until(page, "specdec_scrape_errors_total", 12, least=True)  # 100 ms, doubled as often, are 7 min
     await link.listen()
     await until(page, "specdec_up", 1)
 

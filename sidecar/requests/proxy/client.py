@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from sidecar.errors import Refusal
-from sidecar.http.unsent import acknowledged, is_closing_tls, unsent
+from sidecar.http.unsent import is_sending, progress
 from sidecar.requests.proxy.context import Context
 from sidecar.requests.proxy.exchange import Exchange
 from sidecar.requests.proxy.head import HeadReader
@@ -117,8 +117,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """See ``ClientSide``."""
         exchange = self._exchange
         if self._held and exchange is not None and exchange.takes_input:
-            held = bytes(self._held)
-            self._held.clear()
+            held, self._held = bytes(self._held), bytearray()
             exchange.client_data(held)
         if exchange is None:  # a head has its own limit
             wanted = self._writable or not self._holds_much
@@ -151,10 +150,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def cut(self, *, reset: bool) -> None:
         """See ``ClientSide``."""
         self._exchange = None
-        if reset:
-            self._reset()
-        else:
-            self._end()
+        (self._reset if reset else self._end)()
 
     # -- called by the server --------------------------------------------------------------------------------------
 
@@ -162,7 +158,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The deadline has passed: for the next request, its head, its body, or the end of the connection."""
         if self._ends is not None:
             now = self._context.clock()
-            if (unsent(self._transport) or is_closing_tls(self._transport)) and now < self._ends:
+            if is_sending(self._transport) and now < self._ends:
                 # A slow reader may read the rest.
                 self.deadline = now + self._context.options.linger_seconds
             else:
@@ -246,8 +242,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _continue(self) -> None:
         """Take up what was held back."""
         if self._exchange is None and self._ends is None and self._held and not self._transport.is_closing():
-            held = bytes(self._held)
-            self._held.clear()
+            held, self._held = bytes(self._held), bytearray()
             self._head_data(held)
             self.reading_changed()
 
@@ -261,14 +256,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         return len(self._held) > self._context.options.buffer_bytes
 
     def _set_body_deadline(self) -> None:
-        exchange = self._exchange
-        if exchange is not None:
+        if (exchange := self._exchange) is not None:
             now = self._context.clock()
             self.deadline = self._body_patience.deadline(exchange.received, now, waiting=exchange.awaits_body)
 
     def _is_stalled(self, now: float) -> bool:
-        sent = unsent(self._transport), acknowledged(self._transport.get_extra_info("socket"))
-        return self._send_patience.seconds(sent, now) >= self._context.options.send_idle_seconds
+        seconds = self._send_patience.seconds(progress(self._transport), now)
+        return seconds >= self._context.options.send_idle_seconds
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None

@@ -77,7 +77,8 @@ def _counters(
 def _add(total: tuple[float, ...], base: tuple[float, ...], raw: tuple[float, ...]) -> tuple[float, ...]:
     if not raw:
         return ()
-    return tuple(t + max(r - b, 0) for t, b, r in zip_longest(total, base, raw, fillvalue=0.0))
+    # A bucket that has not grown keeps its float, of which windows hold many.
+    return tuple(t + (r - b) if r > b else t for t, b, r in zip_longest(total, base, raw, fillvalue=0.0))
 
 
 def _histograms(

@@ -37,7 +37,7 @@ class Attributor:
     """Attributes the counters of one model, all its engines together, to its requests.
 
     All times are Unix seconds. Sources report requests by ``started`` and ``finished``; after each scrape ``poll``
-    returns the requests whose attribution is final. ``dropped`` counts those forgotten to stay within bounds.
+    returns the requests whose attribution is final. ``dropped`` counts starts forgotten to stay within bounds.
     """
 
     def __init__(self, buckets: TemperatureBuckets, options: AttributionOptions | None = None) -> None:
@@ -97,7 +97,6 @@ class Attributor:
         if record.outcome is Outcome.ERROR or not ordered:
             return  # vLLM generated nothing for it
         if len(self._recent) >= self._options.most_requests:
-            self.dropped["pending"] += 1
             self._lose(*self._recent.popleft())
         self._recent.append((record, bucket))
 
@@ -186,8 +185,7 @@ class Attributor:
         self._engine.add(request, min(max(begun, record.start), record.end), record.end, exact=exact)
         if exact or record.completion_tokens is None:
             return
-        if sum(map(len, self._held)) >= self._options.most_requests:
-            self.dropped["pending"] += 1
+        if sum(map(len, self._held)) >= self._options.most_requests:  # as if it had been held for long enough
             oldest = max(self._held, key=len).popleft()
             self._lose(oldest.record, oldest.bucket)
         self._held[bucket].append(request)

@@ -15,7 +15,7 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import RequestRecord, RequestStart
 
-DROP_REASONS = frozenset({"no_page_yet", "in_flight", "pending"})  # why attribution drops requests to stay bounded
+DROP_REASONS = frozenset({"no_page_yet", "in_flight"})  # why attribution drops requests to stay bounded
 UNKNOWN_MODEL = "unknown"  # label of requests for a model that is not on vLLM's page
 
 

@@ -149,38 +149,40 @@ def context():
     )
 
 
-def across_pods():
-    """Pods that lose and are replaced every eight minutes; in another namespace such a pod stays, and fires by "
-    "itself."""
-    name, summary = "SpecDecodeAcceptanceLowAcrossPods", "MODEL: pods that lose by speculation replace each other"
-
-    def short_lived(instance, acceptance, start, namespace="prod", requests=6):
-        pod = Pod(instance, start=start, minutes=8, namespace=namespace).drafting(5, acceptance, requests=requests)
+def replaced(instance, acceptance, *, namespace="prod", requests=6, more=lambda pod: pod):
+    """Pods of eight minutes each, one after the other; ``more`` adds series to each."""
+    pods = []
+    for start in range(0, 88, 8):
+        pod = Pod(f"{instance}-{start}", start=start, minutes=8, namespace=namespace)
+        more(pod.drafting(5, acceptance, requests=requests))
         pod.series = {series: f"{values} stale" for series, values in pod.series.items()}
-        return pod
+        pods.append(pod)
+    return pods
 
-    starts = range(0, 88, 8)
 
-    def firing():
-        text = (
-            "For most of the last 30 minutes some pod of m accepted less than acceptance_net_negative of its draft "
-            "tokens, but none for long enough to fire by itself: pods are being replaced."
-        )
-        return Firing("critical", text, {"model_name": "m", "namespace": "prod"})
+def across(namespace="prod"):
+    text = (
+        "For most of the last 30 minutes some pod of m accepted less than acceptance_net_negative of its draft "
+        "tokens, but none for long enough to fire by itself: pods are being replaced."
+    )
+    return Firing("critical", text, {"model_name": "m", "namespace": namespace})
 
+
+def across_pods():
+    """Pods that lose and are replaced; in another namespace such a pod stays, and fires by itself."""
     yield Scene(
         "bad pods that are replaced before they can fire",
-        name,
-        summary,
+        "SpecDecodeAcceptanceLowAcrossPods",
+        "MODEL: pods that lose by speculation replace each other",
         [
-            *(short_lived(f"bad-{start}", 0.48, start) for start in starts),
-            *(short_lived(f"good-{start}", 0.52, start, "good") for start in starts),
-            *(short_lived(f"slow-{start}", 0.3, start, "slow", requests=3.5) for start in starts),
+            *replaced("bad", 0.48),
+            *replaced("good", 0.52, namespace="good"),
+            *replaced("slow", 0.3, namespace="slow", requests=3.5),
             Pod("stays", namespace="staging", minutes=100).drafting(5, 0.3),
             Pod("recovers", namespace="test", minutes=100).drafting(5, 0.3, minutes=25, then=(0.9, 5)),
             Pod("once", namespace="dev", minutes=100).drafting(5, 0.3, minutes=8, then=(0.9, 5)),
         ],
-        [(10, []), (40, [firing()]), (85, [firing()]), (120, [])],
+        [(10, []), (40, [across()]), (85, [across()]), (120, [])],
         reads=LOW,
     )
 

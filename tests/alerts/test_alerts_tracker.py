@@ -75,8 +75,27 @@ def test_pace_stretches_both_times(pace):
     assert notices(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
 
 
-def test_an_alert_on_one_temperature_ends_with_the_one_on_the_whole_and_stays_so():
-    whole = replace(RULE, name="SpecDecodeAcceptanceLow", keep=0)
+def test_one_name_with_two_severities_is_two_alerts():
+    """As in Prometheus: what was information must hold for its whole time before it pages."""
+    match = Match({"model_name": "m"}, 0.3)
+    critical, info = (Alert(rule=replace(RULE, severity=severity), match=match) for severity in ("critical", "info"))
+    tracker = Tracker()
+
+    def known(now, alert):
+        notices = tracker.update([alert], now, WALL + now).values()
+        return {one.alert.rule.severity: (one.started - WALL, one.ended and one.ended - WALL) for one in notices}
+
+    known(0, info)
+    assert known(100, info) == {"info": (100, None)}
+    assert known(104, critical) == {"info": (100, None)}
+    assert known(105, critical) == {"info": (100, 105)}
+    assert known(113, critical) == {"info": (100, 105)}
+    assert known(114, critical) == {"info": (100, 105), "critical": (114, None)}
+
+
+@pytest.mark.parametrize("severity", ["critical", "info"])
+def test_an_alert_on_one_temperature_ends_with_the_one_on_the_whole_and_stays_so(severity):
+    whole = replace(RULE, name="SpecDecodeAcceptanceLow", severity=severity, keep=0)
     part = replace(RULE, name="SpecDecodeAcceptanceLowAtTemperature", keep=0)
     low = Alert(rule=whole, match=Match({"model_name": "m"}, 0.4))
     hot = Alert(rule=part, match=Match({"model_name": "m", "temperature": "1+"}, 0.3))

@@ -46,6 +46,14 @@ class _Course:
     ended: float | None = field(default=None, kw_only=True)
     ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
 
+    def notice(self, wall: float) -> Notice | None:
+        """What it is at ``wall``; None before it fires."""
+        if self.started is None:
+            return None
+        self.started = min(self.started, wall)
+        self.ended = None if self.ended is None else min(self.ended, wall)
+        return Notice(alert=self.alert, started=self.started, ended=self.ended)
+
 
 def _wholes(key: Key) -> tuple[Key, ...]:
     """The alerts on the whole model that would explain one on a temperature of it; nothing explains any other."""
@@ -69,7 +77,8 @@ class Tracker:
     def update(self, alerts: Iterable[Alert], now: float, wall: float) -> dict[Key, Notice]:
         """Takes in all alerts whose condition holds at ``now`` (monotonic seconds; ``wall``: Unix seconds).
 
-        Returns what Alertmanager should know.
+        Returns what Alertmanager should know. No time in it is later than ``wall``, even if the clock was set back:
+        Alertmanager rejects an alert that starts after it ends.
         """
         current = {alert.key: alert for alert in alerts}
         for key in self._courses.keys() - current.keys():
@@ -79,11 +88,7 @@ class Tracker:
                 self._holds(key, alert, now, wall)
             elif key in self._courses:  # it ends with what explains it, as in the rules
                 self._fails(key, self._courses[key], now, wall)
-        return {
-            key: Notice(alert=course.alert, started=course.started, ended=course.ended)
-            for key, course in self._courses.items()
-            if course.started is not None
-        }
+        return {key: notice for key, course in self._courses.items() if (notice := course.notice(wall))}
 
     def _holds(self, key: Key, alert: Alert, now: float, wall: float) -> None:
         course = self._courses.get(key)

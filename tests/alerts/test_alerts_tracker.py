@@ -57,6 +57,21 @@ def test_what_ended_and_holds_again_is_a_new_alert():
     assert notices(tracker, 2, "m") == [("m", 2, None)]
 
 
+def test_a_clock_that_was_set_back_leaves_no_time_in_the_future():
+    tracker = Tracker(pace=0)
+    firing, ended = (Alert(rule=RULE, match=Match({"model_name": label}, 0.5)) for label in ("firing", "ended"))
+
+    def known(now, wall, *alerts):
+        notices = tracker.update(alerts, now, wall).values()
+        return {one.alert.match.labels["model_name"]: (one.started, one.ended) for one in notices}
+
+    known(0, 5000, firing, ended)
+    assert known(15, 5015, firing) == {"firing": (5000, None), "ended": (5000, 5015)}
+    assert known(30, 1000, firing) == {"firing": (1000, None), "ended": (1000, 1000)}
+    assert known(45, 1015, firing) == {"firing": (1000, None), "ended": (1000, 1000)}  # once and for all
+    assert known(60, 1030) == {"firing": (1000, 1030), "ended": (1000, 1000)}
+
+
 def test_findings_past_the_bound_are_counted():
     tracker = Tracker(pace=0, most=2)
     assert [label for label, *_ in notices(tracker, 0, "a", "b", "c")] == ["a", "b"]

@@ -47,7 +47,7 @@ class _Course:
     ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
 
     def notice(self, wall: float) -> Notice | None:
-        """What it is at ``wall``; None before it fires."""
+        """What it is at ``wall``, with no later time in it; None before it fires."""
         if self.started is None:
             return None
         self.started = min(self.started, wall)

@@ -343,25 +343,24 @@ def p10():
     )
 
 
+def fell(instance, drop, model="m"):
+    return Firing(
+        "warning",
+        f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same hour of "
+        "the day before, with as many draft tokens per draft; more than acceptance_regression. Find out what changed: "
+        "the draft model, the quantization, the traffic.",
+        {"instance": f"{instance}:9911", "model_name": model},
+    )
+
+
 def regressed():
     name, summary = "SpecDecodeAcceptanceRegressed", "MODEL: acceptance fell below that of the day before"
-
-    def firing(instance, drop, model="m"):
-        return Firing(
-            "warning",
-            f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same "
-            "hour of the "
-            "day before, with as many draft tokens per draft; more than acceptance_regression. Find out what "
-            "changed: the "
-            "draft model, the quantization, the traffic.",
-            {"instance": f"{instance}:9911", "model_name": model},
-        )
 
     def pod(instance, past, now, model="m", *, namespace="prod", minutes=150, k=3, drafts=5, **limits):
         made = Pod(instance, model=model, namespace=namespace, minutes=DAY + 150, **limits)
         return made.days_apart(past, now, minutes=minutes, k=k, drafts=drafts)
 
-    expected = [firing("fell", "5.2%"), firing("small", "10%"), firing("k-alike", "10%"), firing("fresh", "10%", "new")]
+    expected = [fell("fell", "5.2%"), fell("small", "10%"), fell("k-alike", "10%"), fell("fresh", "10%", "new")]
     yield Scene(
         "below the same hour of the day before: the pod's own or, where it has none, the model's in its namespace",
         name,
@@ -400,7 +399,7 @@ def regressed():
             Pod("falls", minutes=2 * DAY).drafting_in([*night[:4], (600, 5, 0.6), (240, 5, 0.7)], 3, "0", 10, 0),
         ],
         [(minute, []) for minute in (610, 640, 700, 1150, 1210, 1260, DAY + 300, DAY + 610)]
-        + [(DAY + 640, [firing("falls", "6%")]), (DAY + 1100, [firing("falls", "6%")])],
+        + [(DAY + 640, [fell("falls", "6%")]), (DAY + 1100, [fell("falls", "6%")])],
     )
     gap = (DAY - 150, None, None)
     yield Scene(
@@ -414,8 +413,8 @@ def regressed():
         ],
         [
             (DAY + 25, []),
-            (DAY + 50, [firing("back", "10%"), firing("part", "50%")]),
-            (DAY + 66, [firing("part", "20%")]),
+            (DAY + 50, [fell("back", "10%"), fell("part", "50%")]),
+            (DAY + 66, [fell("part", "20%")]),
             *((DAY + minute, []) for minute in (75, 85, 100)),
         ],
         reads=LOW,

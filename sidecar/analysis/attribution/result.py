@@ -1,7 +1,5 @@
 """A request with its share of the engine's speculation."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -98,12 +96,3 @@ def _tpot(record: RequestRecord) -> float | None:
     if first is None or tokens is None or record.choices != 1 or tokens < 2 or record.end < first:
         return None
     return (record.end - first) / (tokens - 1)
-
-
-def acceptance_error(requests: Iterable[AttributedRequest]) -> float:
-    """The standard error of the acceptance rate of many requests together; infinite if nothing was drafted."""
-    square = drafted = 0.0
-    for request in requests:
-        square += request.error * request.error
-        drafted += request.draft_tokens
-    return math.sqrt(square) / drafted if drafted > 0 else math.inf

@@ -13,9 +13,6 @@ from sidecar.analysis.attribution.engine_model import (
     EngineModel,
     Prefill,
     applies,
-    consistent,
-    coverage,
-    enough,
     every_step_drafts,
     residual,
     seen_share,
@@ -37,6 +34,9 @@ _PREFILLS: Final = 256  # the latest measurements, which follow the load
 _ENOUGH_PREFILLS: Final = 8  # fewer are too few for a meaningful standard deviation
 _QUEUED: Final = 0.02  # waiting / (running + waiting): 0.000 to 0.002 without a queue, 0.3 with one (recordings)
 _SEEN_IN_FLIGHT: Final = 0.9  # of vLLM's running and waiting requests
+_ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
+_ENOUGH_DRAFTS: Final = 100
+_MOST_RESIDUAL: Final = 0.1  # that allows inferred numbers: five times what whole recordings leave
 
 
 class EngineLearner:
@@ -70,16 +70,15 @@ class EngineLearner:
     def applies(self) -> bool:
         """Whether requests may be given inferred numbers."""
         share = seen_share(self._exposures.sums, self._exposures.counted)
-        return self.ready and applies(self.model, share) and consistent(self.residual)
+        return self.ready and applies(self.model, share) and (self.residual or 0.0) < _MOST_RESIDUAL
 
     @property
     def coverage(self) -> float | None:
         """Attributed draft tokens as a share of those counted, 0 to 1; None while unknown."""
-        if not self.ready:
+        if not self.ready or not self.drafted:
             return None
-        return coverage(
-            self._exposures.counted, self._drafts() if self.applies else self._exposures.sums[Amount.EXACT_DRAFTS]
-        )
+        attributed = self._drafts() if self.applies else self._exposures.sums[Amount.EXACT_DRAFTS]
+        return min(attributed / self._exposures.counted.drafts, 1.0)
 
     @property
     def residual(self) -> float | None:
@@ -142,7 +141,7 @@ class EngineLearner:
             return
         self._learned = at
         sums, counted = self._exposures.sums, self._exposures.counted
-        if not enough(sums, counted):
+        if sums[Amount.REQUESTS] < _ENOUGH_REQUESTS or counted.drafts < _ENOUGH_DRAFTS:
             return
         self.model = replace(
             self.model,

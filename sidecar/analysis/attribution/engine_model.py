@@ -29,13 +29,10 @@ USUAL_PREFILL: Final = Prefill(steps=1.0, error=0.35)
 PREFILL_AFTER_QUEUE: Final = Prefill(steps=0.1, error=0.2)
 USUAL_PREFILL_SHARED: Final = Prefill(steps=-1.2, error=0.35)
 
-_ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
-_ENOUGH_DRAFTS: Final = 100
 _EVERY_STEP: Final = 0.97  # drafts a step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
 _ALL_SEEN: Final = 0.97  # of the tokens; windows' edges blur the rest
 _MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
 _PARTLY_SEEN: Final = 0.7  # with less, unseen traffic hides the difference being measured
-_MOST_RESIDUAL: Final = 0.1  # five times what whole recordings leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +50,6 @@ class EngineModel:
     drafts_per_token: float = 0.5
     clock_is_shared: bool = False
     queued: bool = False
-
-
-def enough(sums: Sequence[float], counted: Growth) -> bool:
-    """Whether the closed windows hold enough to learn from."""
-    return sums[Amount.REQUESTS] >= _ENOUGH_REQUESTS and counted.drafts >= _ENOUGH_DRAFTS
 
 
 def seen_share(sums: Sequence[float], counted: Growth) -> float:
@@ -87,11 +79,6 @@ def applies(model: EngineModel, share: float) -> bool:
     return alone and (model.every_step_drafts or share > _PARTLY_SEEN)
 
 
-def coverage(counted: Growth, drafts: float) -> float | None:
-    """Attributed ``drafts`` as a share of those counted, 0 to 1; None if none were counted."""
-    return min(drafts / counted.drafts, 1.0) if counted.drafts > 0 else None
-
-
 def residual(sums: Sequence[float], counted: Growth, drafts: float) -> float | None:
     """The relative difference of requests' sums from the counters' growth: the larger of drafts and accepted tokens.
 
@@ -106,8 +93,3 @@ def residual(sums: Sequence[float], counted: Growth, drafts: float) -> float | N
         return None
     found = sums[Amount.TOKENS] - sums[Amount.EMITTED]
     return max(abs(drafts - expected) / expected, abs(found - accepted) / accepted)
-
-
-def consistent(found: float | None) -> bool:
-    """Whether a residual allows inferred numbers."""
-    return found is None or found < _MOST_RESIDUAL

@@ -1,14 +1,16 @@
 """What the requests of one model add up to, by temperature: since the start, and over the sliding window."""
 
+from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
 from sidecar.analysis.acceptance_tail import AcceptanceTail
-from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
+from sidecar.analysis.attribution.outcome import AttributionOutcome, attribution_outcome
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
-from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary, add_positions
+from sidecar.analysis.request_window import PARTS, SlidingRequests, SpeculationSummary, add_positions
+from sidecar.analysis.sliding import SlidingParts
 from sidecar.requests.record import Outcome
 
 LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge costs 16 series
@@ -85,12 +87,12 @@ class RequestStats:
             if request.acceptance is not None:
                 self.tail.add(request.acceptance, at)
         self.latencies[request.temperature].add(request)
-        self._outcomes.add(request, at)
+        self._outcomes.current(at)[attribution_outcome(request)] += 1
 
     def clear_window(self) -> None:
         """Restarts the sliding windows; the totals stay."""
         self._recent = {temperature: SlidingRequests(self._window) for temperature in self.temperatures}
-        self._outcomes = SlidingOutcomes(self._window)
+        self._outcomes = SlidingParts[Tally[AttributionOutcome]](self._window, self._window / PARTS, Tally)
         self.tail = AcceptanceTail(self._window)
 
     def recent(self, now: float) -> dict[str, SpeculationSummary]:
@@ -98,5 +100,6 @@ class RequestStats:
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
 
     def attribution_outcomes(self, now: float) -> Mapping[AttributionOutcome, int]:
-        """How many requests of the sliding window had which attribution outcome."""
-        return self._outcomes.read(now)
+        """How many requests of the sliding window had which attribution outcome; every one is present."""
+        parts = self._outcomes.read(now)
+        return {outcome: sum(counts[outcome] for counts in parts) for outcome in AttributionOutcome}

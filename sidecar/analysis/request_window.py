@@ -16,7 +16,7 @@ from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.015  # standard error of an acceptance rate above which there is no rate
 _BINS: Final = 10
-_PARTS: Final = 60  # the window's resolution; bounds its memory
+PARTS: Final = 60  # the window's resolution; bounds its memory
 _MOST_POSITIONS: Final = 64  # further draft positions count as the last one
 
 
@@ -69,7 +69,7 @@ class SlidingRequests:
 
     def __init__(self, seconds: float, most: int = 2000) -> None:
         self._most = most
-        self._sums = SlidingParts(seconds, seconds / _PARTS, lambda: [0.0] * 5)  # of ``_sums_of``
+        self._sums = SlidingParts(seconds, seconds / PARTS, lambda: [0.0] * 5)  # of ``_sums_of``
         self._latest: deque[tuple[float, AttributedRequest]] = deque()
         self._ratios: list[float] = []  # of the latest, in order; the same of the next two
         self._ttfts: list[float] = []

@@ -1,5 +1,6 @@
 """One model's requests since the start."""
 
+from sidecar.analysis.attribution.outcome import AttributionOutcome
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -47,6 +48,18 @@ def test_requests_add_up_by_temperature_and_attribution():
     assert exact.acceptance.cumulative()[-1] == 2
     assert stats.totals["1+", Attribution.EXACT].drafts == 0
     assert stats.requests["0", Attribution.EXACT, Outcome.COMPLETED] == 2
+
+
+def test_the_window_of_attribution_outcomes_forgets():
+    stats = RequestStats(("0",), 60)
+    stats.add(request(attribution=Attribution.NONE, without_usage=True), 100.0)
+    stats.add(request(), 130.0)
+    assert stats.attribution_outcomes(160.0) == dict.fromkeys(AttributionOutcome, 0) | {
+        AttributionOutcome.WITHOUT_USAGE: 1,
+        AttributionOutcome.EXACT: 1,
+    }
+    assert stats.attribution_outcomes(161.0)[AttributionOutcome.WITHOUT_USAGE] == 0
+    assert sum(stats.attribution_outcomes(191.0).values()) == 0
 
 
 def test_accepted_tokens_by_position_come_from_the_histogram():

@@ -1,6 +1,6 @@
 import pytest
 
-from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes, attribution_outcome
+from sidecar.analysis.attribution.outcome import AttributionOutcome, attribution_outcome
 from sidecar.analysis.attribution.result import Attribution, attributed
 from sidecar.requests.record import Outcome, RequestRecord
 
@@ -42,15 +42,3 @@ def request(attribution=Attribution.NONE, **changes):
 )
 def test_attribution_outcome(found, expected):
     assert attribution_outcome(found) is expected
-
-
-def test_the_window_forgets():
-    window = SlidingOutcomes(60.0)
-    window.add(request(**STREAM), 100.0)
-    window.add(request(Attribution.EXACT), 130.0)
-    assert window.read(160.0) == dict.fromkeys(AttributionOutcome, 0) | {
-        AttributionOutcome.WITHOUT_USAGE: 1,
-        AttributionOutcome.EXACT: 1,
-    }
-    assert window.read(161.0)[AttributionOutcome.WITHOUT_USAGE] == 0
-    assert sum(window.read(191.0).values()) == 0

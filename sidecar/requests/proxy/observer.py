@@ -9,7 +9,7 @@ from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import endpoint_of
 from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
 from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
-from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
+from sidecar.requests.proxy.outcomes import ExchangeOutcome, ProxyStats
 from sidecar.requests.source import RequestSink
 
 OUT_OF_MEMORY: Final = "out_of_memory"
@@ -56,7 +56,7 @@ class GuardedObserver:
 
     __slots__ = ("_counters", "_finished", "_observer")
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: ProxyStats) -> None:
         self._counters = counters
         self._observer: Observer | None = None
         self._finished: Callable[[ExchangeOutcome], None] | None = None

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sidecar.errors import listening
 from sidecar.http.access import Access
@@ -23,6 +24,7 @@ from sidecar.settings.addresses import Address
 class ProxySource:
     """Forwards to the one vLLM; drains for at most ``drain_seconds`` when the block is left."""
 
+    drop_reasons: ClassVar = frozenset([*map(str, Fault), OUT_OF_MEMORY])
     listen: Address
     upstream: Upstream
     options: ProxyOptions
@@ -31,24 +33,13 @@ class ProxySource:
     drain_seconds: float
     access: Access | None = None
 
-    @property
-    def drop_reasons(self) -> frozenset[str]:
-        """See ``RequestSource``."""
-        return frozenset([*map(str, Fault), OUT_OF_MEMORY])
-
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:
         """See ``RequestSource``."""
         asker = UsageAsker(self.ask_usage, max_bytes=self.observe_bytes)
         observers = observer_factory(sink, max_bytes=self.observe_bytes, offsets=offsets, asker=asker)
         server = ProxyServer(
-            self.upstream,
-            self.options,
-            observers,
-            time.monotonic,
-            log,
-            access=self.access,
-            upstream_lost=asker.forget,
+            self.upstream, self.options, observers, time.monotonic, log, access=self.access, upstream_lost=asker.forget
         )
         with listening("SPECDEC_PROXY__LISTEN", self.listen):
             host, port = await server.start(self.listen.host, self.listen.port)

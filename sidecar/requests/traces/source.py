@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sidecar.errors import listening
 from sidecar.http.access import Access
@@ -17,14 +18,10 @@ from sidecar.settings.addresses import Address
 class TracesSource:
     """Listens for OTLP/HTTP."""
 
+    drop_reasons: ClassVar = DROP_REASONS
     listen: Address
     options: TracesOptions
     access: Access | None = None
-
-    @property
-    def drop_reasons(self) -> frozenset[str]:
-        """See ``RequestSource``."""
-        return frozenset(DROP_REASONS)
 
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - spans have none

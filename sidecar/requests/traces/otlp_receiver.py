@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import hdrs, web
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer, GuardOptions
@@ -104,7 +103,9 @@ class OtlpReceiver:
             self._inflight_bytes -= len(body)
         for record in records:
             if record.id not in self._recent:
-                self._remember(record.id)
+                self._recent[record.id] = None
+                if len(self._recent) > self._options.recent_spans:
+                    del self._recent[next(iter(self._recent))]
                 self._sink.finished(record)
         if refused:
             self._sink.dropped(Inconsistent.reason, refused)
@@ -116,7 +117,8 @@ class OtlpReceiver:
             body = gunzipped(body, self._options.body_bytes)
         latest_end = self._clock() + self._options.ahead_seconds
         records, refused = [], 0
-        for span in self._spans(body, media_type):
+        spans = json_spans if media_type == JSON else protobuf_spans
+        for span in spans(body, self._options.max_spans):
             try:
                 record = to_record(span, latest_end)
             except Inconsistent:
@@ -125,12 +127,3 @@ class OtlpReceiver:
                 if record is not None:
                     records.append(record)
         return records, refused
-
-    def _spans(self, body: bytes, media_type: str) -> Iterator[Span]:
-        spans = json_spans if media_type == JSON else protobuf_spans
-        return spans(body, self._options.max_spans)
-
-    def _remember(self, span_id: str) -> None:
-        self._recent[span_id] = None
-        if len(self._recent) > self._options.recent_spans:
-            del self._recent[next(iter(self._recent))]

@@ -10,7 +10,6 @@ from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import LatencyBaselines
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.speed_state import ModelSpeed
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.merge import OTHER
@@ -165,19 +164,14 @@ def _add_speed(families: Families, report: TargetReport) -> None:
             families.add(metrics.ENGINE_SPEEDUP_ERROR, engine.speedup.error, *key)
             families.add(metrics.BREAK_EVEN_ACCEPTANCE, engine.break_even_acceptance, *key)
     for model, speed in report.speeds.items():
-        _add_model_speed(families, model, speed)
+        for running, seconds in speed.plain_seconds.items():
+            families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
+        for temperature, of_bucket in speed.temperatures.items():
+            families.add(metrics.SPEEDUP, of_bucket.speedup and of_bucket.speedup.ratio, model, temperature)
     for model, balance in report.balances.items():
         for temperature, found in balance.items():
             families.add(metrics.TIME_SAVED, found.saved_seconds, model, temperature)
             families.add(metrics.TIME_LOST, found.lost_seconds, model, temperature)
-
-
-def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
-    for running, seconds in speed.plain_seconds.items():
-        families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
-    for temperature, found in speed.temperatures.items():
-        if found.speedup is not None:
-            families.add(metrics.SPEEDUP, found.speedup.ratio, model, temperature)
 
 
 def _scrape_reasons() -> list[str]:

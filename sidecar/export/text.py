@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client.utils import floatToGoString
 
-from sidecar.export.families import Family, Labels, is_histogram
+from sidecar.export.families import Family, Labels
 
 _PLAIN = 1e6  # from this value on Go writes an exponent and Python does not
 
@@ -53,7 +53,7 @@ def _learn(family: Family) -> str:
     lines = [line.replace("%", "%%") for line in lines]
     for labels in family.labels:
         pairs = list(zip(family.label_names, labels, strict=True))
-        lines += _histogram_lines(name, pairs, family.edges) if is_histogram(family) else [_line(name, pairs)]
+        lines += _histogram_lines(name, pairs, family.edges) if family.edges else [_line(name, pairs)]
     return "".join(lines)
 
 

@@ -8,9 +8,9 @@ response and begin the next request.
 """
 
 import asyncio
-from ipaddress import ip_address
 from typing import Final, Protocol, cast
 
+from sidecar.http.hosts import address_of
 from sidecar.http.unsent import is_sending
 
 _READ_BYTES: Final = 16_384
@@ -56,7 +56,8 @@ class Connection(asyncio.BufferedProtocol):
         # Cast because uvloop's transports do not subclass asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
-        self.is_loopback = _is_loopback(self.address)
+        known = address_of(self.address)  # None if the client is gone already
+        self.is_loopback = known is not None and (getattr(known, "ipv4_mapped", None) or known).is_loopback
         self._inner = self._server.admit(self)
         if self._inner is None:
             self._transport.abort()
@@ -138,11 +139,3 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_head_begun or is_sending(self._transport):
             self._server.timed_out()
         self._transport.abort()
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        found = ip_address(address)
-    except ValueError:  # the client was gone before its address was read, or the address has a zone
-        return False
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback

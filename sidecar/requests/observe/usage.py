@@ -69,16 +69,11 @@ class UsageAsker:
         """Whether it depends on vLLM's version which requests are asked for."""
         return self._mode is AskUsage.KNOWN
 
-    @property
-    def enabled(self) -> bool:
-        """Whether any request may be asked for at present."""
-        known = self.version is not None and self.version.startswith(KNOWN_VERSIONS)
-        return self._mode is AskUsage.ALWAYS or (self.needs_version and known)
-
     def might_ask(self, endpoint: Endpoint | None, headers: Collection[tuple[bytes, bytes]]) -> bool:
         """Whether to call ``ask`` with the complete body, which must be buffered until then."""
+        is_known = self.version is not None and self.version.startswith(KNOWN_VERSIONS)
         return (
-            self.enabled
+            (self._mode is AskUsage.ALWAYS or (self.needs_version and is_known))
             and endpoint in (CHAT, COMPLETIONS)
             and not any(name.lower() == b"content-encoding" for name, _ in headers)
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.requests.traces.refusal import ExportRefused, Inconsistent
+from sidecar.requests.traces.refusal import REFUSALS, Inconsistent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,5 @@ class TracesOptions:
     ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
 
 
-DROP_REASONS: Final = frozenset(
-    {Inconsistent.reason, ExportRefused.reason, *(refusal.reason for refusal in ExportRefused.__subclasses__())}
-)
+DROP_REASONS: Final = frozenset({Inconsistent.reason, *REFUSALS})
 """Every reason that an ``OtlpReceiver`` gives its sink."""

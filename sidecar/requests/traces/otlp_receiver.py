@@ -15,7 +15,7 @@ from sidecar.requests.traces.body import BodyReader, gunzipped
 from sidecar.requests.traces.options import TracesOptions
 from sidecar.requests.traces.otlp import json_spans, protobuf_spans
 from sidecar.requests.traces.records import to_record
-from sidecar.requests.traces.refusal import ExportRefused, Inconsistent, Overloaded, Unsupported
+from sidecar.requests.traces.refusal import REFUSALS, ExportRefused, Inconsistent
 from sidecar.requests.traces.reply import JSON, PROTOBUF, accepted, failure
 
 PATH: Final = "/v1/traces"
@@ -77,21 +77,21 @@ class OtlpReceiver:
         except ExportRefused as refusal:
             self._sink.dropped(refusal.reason, 1)
             headers = {}
-            if isinstance(refusal, Overloaded):
+            if refusal.reason == "overload":
                 headers["Retry-After"] = str(self._options.retry_after_seconds)
-            return failure(media_type, refusal.status, refusal.code, str(refusal), headers)
+            return failure(media_type, *REFUSALS[refusal.reason], str(refusal), headers)
 
     async def _take(self, request: web.Request) -> int:
         """Reads, decodes and delivers one export; returns how many of its spans were refused."""
         if request.content_type not in (PROTOBUF, JSON):
-            raise Unsupported("the content type must be application/x-protobuf or application/json")
+            raise ExportRefused("unsupported", "the content type must be application/x-protobuf or application/json")
         encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         if encoding not in _ENCODINGS:
-            raise Unsupported("the content encoding must be gzip or identity")
+            raise ExportRefused("unsupported", "the content encoding must be gzip or identity")
         body = await self._bodies.read(request)
         room = _INFLIGHT_BODIES * self._options.body_bytes
         if self._inflight >= self._options.max_inflight or self._inflight_bytes + len(body) > room:
-            raise Overloaded("too many exports at once")
+            raise ExportRefused("overload", "too many exports at once")
         self._inflight += 1
         self._inflight_bytes += len(body)
         try:

@@ -167,7 +167,8 @@ def _add_speed(families: Families, report: TargetReport) -> None:
         for running, seconds in speed.plain_seconds.items():
             families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
         for temperature, of_bucket in speed.temperatures.items():
-            families.add(metrics.SPEEDUP, of_bucket.speedup and of_bucket.speedup.ratio, model, temperature)
+            ratio = of_bucket.speedup.ratio if of_bucket.speedup is not None else None
+            families.add(metrics.SPEEDUP, ratio, model, temperature)
     for model, balance in report.balances.items():
         for temperature, found in balance.items():
             families.add(metrics.TIME_SAVED, found.saved_seconds, model, temperature)

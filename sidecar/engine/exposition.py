@@ -78,11 +78,7 @@ class PageReader:
         return self.recall(body, thorough=thorough) or self.learn(body)
 
     def recall(self, body: bytes, *, thorough: bool = False) -> Page | None:
-        """The same, if the page has the remembered layout, which takes some 0.1 ms; else None.
-
-        Raises:
-            PageTooLarge, NotAnExposition, TruncatedPage: as ``read`` does.
-        """
+        """The same, if the page has the remembered layout, which takes some 0.1 ms; else None. Raises as ``read``."""
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if body and not body.endswith(b"\n"):
@@ -95,11 +91,7 @@ class PageReader:
         return None
 
     def learn(self, body: bytes) -> Page:
-        """The same, line by line, at up to 0.4 ms a KB; remembers the layout.
-
-        Raises:
-            PageTooLarge, NotAnExposition: as ``read`` does.
-        """
+        """The same, line by line, at up to 0.4 ms a KB; remembers the layout. Raises as ``read``."""
         read = self._lines.read(body)
         headers = _TYPE_LINE.findall(body)
         layout = Layout(read.series, frozenset(name.decode("utf-8", "replace") for name in headers))

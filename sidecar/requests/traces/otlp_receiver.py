@@ -59,11 +59,7 @@ class OtlpReceiver:
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens; returns host and port as bound.
-
-        Raises:
-            OSError: the address is in use or not ours.
-        """
+        """Listens; see ``GuardedServer.start``."""
         return await self._server.start(host, port)
 
     async def stop(self) -> None:

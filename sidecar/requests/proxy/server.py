@@ -1,7 +1,6 @@
 """The proxy itself: listens, forwards everything to one upstream, and counts."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -68,11 +67,9 @@ class ProxyServer:
         it cannot.
         """
         self._context.max_clients = allow_descriptors(self._options.max_connections, self._log)
-
-        def prepare(listener: socket.socket) -> None:
-            notice_vanished_clients(listener, self._options.send_idle_seconds)
-
-        address = await self._listener.start(host, port, _BACKLOG, prepare)
+        address = await self._listener.start(
+            host, port, _BACKLOG, lambda listener: notice_vanished_clients(listener, self._options.send_idle_seconds)
+        )
         self._tick()
         return address
 

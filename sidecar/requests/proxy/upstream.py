@@ -21,7 +21,7 @@ class UpstreamUser(Protocol):
     def uplink_connected(self) -> None:
         """A dial succeeded."""
 
-    def connect_failed(self, kind: str) -> None:
+    def fail(self, kind: str) -> None:
         """There is no connection; ``kind`` is a key of ``outcomes.UPSTREAM_ERRORS``."""
 
     def response_data(self, data: bytes) -> None:

@@ -19,7 +19,8 @@ from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import listening
 from sidecar.export.collector import OwnCounts, export_families
-from sidecar.export.exporter import Exporter, Reading
+from sidecar.export.exporter import Exporter
+from sidecar.export.families import Family
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.http.access import Access
@@ -87,7 +88,7 @@ async def running(
 
         passthrough_series = wiring.passthrough_series(settings)
 
-        def read() -> Reading:
+        def read() -> tuple[list[Family], dict[str, bytes]]:
             found = reports()
             counts = OwnCounts(
                 failures=supervisor.failures,
@@ -99,7 +100,7 @@ async def running(
             )
             up = {report.name for report in found if report.up}
             pages = {target.name: target.source.whole_page for target in targets if target.name in up}
-            return Reading(export_families(found, counts, export), pages if passthrough_series else {})
+            return export_families(found, counts, export), pages if passthrough_series else {}
 
         every = wiring.page_interval(settings)
         pages = Pages(

@@ -1,26 +1,46 @@
 """The OTLP/HTTP endpoint: takes exports of spans, delivers RequestRecords."""
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import hdrs, web
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.requests.record import RequestRecord
 from sidecar.requests.source import RequestSink
 from sidecar.requests.traces.body import BodyReader, gunzipped
-from sidecar.requests.traces.options import TracesOptions
 from sidecar.requests.traces.otlp import json_spans, protobuf_spans
 from sidecar.requests.traces.records import to_record
 from sidecar.requests.traces.refusal import REFUSALS, ExportRefused, Inconsistent
-from sidecar.requests.traces.reply import JSON, PROTOBUF, accepted, failure
 
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
 PATH: Final = "/v1/traces"
 _INFLIGHT_BODIES: Final = 4  # of the largest size, which wait or are decoded
 _ENCODINGS: Final = ("", "identity", "gzip")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesOptions:
+    """What an operator may set is in ``settings``; times are seconds."""
+
+    body_bytes: int = 4 * 1024 * 1024  # of one export, compressed and decompressed, else 413
+    body_seconds: float = 10.0  # for one export's body to arrive whole, else 408
+    max_inflight: int = 16  # exports that have arrived and wait or are decoded; a further one gets 503
+    max_spans: int = 10_000  # in one export, else 413; an OpenTelemetry Collector's batches have 8,192 by default
+    max_connections: int = 64  # open at once
+    header_seconds: float = 10.0  # for one request's head
+    idle_seconds: float = 75.0  # a connection may stay open between exports
+    retry_after_seconds: int = 1  # how long a refused sender is asked to wait
+    recent_spans: int = 32_768  # remembered to drop repeated spans: about 5 MiB
+    ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
 
 
 class OtlpReceiver:
@@ -69,13 +89,13 @@ class OtlpReceiver:
     async def _receive(self, request: web.Request) -> web.Response:
         media_type = request.content_type
         try:
-            return accepted(media_type, await self._take(request))
+            return _accepted(media_type, await self._take(request))
         except ExportRefused as refusal:
             self._sink.dropped(refusal.reason, 1)
             headers = {}
             if refusal.reason == "overload":
                 headers["Retry-After"] = str(self._options.retry_after_seconds)
-            return failure(media_type, *REFUSALS[refusal.reason], str(refusal), headers)
+            return _failure(media_type, *REFUSALS[refusal.reason], str(refusal), headers)
 
     async def _take(self, request: web.Request) -> int:
         """Reads, decodes and delivers one export; returns how many of its spans were refused."""
@@ -123,3 +143,24 @@ class OtlpReceiver:
                 if record is not None:
                     records.append(record)
         return records, refused
+
+
+def _accepted(media_type: str, refused: int) -> web.Response:
+    """200; ``refused`` spans are reported as a partial success."""
+    response = ExportTraceServiceResponse()
+    if refused:
+        response.partial_success.rejected_spans = refused
+        response.partial_success.error_message = "spans whose times, counts or ids cannot be true were refused"
+    is_json = media_type == JSON
+    body = json_format.MessageToJson(response).encode() if is_json else response.SerializeToString()
+    return web.Response(body=body, content_type=media_type)
+
+
+def _failure(media_type: str, status: int, code: int, message: str, headers: Mapping[str, str]) -> web.Response:
+    """An error: a google.rpc.Status with gRPC's ``code`` and ``message``, ASCII of less than 128 bytes."""
+    if media_type == PROTOBUF:
+        text = message.encode("ascii")
+        body = bytes((0x08, code, 0x12, len(text))) + text  # fields 1 (a varint) and 2 (a string) of google.rpc.Status
+    else:
+        media_type, body = JSON, json.dumps({"code": code, "message": message}).encode()
+    return web.Response(status=status, body=body, content_type=media_type, headers=headers)

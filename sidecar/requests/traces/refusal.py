@@ -28,3 +28,7 @@ class Inconsistent(SpecDecError):
     """One span whose times, counts or ids cannot be true. Only this span is refused."""
 
     reason: ClassVar[str] = "inconsistent"
+
+
+DROP_REASONS: Final = frozenset({Inconsistent.reason, *REFUSALS})
+"""Every reason that an ``OtlpReceiver`` gives its sink."""

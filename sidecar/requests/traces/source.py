@@ -9,8 +9,8 @@ from sidecar.errors import listening
 from sidecar.http.access import Access
 from sidecar.log import Log
 from sidecar.requests.source import RequestSink, Stats
-from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
-from sidecar.requests.traces.otlp_receiver import OtlpReceiver
+from sidecar.requests.traces.otlp_receiver import OtlpReceiver, TracesOptions
+from sidecar.requests.traces.refusal import DROP_REASONS
 from sidecar.settings.addresses import Address
 
 

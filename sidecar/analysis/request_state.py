@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sidecar.analysis.attribution.attributors import UNKNOWN_MODEL, Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.attribution.outcome import AttributionOutcome
+from sidecar.analysis.attribution.result import AttributionOutcome
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets

@@ -1,14 +1,14 @@
 """What the requests of one model add up to, by temperature: since the start, and over the sliding window."""
 
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
-from sidecar.analysis.acceptance_tail import AcceptanceTail
-from sidecar.analysis.attribution.outcome import AttributionOutcome, attribution_outcome
-from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution, AttributionOutcome, attribution_outcome
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
+from sidecar.analysis.quantile import quantile
 from sidecar.analysis.request_window import PARTS, SlidingRequests, SpeculationSummary, add_positions
 from sidecar.analysis.sliding import SlidingParts
 from sidecar.requests.record import Outcome
@@ -17,6 +17,8 @@ LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 DURATION_EDGES: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TAIL_SECONDS: Final = 3600.0  # that the window of the tail stretches to
+_TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 
 
 class AttributedTotals:
@@ -63,6 +65,29 @@ class Latencies:
             self.ttft.observe(request.ttft)
         if request.tpot is not None:
             self.tpot.observe(request.tpot)
+
+
+class AcceptanceTail:
+    """The acceptance rates of one model's latest requests, at whatever temperature."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self._window = window
+        self._latest: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
+
+    def add(self, rate: float, at: float) -> None:
+        """Adds a request's rate, 0 to 1, at ``at`` in Unix seconds."""
+        self._latest.append((at, rate))
+
+    def p10(self, now: float, requests: int) -> float | None:
+        """Over the window that ends at ``now``, or over the latest ``requests`` of an hour if the window has fewer.
+
+        None if the hour has fewer, too.
+        """
+        rates = [rate for at, rate in self._latest if at >= now - self._window]
+        if len(rates) < requests:
+            rates = [rate for at, rate in self._latest if at >= now - _TAIL_SECONDS][-requests:]
+        return quantile(sorted(rates), 0.1) if len(rates) >= requests else None
 
 
 class RequestStats:

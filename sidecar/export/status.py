@@ -5,8 +5,7 @@ from typing import Any
 
 from sidecar import __version__
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.attribution.outcome import AttributionOutcome
-from sidecar.analysis.attribution.result import Attribution
+from sidecar.analysis.attribution.result import Attribution, AttributionOutcome
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation

@@ -15,6 +15,16 @@ class Attribution(StrEnum):
     NONE = "none"  # unknown
 
 
+class AttributionOutcome(StrEnum):
+    """How the attribution of a finished request turned out; all but the first two have no numbers."""
+
+    EXACT = "exact"
+    INFERRED = "inferred"
+    WITHOUT_USAGE = "without_usage"  # a complete stream that carries no token count
+    UNFINISHED = "unfinished"  # failed or aborted
+    UNKNOWN = "unknown"  # vLLM's counters do not determine it, or its model is not on vLLM's page
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributedRequest:
     """One finished request with its share of the engine's speculation.
@@ -96,3 +106,14 @@ def _tpot(record: RequestRecord) -> float | None:
     if first is None or tokens is None or record.choices != 1 or tokens < 2 or record.end < first:
         return None
     return (record.end - first) / (tokens - 1)
+
+
+def attribution_outcome(request: AttributedRequest) -> AttributionOutcome:
+    """The attribution outcome of ``request``."""
+    if request.attribution is Attribution.EXACT:
+        return AttributionOutcome.EXACT
+    if request.attribution is Attribution.INFERRED:
+        return AttributionOutcome.INFERRED
+    if request.outcome is not Outcome.COMPLETED:
+        return AttributionOutcome.UNFINISHED
+    return AttributionOutcome.WITHOUT_USAGE if request.without_usage else AttributionOutcome.UNKNOWN

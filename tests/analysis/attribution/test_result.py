@@ -1,7 +1,6 @@
 import pytest
 
-from sidecar.analysis.attribution.outcome import AttributionOutcome, attribution_outcome
-from sidecar.analysis.attribution.result import Attribution, attributed
+from sidecar.analysis.attribution.result import Attribution, AttributionOutcome, attributed, attribution_outcome
 from sidecar.requests.record import Outcome, RequestRecord
 
 STREAM = {"stream": True, "first_token": 0.5, "completion_tokens": None}

@@ -10,7 +10,6 @@ from typing import Final
 _MODULES: Final = (  # each after those that it imports from; no name is defined in two of them (a test)
     "record",
     "observe/endpoint",
-    "observe/body",
     "observe/payload",
     "observe/stream",
     "observe/exchange_observer",

@@ -5,9 +5,8 @@ from itertools import count
 from typing import Final, TypeVarTuple
 from urllib.parse import unquote
 
-from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import endpoint_of
-from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
+from sidecar.requests.observe.exchange_observer import Body, ExchangeObserver, Fault
 from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
 from sidecar.requests.proxy.outcomes import ExchangeOutcome, ProxyStats
 from sidecar.requests.source import RequestSink

@@ -110,7 +110,7 @@ class EngineLearner:
         """Takes in a finished request, whose amounts are spread from ``start`` to ``end``."""
         known = request.record.acceptance
         if exact and known is not None:
-            self._exposures.spread(amounts_exact(request.record), start, end)
+            self._exposures.spread(amounts_exact(request.record, known), start, end)
             if self.ready and self.model.every_step_drafts:
                 self._measure_prefill(request, known.drafts)
             return

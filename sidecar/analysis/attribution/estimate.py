@@ -9,7 +9,7 @@ from sidecar.analysis.attribution.exposure import Amount, accepted_tokens, optio
 from sidecar.analysis.attribution.truncation import truncated_tokens
 from sidecar.analysis.attribution.windows import Windows
 from sidecar.requests.observe.endpoint import RESPONSES
-from sidecar.requests.record import Outcome, RequestRecord
+from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 
 _FIRST_EVENT_LAG: Final = 0.7  # steps by which the first event is late: 0.3 to 1.1 (recordings)
 _UNEVENNESS: Final = 0.1  # standard deviation of a partial window's steps, relative to all of them (recordings)
@@ -205,11 +205,8 @@ def amounts_inferred(request: ObservedRequest, steps: Steps, found: Estimate) ->
     return amounts
 
 
-def amounts_exact(record: RequestRecord) -> dict[int, float]:
+def amounts_exact(record: RequestRecord, known: RequestAcceptance) -> dict[int, float]:
     """What a request with vLLM's own numbers accounts for."""
-    known = record.acceptance
-    if known is None:
-        return {}
     tokens = record.completion_tokens
     if tokens is None:
         tokens = known.drafts + known.accepted_tokens + 1

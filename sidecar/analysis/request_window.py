@@ -93,7 +93,8 @@ class SlidingRequests:
     def read(self, now: float) -> SpeculationSummary:
         """The window that ends at ``now``."""
         parts = self._sums.read(now)
-        self._forget_until(self._sums.oldest)
+        while self._latest and self._latest[0][0] < self._sums.oldest:
+            self._count(self._latest.popleft()[1], -1)
         if not parts:
             return SpeculationSummary()
         requests, drafts, draft_tokens, accepted, error_squares = map(sum, zip(*parts, strict=True))
@@ -117,10 +118,6 @@ class SlidingRequests:
             tpot_p50=quantile(self._tpots, 0.5),
             tpot_p99=quantile(self._tpots, 0.99),
         )
-
-    def _forget_until(self, oldest: float) -> None:
-        while self._latest and self._latest[0][0] < oldest:
-            self._count(self._latest.popleft()[1], -1)
 
     def _count(self, request: AttributedRequest, sign: int) -> None:
         self._exact_drafts += sign * sum(request.histogram)

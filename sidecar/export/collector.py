@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from sidecar import __version__
+from sidecar import __version__, errors
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import LatencyBaselines
@@ -14,7 +14,6 @@ from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge
-from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
 
@@ -177,13 +176,8 @@ def _add_speed(families: Families, report: TargetReport) -> None:
 
 def _scrape_reasons() -> list[str]:
     """Every reason for which a poll can fail, so that each is exported from 0 on."""
-    found = {ScrapeError.reason}
-    waiting = [ScrapeError]
-    while waiting:
-        for error in waiting.pop().__subclasses__():
-            found.add(error.reason)
-            waiting.append(error)
-    return sorted(found - {"scrape", "page"})
+    classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ScrapeError)]
+    return sorted({one.reason for one in classes} - {"scrape", "page"})  # these two are base classes
 
 
 def _add_engine(families: Families, engine: EngineReport, max_positions: int) -> None:

@@ -49,7 +49,8 @@ class TextRenderer:
 
 def _learn(family: Family) -> str:
     name = family.metric.name
-    lines = [f"# HELP {name} {_escape_help(family.metric.help)}\n", f"# TYPE {name} {family.metric.kind}\n"]
+    text = family.metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    lines = [f"# HELP {name} {text}\n", f"# TYPE {name} {family.metric.kind}\n"]
     lines = [line.replace("%", "%%") for line in lines]
     for labels in family.labels:
         pairs = list(zip(family.label_names, labels, strict=True))
@@ -70,7 +71,3 @@ def _line(name: str, pairs: list[tuple[str, str]]) -> str:
 
 def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _escape_help(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")

@@ -31,15 +31,15 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
         _bucket(label, work, thresholds) for label, work in model["temperatures"].items() if work["requests"]
     )
     coverage = f"coverage {percent(model['coverage'])}, residual {percent(model['residual'])}"
-    body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{_no_rows(sum(model["ended"].values()))}</p>'
+    ended = sum(model["ended"].values())
+    nothing = (
+        f"{unattributed(ended)}." if ended else "No request has finished in the window, or none is attributed yet."
+    )
+    body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{nothing}.</p>'
     return (
         f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
         f'<div class="buckets">{body}</div>'
     )
-
-
-def _no_rows(ended: int) -> str:
-    return f"{unattributed(ended)}." if ended else "No request has finished in the window, or none is attributed yet."
 
 
 def _legend(thresholds: Mapping[str, float]) -> str:

@@ -92,19 +92,20 @@ class PageReader:
 
     def learn(self, body: bytes) -> Page:
         """The same, line by line, at up to 0.4 ms a KB; remembers the layout. Raises as ``read``."""
-        read = self._lines.read(body)
+        found, malformed = self._lines.read(body)
+        values = list(found.values())
         headers = _TYPE_LINE.findall(body)
-        layout = Layout(read.series, frozenset(name.decode("utf-8", "replace") for name in headers))
+        layout = Layout(tuple(found), frozenset(name.decode("utf-8", "replace") for name in headers))
         if self._layout == layout:
             layout = self._layout
         self._layout = layout
         self._memory = None
         blocks = _remember(body, self._wanted)
         # Until vLLM's own series are there, there is nothing to compare the next page with.
-        ours = any(series.name.startswith(self._wanted.prefixes) for series in read.series)
-        if ours and read.malformed == 0 and _same(_read_blocks(body, blocks), read.values):
+        ours = any(series.name.startswith(self._wanted.prefixes) for series in found)
+        if ours and malformed == 0 and _same(_read_blocks(body, blocks), values):
             self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))
-        return Page(layout, read.values, read.malformed)
+        return Page(layout, values, malformed)
 
 
 def _refuse_unended(body: bytes) -> None:

@@ -7,16 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.attribution.drafting import Drafting
-from sidecar.analysis.attribution.engine_model import (
-    USUAL_PREFILL,
-    USUAL_PREFILL_SHARED,
-    EngineModel,
-    Prefill,
-    applies,
-    every_step_drafts,
-    residual,
-    seen_share,
-)
+from sidecar.analysis.attribution.engine_model import USUAL_PREFILL, USUAL_PREFILL_SHARED, EngineModel, Prefill
 from sidecar.analysis.attribution.estimate import (
     Estimate,
     ObservedRequest,
@@ -25,7 +16,7 @@ from sidecar.analysis.attribution.estimate import (
     estimate,
     steps_of,
 )
-from sidecar.analysis.attribution.exposure import Amount, Exposures
+from sidecar.analysis.attribution.exposure import PARTLY_SEEN, Amount, Exposures
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.windows import Window, Windows
 
@@ -34,6 +25,7 @@ _PREFILLS: Final = 256  # the latest measurements, which follow the load
 _ENOUGH_PREFILLS: Final = 8  # fewer are too few for a meaningful standard deviation
 _QUEUED: Final = 0.02  # waiting / (running + waiting): 0.000 to 0.002 without a queue, 0.3 with one (recordings)
 _SEEN_IN_FLIGHT: Final = 0.9  # of vLLM's running and waiting requests
+_MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
 _ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
 _ENOUGH_DRAFTS: Final = 100
 _MOST_RESIDUAL: Final = 0.1  # that allows inferred numbers: five times what whole recordings leave
@@ -59,7 +51,7 @@ class EngineLearner:
         """Whether every request is seen, judged by vLLM's gauges and, once they are known, by the tokens."""
         if self._in_flight < _SEEN_IN_FLIGHT * (self._running + self._waiting):
             return False
-        return not self.ready or seen_share(self._exposures.sums, self._exposures.counted) == 1
+        return not self.ready or self._exposures.seen_share == 1
 
     @property
     def drafted(self) -> bool:
@@ -68,9 +60,13 @@ class EngineLearner:
 
     @property
     def applies(self) -> bool:
-        """Whether requests may be given inferred numbers."""
-        share = seen_share(self._exposures.sums, self._exposures.counted)
-        return self.ready and applies(self.model, share) and (self.residual or 0.0) < _MOST_RESIDUAL
+        """Whether requests may be given inferred numbers.
+
+        A shared clock and a queue need all requests in flight. The fit of drafts tolerates some unseen ones.
+        """
+        share, alone = self._exposures.seen_share, not self.model.clock_is_shared and not self.model.queued
+        seen = share > _MOSTLY_SEEN or (alone and (self.model.every_step_drafts or share > PARTLY_SEEN))
+        return self.ready and seen and (self.residual or 0.0) < _MOST_RESIDUAL
 
     @property
     def coverage(self) -> float | None:
@@ -83,7 +79,7 @@ class EngineLearner:
     @property
     def residual(self) -> float | None:
         """How far the requests' sums are off the counters, relative to the counters; None while unknown."""
-        return residual(self._exposures.sums, self._exposures.counted, self._drafts()) if self.ready else None
+        return self._exposures.residual(self._drafts()) if self.ready else None
 
     @property
     def limit(self) -> int | None:
@@ -145,7 +141,7 @@ class EngineLearner:
             return
         self.model = replace(
             self.model,
-            every_step_drafts=every_step_drafts(sums, counted),
+            every_step_drafts=self._exposures.every_step_drafts,
             prefill=self._prefill(),
             drafts_per_token=counted.drafts / max(counted.generated, 1.0),
         )
@@ -176,7 +172,7 @@ class EngineLearner:
     def _prefill_by_sums(self) -> Prefill | None:
         """The prefill for which the sums over requests equal the counters; None if other causes may be involved."""
         sums, counted = self._exposures.sums, self._exposures.counted
-        share, number = seen_share(sums, counted), sums[Amount.CLOCKED]
+        share, number = self._exposures.seen_share, sums[Amount.CLOCKED]
         if number < _ENOUGH_PREFILLS or share < 1 or self.model.queued or not self.model.every_step_drafts:
             return None
         emitted = counted.emitted - (sums[Amount.EMITTED] - sums[Amount.CLOCKED_EMITTED])

@@ -11,7 +11,6 @@ from typing import Final
 
 from sidecar.commands.estimates import (
     LEAST_BATCHES,
-    Batches,
     Interval,
     by_rounds,
     quantile_interval,
@@ -141,7 +140,7 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
     cut = by_rounds(len(samples), rounds)
     if metric in (ACCEPTANCE, LENGTH):
         exact = [one for one in samples if one.drafts is not None]
-        alone = Batches(1, len(exact)) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
+        alone = len(exact) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
         accepted = [float(one.accepted_tokens) for one in exact]
         if not exact:  # vLLM's counters: one number, no error
             found = level.acceptance if metric is ACCEPTANCE else level.acceptance_length
@@ -156,7 +155,7 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
     return quantile_interval(values, 0.99 if metric.name.endswith("P99") else 0.5, cut, confidence)
 
 
-def _tokens_per_second(level: LevelSummary, cut: Batches | None, confidence: float) -> Interval | None:
+def _tokens_per_second(level: LevelSummary, cut: int | None, confidence: float) -> Interval | None:
     """The relative error is that of tokens per second of a request: the number in flight is the same throughout."""
     samples = level.samples
     tokens, durations = [float(one.tokens or 0) for one in samples], [one.duration for one in samples]

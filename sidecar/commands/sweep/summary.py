@@ -9,7 +9,7 @@ import msgspec
 from sidecar.analysis.acceptance import over_engines
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.verdict import Estimate, Evidence, Judgement, Verdict, VerdictThresholds, judge
-from sidecar.commands.estimates import Batches, Interval, batches, quantile_interval, relative_change
+from sidecar.commands.estimates import Interval, batches, quantile_interval, relative_change
 from sidecar.commands.sweep.level import Measured
 from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.results import LevelSummary, Quantiles, Source, Speculation, Speed, TemperatureSummary
@@ -114,8 +114,8 @@ def speculation(measured: Sequence[Measured]) -> Speculation:
     )
 
 
-def cut(samples: Sequence[Sample], load: Load) -> Batches | None:
-    """Batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
+def cut(samples: Sequence[Sample], load: Load) -> int | None:
+    """The number of batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
     if not samples:
         return None
     in_flight = load.at_once or (load.rate or 0.0) * sum(one.duration for one in samples) / len(samples)

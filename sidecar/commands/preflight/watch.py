@@ -13,7 +13,7 @@ from sidecar import wiring
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.merge import merge
-from sidecar.engine.names import SPECULATION, Counter, Gauge
+from sidecar.engine.names import SPECULATION, Gauge
 from sidecar.engine.page_source import PageSource
 from sidecar.errors import ScrapeError
 from sidecar.requests.record import RequestRecord, RequestStart
@@ -93,7 +93,7 @@ async def _poll(fetcher: Fetcher, settings: Settings, found: Watched) -> None:
         else:
             engine = merge(page.engines)
             found.polls.append(engine.gauges)
-            found.speculates |= any(counter in engine.counters for counter in (*SPECULATION, Counter.DRAFTS))
+            found.speculates |= any(counter in engine.counters for counter in SPECULATION)
             found.kv_tokens = engine.kv_cache_capacity_tokens
         await asyncio.sleep(_EVERY)
 

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         target_files,
         draft_files,
     )
-    others = () if draft.billions else methods(found.deployment)
+    others = () if draft.billions else methods(target)
     if arguments.json:
         print(json.dumps(as_json(found, others, arguments.context), indent=2, allow_nan=False))
     else:

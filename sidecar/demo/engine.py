@@ -5,16 +5,7 @@ from random import Random
 
 from sidecar.demo.acceptance import acceptance_rate, position_probability
 from sidecar.demo.blocks import BlockPool
-from sidecar.demo.generation import (
-    FinishedGeneration,
-    FinishReason,
-    Generation,
-    Load,
-    Prompt,
-    Sampling,
-    Sink,
-    StepReport,
-)
+from sidecar.demo.generation import FinishReason, Generation, Load, Prompt, Sampling, StepReport
 from sidecar.demo.options import SimulatorOptions
 
 
@@ -40,7 +31,7 @@ class Engine:
         """The current gauges."""
         return Load(len(self._running), len(self._waiting), self._pool.usage)
 
-    def submit(self, prompt: Prompt, sampling: Sampling, *, index: int, sink: Sink, now: float) -> Generation:
+    def submit(self, prompt: Prompt, sampling: Sampling, *, index: int, now: float) -> Generation:
         """Queues one choice; ``outputs`` of later steps hold its tokens."""
         options = self._options
         draws = options.seed * 1_000_003 + self._submitted
@@ -51,7 +42,6 @@ class Engine:
             prompt=prompt,
             sampling=sampling,
             index=index,
-            sink=sink,
             random=Random(draws),
             position_probability=position_probability(rate, positions) if positions else 0.0,
             eos_probability=0.0 if sampling.ignore_eos else 1 / options.mean_tokens_to_eos,
@@ -61,15 +51,17 @@ class Engine:
         self._waiting.append(generation)
         return generation
 
-    def abort(self, generation: Generation, now: float) -> FinishedGeneration | None:
-        """Stops a generation whose client disconnected; None if it had already finished."""
+    def abort(self, generation: Generation) -> bool:
+        """Stops a generation whose client disconnected; False if it had already finished."""
         if generation.finished is not None:
-            return None
+            return False
         if generation in self._running:
             self._running.remove(generation)
         else:
             self._waiting.remove(generation)
-        return self._finish(generation, FinishReason.ABORT, now)
+        self._free(generation)
+        generation.finished = FinishReason.ABORT
+        return True
 
     def schedule(self, now: float) -> float | None:
         """Plans the next step and returns its duration in seconds; None if there is nothing to do."""
@@ -152,7 +144,7 @@ class Engine:
             self._running.append(generation)
             generation.shared_blocks, generation.private_blocks = len(hashes), private
             generation.computed_tokens = hits * self._options.block_size
-            if generation.scheduled is None:
+            if not generation.preemptions:
                 generation.scheduled = now
                 generation.cached_tokens = generation.computed_tokens
                 self._report.prefix_queries += generation.prompt.tokens
@@ -200,7 +192,7 @@ class Engine:
                 reason = FinishReason.STOP
             elif generation.output_tokens + kept >= generation.sampling.max_tokens:
                 reason = FinishReason.LENGTH
-        if generation.first_token is None:
+        if not generation.output_tokens:
             generation.first_token = now
             report.first_token_seconds.append(now - generation.arrival)
             report.prompt_tokens += generation.prompt.tokens
@@ -215,21 +207,9 @@ class Engine:
         report.outputs.append((generation, kept))
         if reason is not None:
             self._running.remove(generation)
-            report.finished.append(self._finish(generation, reason, now))
-
-    def _finish(self, generation: Generation, reason: FinishReason, now: float) -> FinishedGeneration:
-        self._free(generation)
-        generation.finished = reason
-        scheduled = now if generation.scheduled is None else generation.scheduled
-        first = now if generation.first_token is None else generation.first_token
-        return FinishedGeneration(
-            reason=reason,
-            generation_tokens=generation.output_tokens,
-            preemptions=generation.preemptions,
-            e2e=now - generation.arrival,
-            queue=scheduled - generation.arrival,
-            decode=now - first,
-        )
+            self._free(generation)
+            generation.finished = reason
+            report.finished.append(generation)
 
     def _free(self, generation: Generation) -> None:
         if generation.shared_blocks or generation.private_blocks:

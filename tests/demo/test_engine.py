@@ -10,19 +10,11 @@ from sidecar.demo.generation import FinishReason, Prompt, Sampling
 from sidecar.demo.options import SimulatorOptions
 
 
-class Outputs:
-    """A sink that is never called: the driver, not the engine, delivers tokens."""
-
-    def put(self, index, tokens, reason):
-        raise AssertionError
-
-
 def submit(engine, *, prompt=8, temperature=0.0, max_tokens=20, now=0.0, hashes=(), ignore_eos=True):
     return engine.submit(
         Prompt(prompt, hashes),
         Sampling(temperature, max_tokens, ignore_eos),
         index=0,
-        sink=Outputs(),
         now=now,
     )
 
@@ -97,13 +89,12 @@ def test_latencies_are_those_of_the_steps():
     submit(engine, prompt=4, max_tokens=30, now=-2.0)
     reports = run(engine)
     (finished,) = [finished for report in reports for finished in report.finished]
-    assert finished.queue == 2.0
+    assert finished.scheduled - finished.arrival == 2.0
     assert reports[0].first_token_seconds == [5.0]  # two in the queue, a step and four prompt tokens
     gaps = [gap for report in reports for gap in report.inter_token_seconds]
     assert gaps == [1.0] * (len(reports) - 1)  # one an output event, not one a token
-    assert finished.decode == sum(gaps)
-    assert finished.e2e == 5.0 + finished.decode
-    assert finished.time_per_output_token == finished.decode / 29
+    assert finished.last_token - finished.arrival == 5.0 + sum(gaps)
+    assert finished.time_per_output_token == sum(gaps) / 29
 
 
 def test_drafting_costs_time_in_steps_that_verify():
@@ -237,13 +228,14 @@ def test_abort_ends_waiting_and_running_ones_and_gives_their_blocks_back():
     running, waiting = submit(engine, max_tokens=500), submit(engine)
     engine.schedule(0.0)
     engine.complete(0.1)
-    assert engine.abort(waiting, 0.1).reason is FinishReason.ABORT
+    assert engine.abort(waiting)
     engine.schedule(0.1)
     tokens = running.output_tokens
-    assert engine.abort(running, 0.15).reason is FinishReason.ABORT
+    assert engine.abort(running)
     report = engine.complete(0.2)
     assert (report.drafts, report.outputs, running.output_tokens) == (0, [], tokens)
-    assert engine.abort(running, 0.2) is None
+    assert not engine.abort(running)
+    assert (running.finished, waiting.finished) == (FinishReason.ABORT, FinishReason.ABORT)
     assert (engine.load.running, engine.load.waiting, engine.load.kv_usage) == (0, 0, 0)
     assert engine.schedule(0.3) is None
 

@@ -1,7 +1,6 @@
 """How ``baseline`` measures: polls of one or more servers, or of a recording."""
 
 import asyncio
-import random
 import sys
 import time
 from collections import defaultdict
@@ -15,14 +14,10 @@ from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.commands.baseline.traffic import send
 from sidecar.commands.sweep.options import SweepOptions
 from sidecar.engine.continuation import Continuation
-from sidecar.engine.fetch import Fetcher
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Phase
-from sidecar.engine.pacing import Pacing
-from sidecar.engine.page_source import PageSource
 from sidecar.engine.plan import EngineKey
-from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
@@ -143,13 +138,10 @@ def _watched(servers: Sequence[_Engines], seconds: float, until: float) -> Watch
 
 
 async def _poll(url: str, settings: Settings, sink: _Engines, seconds: float) -> None:
-    fetcher = Fetcher(url, wiring.fetch(settings))
-    source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
-    poller = Poller(source, Pacing(wiring.pacing(settings), random.random), sink, time.time, time.monotonic)
-    try:
-        async with asyncio.timeout(seconds):
-            await poller.run()
-    except TimeoutError:
-        await poller.poll()  # once more, at the very end
-    finally:
-        await fetcher.close()
+    async with wiring.page_source(url, settings) as source:
+        poller = wiring.poller(source, settings, sink)
+        try:
+            async with asyncio.timeout(seconds):
+                await poller.run()
+        except TimeoutError:
+            await poller.poll()  # once more, at the very end

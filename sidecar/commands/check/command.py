@@ -13,9 +13,7 @@ from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.commands.check.vllm_command import findings
 from sidecar.commands.check.vllm_flags import NEWEST, Version
-from sidecar.engine.fetch import Fetcher
 from sidecar.engine.names import Counter
-from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import redacted
@@ -94,15 +92,13 @@ async def _check_all(settings: Settings) -> list[int]:
 
 async def _check(target: Target, settings: Settings) -> int:
     print(f"\n{target.name}: {redacted(target.vllm_url)}")
-    fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
     try:
-        page = await PageSource(fetcher, wiring.page_limits(settings), filtered=False).next()
+        async with wiring.page_source(target.vllm_url, settings) as source:
+            page = await source.next()
     except ScrapeError as error:
         print(f"  no usable page ({error.reason}): {error}")
         print(f"  {_remedy(error, target.vllm_url)}")
         return 1
-    finally:
-        await fetcher.close()
     for line in _describe(page):
         print(f"  {line}")
     return 0

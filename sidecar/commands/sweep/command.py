@@ -133,7 +133,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         request_seconds=arguments.request_timeout,
         seconds=arguments.duration,
         api_key=key,
-        tls=wiring.fetch(settings).tls,
+        tls=wiring.tls(settings),
         page_limits=wiring.page_limits(settings),
         thresholds=wiring.verdicts(settings),
     )

@@ -4,13 +4,14 @@ import argparse
 import asyncio
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from sidecar import wiring
 from sidecar.commands.arguments import base_url
 from sidecar.commands.report.from_recording import recording_report
 from sidecar.commands.report.from_sidecar import sidecar_report
-from sidecar.commands.report.render import as_json, as_markdown, text
+from sidecar.commands.report.render import as_markdown, text
 from sidecar.engine.fetch import FetchOptions
 from sidecar.errors import ScrapeError
 from sidecar.log import redacted
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(f"no report from {redacted(url)} ({error.reason}): {error}; {remedy}", file=sys.stderr)
         return 1
     if arguments.format == "json":
-        print(json.dumps(as_json(report), indent=2, allow_nan=False))
+        print(json.dumps(asdict(report), indent=2, allow_nan=False))
     else:
         print("\n".join((text if arguments.format == "text" else as_markdown)(report)))
     return 0

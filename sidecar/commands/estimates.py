@@ -102,9 +102,9 @@ def ratio_interval(
     return Interval(ratio, ratio - wide, ratio + wide)
 
 
-def relative_change(before: Interval, after: Interval) -> Interval | None:
+def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
     """After / before - 1, with the bounds that follow from both (Zou and Donner's MOVER, to first order)."""
-    if before.value <= 0 or after.value < 0:
+    if before is None or after is None or before.value <= 0 or after.value < 0:
         return None
     ratio = after.value / before.value
     if before.low is None or before.high is None or after.low is None or after.high is None:

@@ -131,7 +131,7 @@ def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Diff
             metric=metric,
             before=None if then is None else then.value,
             after=None if now is None else now.value,
-            change=relative_change(then, now) if then is not None and now is not None and comparable else None,
+            change=relative_change(then, now) if comparable else None,
         )
 
 

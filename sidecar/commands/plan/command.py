@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     Raises:
         InputError: a size is missing, or a model's files cannot be read.
     """
-    target_files, draft_files = _files(arguments.target_dir), _files(arguments.draft_dir)
+    folders = (arguments.target_dir, arguments.draft_dir)
+    target_files, draft_files = (None if folder is None else read_model(folder) for folder in folders)
     target = _model("target", arguments.target, target_files, arguments)
     draft = NO_DRAFT
     if arguments.draft is not None or draft_files is not None:
@@ -99,10 +100,6 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     else:
         print("\n".join(text(found, others, arguments.context)))
     return 0
-
-
-def _files(folder: Path | None) -> ModelFiles | None:
-    return None if folder is None else read_model(folder)
 
 
 def _draft_gpus(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.commands.plan.hardware import BYTES
-from sidecar.commands.plan.memory import Budget, Deployment, budget
+from sidecar.commands.plan.memory import BYTES, Budget, Deployment, budget
 from sidecar.commands.plan.model_files import ModelFiles
 
 SMALLEST_RATIO: Final = 8.0  # target / draft parameters

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from sidecar.commands.arguments import number, positive, whole
 from sidecar.commands.plan.advice import plan
-from sidecar.commands.plan.hardware import BYTES, GPU_GB
-from sidecar.commands.plan.memory import NO_DRAFT, Deployment, KvShape, Model
+from sidecar.commands.plan.memory import BYTES, GPU_GB, NO_DRAFT, Deployment, KvShape, Model
 from sidecar.commands.plan.methods import methods
 from sidecar.commands.plan.model_files import ModelFiles, read_model
 from sidecar.commands.plan.render import as_json, text

@@ -19,8 +19,7 @@ from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
 from sidecar.commands.sweep.progress import Progress
 from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.results import SweepResult
-from sidecar.commands.sweep.saved import as_json, save
+from sidecar.commands.sweep.results import SweepResult, as_json, save
 from sidecar.commands.sweep.sweep import sweep
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings

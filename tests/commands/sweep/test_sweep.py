@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.saved import as_json
+from sidecar.commands.sweep.results import as_json
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from tests.commands.sweep.sweep_tools import simulated, swept
 

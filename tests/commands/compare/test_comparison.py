@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from sidecar.commands.compare.comparison import compare
-from sidecar.commands.compare.words import Gate, Result, gate, result, verdict
+from sidecar.commands.compare.render import Gate, Result, gate, result, verdict
 from tests.commands.compare.made_sweeps import level, swept
 
 

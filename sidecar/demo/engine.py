@@ -14,7 +14,7 @@ class Engine:
 
     As in vLLM: a generation's first token comes with the end of its prompt; after it, each step verifies K
     draft tokens and yields those accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as
-    accepted. When the KV cache is full, the youngest running request is preempted and recomputed later.
+    accepted. When the KV cache is full, nothing more is admitted; vLLM would also preempt.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -67,24 +67,17 @@ class Engine:
         """Plans the next step and returns its duration in seconds; None if there is nothing to do."""
         self._planned = []
         budget = self._options.max_num_batched_tokens
-        preempted = False
-        for generation in list(self._running):
-            if generation not in self._running:
-                continue  # preempted for one before it
+        for generation in self._running:
             if generation.prefilling:
                 tokens = max(0, min(generation.total_tokens - generation.computed_tokens, budget))
             else:
                 tokens = self._options.num_speculative_tokens + 1
-            fits, preempting = self._make_room(generation, tokens)
-            preempted |= preempting
-            if fits and tokens:
+                self._grow(generation, tokens)
+            if tokens:
                 self._planned.append((generation, tokens))
                 budget -= tokens
-        if not preempted:
-            self._admit(budget, now)
-        if not self._planned:
-            return None
-        return self._duration()
+        self._admit(budget, now)
+        return self._duration() if self._planned else None
 
     def complete(self, now: float) -> StepReport:
         """Ends the planned step: draws accepted tokens, finishes what is done, and reports all of it."""
@@ -105,31 +98,12 @@ class Engine:
         self._planned = []
         return report
 
-    def _make_room(self, generation: Generation, tokens: int) -> tuple[bool, bool]:
-        """Blocks for ``tokens`` more; whether they fit, and whether a request was preempted for them."""
-        if generation.prefilling:
-            return True, False  # admission took all the blocks it needs
-        wanted = self._blocks(generation.computed_tokens + tokens)
-        preempted = False
-        while (missing := wanted - generation.shared_blocks - generation.private_blocks) > 0:
-            if self._pool.acquire((), missing):
-                generation.private_blocks += missing
-                break
-            victim = self._running.pop()
-            preempted = True
-            self._preempt(victim)
-            if victim is generation:
-                return False, True
-        return True, preempted
-
-    def _preempt(self, victim: Generation) -> None:
-        self._free(victim)
-        self._planned = [plan for plan in self._planned if plan[0] is not victim]
-        victim.prefilling = True
-        victim.computed_tokens = 0
-        victim.preemptions += 1
-        self._report.preemptions += 1
-        self._waiting.appendleft(victim)
+    def _grow(self, generation: Generation, tokens: int) -> None:
+        """Takes blocks for ``tokens`` more while there are any; prompts got theirs when they were admitted."""
+        held = generation.shared_blocks + generation.private_blocks
+        missing = self._blocks(generation.computed_tokens + tokens) - held
+        if missing > 0 and self._pool.acquire((), missing):
+            generation.private_blocks += missing
 
     def _admit(self, budget: int, now: float) -> None:
         while self._waiting and budget > 0 and len(self._running) < self._options.max_num_seqs:
@@ -144,11 +118,10 @@ class Engine:
             self._running.append(generation)
             generation.shared_blocks, generation.private_blocks = len(hashes), private
             generation.computed_tokens = hits * self._options.block_size
-            if not generation.preemptions:
-                generation.scheduled = now
-                generation.cached_tokens = generation.computed_tokens
-                self._report.prefix_queries += generation.prompt.tokens
-                self._report.prefix_hits += generation.cached_tokens
+            generation.scheduled = now
+            generation.cached_tokens = generation.computed_tokens
+            self._report.prefix_queries += generation.prompt.tokens
+            self._report.prefix_hits += generation.cached_tokens
             tokens = min(generation.total_tokens - generation.computed_tokens, budget)
             self._planned.append((generation, tokens))
             budget -= tokens

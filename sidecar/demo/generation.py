@@ -47,11 +47,9 @@ class Generation:
     first_token: float = 0.0
     last_token: float = 0.0
     output_tokens: int = 0
-    computed_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     shared_blocks: int = 0
     private_blocks: int = 0
-    prefilling: bool = True  # the prompt is not computed yet
     finished: FinishReason | None = None
     drafts: int = 0
     accepted_tokens: int = 0

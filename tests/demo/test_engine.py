@@ -189,24 +189,6 @@ def test_block_hashes_agree_up_to_the_first_difference():
     assert one[1] != other[1]
 
 
-def test_long_prompt_is_computed_in_several_steps():
-    engine = Engine(SimulatorOptions(max_num_batched_tokens=100))
-    submit(engine, prompt=250, max_tokens=1)
-    reports = run(engine)
-    assert [report.generation_tokens for report in reports] == [0, 0, 1]
-
-
-def test_long_prompt_does_not_stop_those_that_run():
-    engine = Engine(SimulatorOptions(max_num_batched_tokens=100))
-    first = submit(engine, max_tokens=50)
-    engine.schedule(0.0)
-    engine.complete(0.1)
-    submit(engine, prompt=400, max_tokens=1)
-    engine.schedule(0.1)
-    engine.complete(0.2)
-    assert first.output_tokens > 1
-
-
 def test_abort_ends_waiting_and_running_ones_and_gives_their_blocks_back():
     engine = Engine(SimulatorOptions(max_num_seqs=1))
     running, waiting = submit(engine, max_tokens=500), submit(engine)

@@ -82,7 +82,7 @@ async def running(
         if reloader is not None:
             supervisor.start("settings", lambda: reloader.run(apply))
 
-        passthrough_series = wiring.passthrough_series(settings)
+        passthrough_series = settings.limits.passthrough_series if settings.reexport else 0
 
         def read() -> Reading:
             found = reports()
@@ -98,7 +98,7 @@ async def running(
             whole = {name: pages.whole_page for name, pages in scraped.items() if name in up}
             return Reading(export_families(found, counts, export), whole if passthrough_series else {})
 
-        every = wiring.page_interval(settings)
+        every = min(settings.scrape_interval, 1.0)  # no rendering more often than vLLM is polled
         pages = Pages(
             Exporter(read, passthrough_series, every),
             status=lambda: status(reports(history=True), export),

@@ -75,16 +75,6 @@ def poller(source: PageSource, settings: Settings, sink: ScrapeSink) -> Poller:
     return Poller(source, Pacing(options, random.random), sink, time.time, time.monotonic)
 
 
-def passthrough_series(settings: Settings) -> int:
-    """How many of vLLM's own series to re-export."""
-    return settings.limits.passthrough_series if settings.reexport else 0
-
-
-def page_interval(settings: Settings) -> float:
-    """Seconds between two renderings of our own page: no more often than vLLM is polled."""
-    return min(settings.scrape_interval, 1.0)
-
-
 def own_page(settings: Settings) -> GuardOptions:
     """The guard's options for our own page."""
     return GuardOptions(

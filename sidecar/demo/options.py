@@ -7,8 +7,7 @@ from dataclasses import dataclass
 class SimulatorOptions:
     """How the simulated vLLM behaves; the defaults are a small model with a draft model.
 
-    One request of ``max_model_len`` tokens fits the KV cache, and a step holds a verification of ``max_num_seqs``
-    requests.
+    One request of ``max_model_len`` tokens fits the KV cache.
     """
 
     model_name: str = "demo"  # the only name that requests may ask for
@@ -26,7 +25,6 @@ class SimulatorOptions:
     mean_tokens_to_eos: int = 200  # mean length of a request without ignore_eos
 
     max_num_seqs: int = 16  # requests that run at once
-    max_num_batched_tokens: int = 2048  # prompt and generated tokens computed in one step, at most
     max_model_len: int = 8192  # tokens of prompt and completion together
     block_size: int = 16  # tokens per KV-cache block
     num_gpu_blocks: int = 4096  # KV-cache blocks

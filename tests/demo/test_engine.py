@@ -144,34 +144,18 @@ def test_requests_without_ignore_eos_stop_by_themselves():
     assert 10 < mean < 40
 
 
-def test_full_cache_preempts_and_every_request_still_finishes():
-    options = SimulatorOptions(num_gpu_blocks=32, max_model_len=500, max_num_seqs=8)
-    engine = Engine(options)
-    generations = [submit(engine, prompt=20, max_tokens=200, temperature=1.0) for _ in range(8)]
-    reports = run(engine)
-    assert total(reports, "preemptions") == sum(generation.preemptions for generation in generations) > 0
-    assert [generation.output_tokens for generation in generations] == [200] * 8
-    assert total(reports, "generation_tokens") == 1600
-    assert total(reports, "prompt_tokens") == 160  # what is computed anew is not counted again
-    assert sum(len(report.first_token_seconds) for report in reports) == 8
-    assert engine.load.kv_usage == 0
-
-
-def test_oldest_request_is_never_preempted():
+def test_full_cache_admits_nothing_more_and_every_request_still_finishes():
     engine = Engine(SimulatorOptions(num_gpu_blocks=32, max_model_len=500))
-    generations = [submit(engine, prompt=20, max_tokens=300, temperature=1.0) for _ in range(6)]
-    run(engine)
-    assert generations[0].preemptions == 0
-    assert generations[-1].preemptions > 0
-
-
-def test_preempted_request_goes_before_those_that_never_ran():
-    engine = Engine(SimulatorOptions(num_gpu_blocks=32, max_model_len=500, max_num_seqs=2))
-    first, second, third = [submit(engine, prompt=20, max_tokens=300, temperature=1.0) for _ in range(3)]
-    run(engine)
-    assert second.preemptions > 0
-    # The third would have fitted at once; the second had to wait for the first's blocks.
-    assert third.scheduled >= first.last_token
+    generations = [submit(engine, prompt=60, max_tokens=200, temperature=1.0) for _ in range(8)]
+    engine.schedule(0.0)
+    assert (engine.load.running, engine.load.waiting, engine.load.kv_usage) == (8, 0, 1)
+    late = submit(engine, prompt=60, max_tokens=1)
+    reports = run(engine)
+    assert late.scheduled >= min(generation.last_token for generation in generations)
+    assert [generation.output_tokens for generation in generations] == [200] * 8
+    assert total(reports, "generation_tokens") == 1601
+    assert total(reports, "prompt_tokens") == 9 * 60
+    assert engine.load.kv_usage == 0
 
 
 def test_cache_holds_all_tokens_but_the_one_just_sampled():
@@ -203,24 +187,6 @@ def test_block_hashes_agree_up_to_the_first_difference():
     assert len(other) == 3
     assert one[0] == other[0]
     assert one[1] != other[1]
-
-
-def test_long_prompt_is_computed_in_several_steps():
-    engine = Engine(SimulatorOptions(max_num_batched_tokens=100))
-    submit(engine, prompt=250, max_tokens=1)
-    reports = run(engine)
-    assert [report.generation_tokens for report in reports] == [0, 0, 1]
-
-
-def test_long_prompt_does_not_stop_those_that_run():
-    engine = Engine(SimulatorOptions(max_num_batched_tokens=100))
-    first = submit(engine, max_tokens=50)
-    engine.schedule(0.0)
-    engine.complete(0.1)
-    submit(engine, prompt=400, max_tokens=1)
-    engine.schedule(0.1)
-    engine.complete(0.2)
-    assert first.output_tokens > 1
 
 
 def test_abort_ends_waiting_and_running_ones_and_gives_their_blocks_back():

@@ -40,10 +40,6 @@ class Watched:
     seconds: float
     until: float
 
-    def why_not(self, model: str) -> str:
-        """Why there is no curve of a model."""
-        return "it speculates" if model in self.drafted else "too little was decoded, or vLLM exports no step times"
-
 
 class _Engines:
     """A scrape sink: one server's histograms, engine by engine, so that each one's restarts are its own."""

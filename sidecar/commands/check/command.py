@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import re
 import sys
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from sidecar import wiring
 from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.commands.check.vllm_command import findings
-from sidecar.commands.check.vllm_flags import NEWEST, Version
+from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
 from sidecar.engine.names import Counter
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import ScrapeError
@@ -78,11 +77,10 @@ def _check_arguments(line: str, version: Version) -> int:
 
 
 def _version(text: str) -> Version:
-    """``0.32`` or ``v0.8.5.post1`` as (0, 32) and (0, 8, 5)."""
-    match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
-    if match is None:
+    version = read_version(text)
+    if version is None:
         raise argparse.ArgumentTypeError("write a version such as 0.32")
-    return tuple(int(part) for part in match[1].split("."))
+    return version
 
 
 async def _check_all(settings: Settings) -> list[int]:

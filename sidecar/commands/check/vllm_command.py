@@ -11,6 +11,7 @@ from sidecar.commands.check.vllm_flags import KEYS, METHODS, TABLE, Entry, Versi
 
 _NEED_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 _NUMBER: Final = "num_speculative_tokens"
+_SHORT: Final = {"-sc": "--speculative-config", "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def _read(words: list[str]) -> _Command:
         following = words[place + 1] if place + 1 < len(words) else None
         given = value if equals else following if following is not None and not _is_flag(following) else None
         head, dot, key = name.partition(".")
-        head = {"-sc": "--speculative-config", "-tp": "--tensor-parallel-size"}.get(head, head.replace("_", "-"))
+        head = _SHORT.get(head, head.replace("_", "-"))
         if head == "--speculative-config":
             _read_config(command, key if dot else None, given)
         else:
@@ -147,7 +148,7 @@ def _beside(command: _Command, version: Version) -> Iterator[Finding]:
         yield Finding(f"draft_tensor_parallel_size must be the target's {target} for draft_model (seen in 0.32)")
     if "--disable-log-stats" in flags:
         yield Finding("--disable-log-stats hides the spec_decode counters, so nothing can be monitored; leave it out")
-    if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version <= (0, 15):
+    if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version < (0, 16):
         yield Finding("pipeline parallelism does not work with speculation up to 0.15")
     yield from (Finding(note, is_fault=False) for note in _notes(command, version))
 

@@ -5,6 +5,7 @@ Sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31
 version was not seen, ``is_verified`` is False.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -158,6 +159,12 @@ METHODS: Final = frozenset(
     }
 )
 """The methods of 0.32; the names of single models' MTP are accepted as well."""
+
+
+def read_version(text: str) -> Version | None:
+    """``0.32`` as (0, 32) and ``v0.8.5.post1`` as (0, 8, 5); None if it does not begin like a version."""
+    match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
+    return None if match is None else tuple(map(int, match[1].split(".")))
 
 
 def wrong(kind: Kind, name: str, version: Version) -> Entry | None:

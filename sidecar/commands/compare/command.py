@@ -9,8 +9,7 @@ from typing import Final
 from sidecar.commands.arguments import file_to_write, share, written
 from sidecar.commands.compare.comparison import Comparison, compare
 from sidecar.commands.compare.html import html
-from sidecar.commands.compare.render import as_json, text
-from sidecar.commands.compare.words import Gate, gate
+from sidecar.commands.compare.render import Gate, as_json, gate, text
 from sidecar.commands.sweep.results import load
 from sidecar.settings import Settings
 

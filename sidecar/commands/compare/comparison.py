@@ -172,7 +172,7 @@ def _notes(before: SweepResult, after: SweepResult, pairs: _Pairs) -> Iterator[s
         yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
-        yield f"{missing} levels were measured on one side only and are left out"
+        yield f"levels measured on one side only are left out: {missing}"
     numbers = {(len(one.position_rates), len(other.position_rates)) for one, other in pairs}
     if any(one and other and one != other for one, other in numbers):
         yield "the numbers of speculative tokens differ, which alone changes acceptance: compare length and TPOT"

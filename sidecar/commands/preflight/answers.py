@@ -13,7 +13,7 @@ from typing import Final
 
 from sidecar.analysis.quantile import interpolated
 from sidecar.analysis.temperature import TemperatureBuckets
-from sidecar.commands.check.vllm_flags import NEWEST, Version
+from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
 from sidecar.commands.preflight.watch import Watched
 from sidecar.engine.names import Gauge
 from sidecar.requests.record import Outcome, RequestRecord
@@ -205,9 +205,9 @@ def _fate(name: str, version: Version) -> str | None:
 
 def _version(found: Watched) -> tuple[Version, str]:
     """The version that vLLM reports, else the newest known."""
-    numbers = (found.version or "").removeprefix("v").split(".")[:2]
-    if len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
-        return tuple(map(int, numbers)), f"vLLM {found.version}"
+    version = read_version(found.version or "")
+    if version is not None:
+        return version, f"vLLM {found.version}"
     return NEWEST, f"vLLM {'.'.join(map(str, NEWEST))} (assumed, as this one does not report its version)"
 
 

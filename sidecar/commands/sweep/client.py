@@ -67,7 +67,10 @@ class Client:
                 if response.status != 200:
                     self.last_fault = f"status {response.status}"
                     return ""
-                found = msgspec.json.decode(await response.content.read(_MOST_MODELS), type=_Models)
+                body = b""
+                while len(body) < _MOST_MODELS and (piece := await response.content.readany()):
+                    body += piece
+                found = msgspec.json.decode(body, type=_Models)
         except (*_FAILURES, msgspec.DecodeError) as error:
             self.last_fault = type(error).__name__
             return ""

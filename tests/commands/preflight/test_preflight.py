@@ -89,6 +89,7 @@ def test_each_line_about_the_server_is_answered_from_its_page(question, change, 
         ("0.32.0", "min_tokens", Answer.USE, False),
         ("0.12.0", "min_p", Answer.OPEN, False),
         ("0.12.0", "repetition_penalty", Answer.OPEN, False),
+        ("0.12rc1.dev7+gabcdef", "min_p", Answer.OPEN, False),
         ("", "min_p", Answer.LEAVE, True),
     ],
 )

@@ -13,7 +13,8 @@ from sidecar.analysis.target_state import TargetReport
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.errors import listening
 from sidecar.export.collector import OwnCounts, export_families
-from sidecar.export.exporter import Exporter, Reading
+from sidecar.export.exporter import Exporter
+from sidecar.export.families import Family
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.http.access import Access
@@ -84,7 +85,7 @@ async def running(
 
         passthrough_series = settings.limits.passthrough_series if settings.reexport else 0
 
-        def read() -> Reading:
+        def read() -> tuple[list[Family], dict[str, bytes]]:
             found = reports()
             counts = OwnCounts(
                 failures=supervisor.failures,
@@ -96,7 +97,7 @@ async def running(
             )
             up = {report.name for report in found if report.up}
             whole = {name: pages.whole_page for name, pages in scraped.items() if name in up}
-            return Reading(export_families(found, counts, export), whole if passthrough_series else {})
+            return export_families(found, counts, export), whole if passthrough_series else {}
 
         every = min(settings.scrape_interval, 1.0)  # no rendering more often than vLLM is polled
         pages = Pages(

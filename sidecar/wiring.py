@@ -241,7 +241,7 @@ def request_source(settings: Settings, access: Access | None) -> RequestSource:
         case "proxy":
             return _proxy_source(settings, access)
         case "traces":
-            from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - optional part
+            from sidecar.requests.traces.otlp_receiver import TracesOptions  # noqa: PLC0415 - optional part
             from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - optional part
 
             traces = settings.traces

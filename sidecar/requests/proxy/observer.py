@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, Protocol, TypeVarTuple
+from typing import Final, TypeVarTuple
 from urllib.parse import unquote
 
-from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import endpoint_of
-from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
+from sidecar.requests.observe.exchange_observer import Body, ExchangeObserver, Fault
 from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
-from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
+from sidecar.requests.proxy.outcomes import ExchangeOutcome, ProxyStats
 from sidecar.requests.source import RequestSink
 
 OUT_OF_MEMORY: Final = "out_of_memory"
@@ -20,45 +19,21 @@ Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
 
 
-class Observer(Protocol):
-    """Observes one exchange. Calls come in order, on the event loop, after the bytes were forwarded.
-
-    They must be quick. An exception is caught and counted, after which only ``finished`` is still called.
-    """
-
-    ask_bytes: int  # of the request are held back until it is complete, for ``ask``; 0: forwarded immediately
-
-    def ask(self, body: bytes) -> AskedStream | None:
-        """The complete request, to be changed so that it asks for usage; None: send it unchanged."""
-
-    def request_piece(self, piece: bytes) -> None:
-        """Payload of the request, without chunk framing."""
-
-    def request_end(self) -> None:
-        """The request is complete; a response may begin before it. Not called for an incomplete request."""
-
-    def reply_head(self, status: int, headers: Headers) -> None:
-        """The upstream's final response head, or its 101; not called for the proxy's own error responses."""
-
-    def reply_piece(self, piece: bytes) -> None:
-        """Payload of the response, without chunk framing; never called for a tunnel."""
-
-    def finished(self, outcome: ExchangeOutcome) -> None:
-        """The end; called exactly once."""
-
-
-ObserverFactory = Callable[[bytes, bytes, Headers], Observer | None]
+ObserverFactory = Callable[[bytes, bytes, Headers], "_RecordingObserver | None"]
 """Makes the observer of one exchange from the request's method, target and headers; None: it is not observed."""
 
 
 class GuardedObserver:
-    """The observer of one exchange, if there is one; what it raises is counted and goes no further."""
+    """The observer of one exchange, if there is one, called in order on the event loop after bytes were forwarded.
+
+    What it raises is counted and goes no further: after that only ``finished`` is still called.
+    """
 
     __slots__ = ("_counters", "_finished", "_observer")
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: ProxyStats) -> None:
         self._counters = counters
-        self._observer: Observer | None = None
+        self._observer: _RecordingObserver | None = None
         self._finished: Callable[[ExchangeOutcome], None] | None = None
 
     def begin(self, factory: ObserverFactory, method: bytes, target: bytes, headers: Headers) -> None:
@@ -73,11 +48,11 @@ class GuardedObserver:
 
     @property
     def ask_bytes(self) -> int:
-        """See ``Observer``."""
+        """How much of the request is held back until it is complete, for ``ask``; 0: it is forwarded immediately."""
         return 0 if self._observer is None else self._observer.ask_bytes
 
     def ask(self, body: bytes) -> AskedStream | None:
-        """See ``Observer``."""
+        """The complete request, to be changed so that it asks for usage; None: send it unchanged."""
         if self._observer is None or not self._observer.ask_bytes:
             return None
         try:
@@ -87,27 +62,27 @@ class GuardedObserver:
             return None
 
     def request_piece(self, piece: bytes) -> None:
-        """See ``Observer``."""
+        """Payload of the request, without chunk framing."""
         if piece and self._observer is not None:
             self._call(self._observer.request_piece, piece)
 
     def request_end(self) -> None:
-        """See ``Observer``."""
+        """The request is complete; a response may begin before it. Not called for an incomplete request."""
         if self._observer is not None:
             self._call(self._observer.request_end)
 
     def reply_head(self, status: int, headers: Headers) -> None:
-        """See ``Observer``."""
+        """The upstream's final response head, or its 101; not called for the proxy's own error responses."""
         if self._observer is not None:
             self._call(self._observer.reply_head, status, headers)
 
     def reply_piece(self, piece: bytes) -> None:
-        """See ``Observer``."""
+        """Payload of the response, without chunk framing; never called for a tunnel."""
         if piece and self._observer is not None:
             self._call(self._observer.reply_piece, piece)
 
     def finished(self, outcome: ExchangeOutcome) -> None:
-        """See ``Observer``; called even after a failure, so that no request stays in flight."""
+        """The end: called exactly once, even after a failure, so that no request stays in flight."""
         if self._finished is not None:
             self._call(self._finished, outcome)
         self._observer = self._finished = None
@@ -132,7 +107,7 @@ def observer_factory(
     memory = _Memory(_OBSERVED_BYTES)
     usage = asker or UsageAsker(AskUsage.NEVER, max_bytes=max_bytes)
 
-    def observe(method: bytes, target: bytes, headers: Headers) -> Observer | None:
+    def observe(method: bytes, target: bytes, headers: Headers) -> _RecordingObserver | None:
         path = unquote(target.partition(b"?")[0].decode("latin-1"))
         endpoint = endpoint_of(method.decode("latin-1"), path)
         if endpoint is None:
@@ -149,7 +124,7 @@ def observer_factory(
         # A client that expects "100 Continue" sends its body only once the upstream has the head.
         expects = any(name.lower() == b"expect" for name, _ in headers)
         ask_bytes = max_bytes if usage.might_ask(endpoint, headers) and not expects else 0
-        return _RecordingObserver(exchange, bodies, sink, usage, ask_bytes)
+        return _RecordingObserver(exchange, bodies, sink, memory=memory, asker=usage, ask_bytes=ask_bytes)
 
     return observe
 
@@ -163,7 +138,18 @@ class _Memory:
     """What the bodies of all exchanges together may hold."""
 
     def __init__(self, limit: int) -> None:
-        self.free = limit  # bytes
+        self._free = limit  # bytes
+
+    def take(self, size: int) -> bool:
+        """Whether there was so much left, which then is the caller's."""
+        if size > self._free:
+            return False
+        self._free -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """What was taken is free again."""
+        self._free += size
 
 
 class _SharedBody(Body):
@@ -181,28 +167,27 @@ class _SharedBody(Body):
         """See ``Body``."""
         if self.too_large:
             return
-        if len(piece) > self._memory.free:
-            self.too_large = self.out_of_memory = True
-        else:
-            self._memory.free -= len(piece)
+        if self._memory.take(len(piece)):
             self._held += len(piece)
             super().feed(piece)
+        else:
+            self.too_large = self.out_of_memory = True
         if self.too_large:
             self.release()
 
     def release(self) -> None:
         """Its content is no longer needed; safe to repeat."""
-        self._memory.free += self._held
+        self._memory.give_back(self._held)
         self._held = 0
         self.content = bytearray()
 
 
 class _RecordingObserver:
-    """One exchange on its way to becoming a record."""
+    """One exchange on its way to becoming a record; its methods are those of ``GuardedObserver``, and quick."""
 
     __slots__ = (
-        "_asker", "_bodies", "_exchange", "_reply_begun", "_request_ended", "_sink", "_stream", "ask_bytes",
-        "reply_piece",
+        "_asked_bytes", "_asker", "_bodies", "_exchange", "_memory", "_reply_begun", "_request_ended", "_sink",
+        "_stream", "ask_bytes", "reply_piece",
     )  # fmt: skip
 
     def __init__(
@@ -210,12 +195,16 @@ class _RecordingObserver:
         exchange: ExchangeObserver,
         bodies: "list[_SharedBody]",
         sink: RequestSink,
+        *,
+        memory: _Memory,
         asker: UsageAsker,
         ask_bytes: int,
     ) -> None:
         self.ask_bytes = ask_bytes
         self._asker = asker
         self._stream: AskedStream | None = None
+        self._memory = memory
+        self._asked_bytes = 0  # of the changed request and of the original, kept until vLLM has accepted one of them
         self._exchange = exchange
         self._bodies = bodies
         self._sink = sink
@@ -225,8 +214,15 @@ class _RecordingObserver:
         sink.started(exchange.start)
 
     def ask(self, body: bytes) -> AskedStream | None:
-        self._stream = self._asker.ask(self._exchange.endpoint, body)
-        return self._stream
+        stream = self._asker.ask(self._exchange.endpoint, body)
+        if stream is None:
+            return None
+        size = len(body) + len(stream.body)
+        if not self._memory.take(size):
+            self._sink.dropped(OUT_OF_MEMORY, 1)
+            return None
+        self._stream, self._asked_bytes = stream, size
+        return stream
 
     def request_piece(self, piece: bytes) -> None:
         if not self._request_ended:
@@ -241,13 +237,19 @@ class _RecordingObserver:
             self._exchange.request_end()
             self._bodies[0].release()
 
+    def _accepted(self) -> None:
+        self._memory.give_back(self._asked_bytes)
+        self._asked_bytes = 0
+
     def reply_head(self, status: int, headers: Headers) -> None:
         self.request_end()
+        self._accepted()
         self._reply_begun = True
         self._exchange.reply_head(status, headers)
 
     def finished(self, outcome: ExchangeOutcome) -> None:
         exchange = self._exchange
+        self._accepted()
         self.request_end()
         if outcome is ExchangeOutcome.COMPLETED:
             exchange.reply_end()

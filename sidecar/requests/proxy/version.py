@@ -7,13 +7,14 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from sidecar.requests.observe.payload import UNREADABLE
 from sidecar.requests.observe.usage import UsageAsker
 from sidecar.requests.proxy.options import Upstream
 
 _EVERY: Final = 2.0  # seconds, while the version is not known
 _TIMEOUT: Final = 5.0  # seconds
 _LARGEST: Final = 4096  # bytes
-_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError)
+_FAILURES: Final = (aiohttp.ClientError, OSError, *UNREADABLE)
 
 
 class _Version(msgspec.Struct):

@@ -102,7 +102,8 @@ class GuardedServer:
             OSError: the address cannot be bound.
         """
         await self._runner.setup()
-        listener = Listener(self._connection, self._access, self.options.header_seconds, self._refuse)
+        heads, idle = self.options.header_seconds, self.options.idle_seconds
+        listener = Listener(lambda: Connection(self, heads, idle), self._access, heads, self._refuse)
         try:
             address = await listener.start(host, port)
         except OSError:
@@ -145,9 +146,6 @@ class GuardedServer:
 
     def _refuse(self, reason: str) -> None:
         self.refusals[reason] += 1
-
-    def _connection(self) -> Connection:
-        return Connection(self, self.options.header_seconds, self.options.idle_seconds)
 
     def _has_place(self, connection: Connection) -> bool:
         """Whether there is a place, or the connection that has been idle longest made room."""

@@ -14,7 +14,7 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_PATIENCE: Final = 2.0  # seconds that a handshake may take while others wait for its place
+_PATIENCE: Final = 5.0  # seconds that a handshake may take, however busy the machine is, while others wait
 _CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
 
 
@@ -22,7 +22,7 @@ class Listener:
     """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
-    handshakes run at once, and further connections wait in the backlog. After 2 s, the oldest handshake of the address
+    handshakes run at once, and further connections wait in the backlog. After 5 s, the oldest handshake of the address
     with the most gives way to one that waits. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
@@ -53,8 +53,8 @@ class Listener:
             OSError: an address cannot be bound.
         """
         listeners: list[socket.socket] = []
-        flags = socket.AI_PASSIVE
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(infos):
                 dual = host == "::" and socket.has_dualstack_ipv6()
@@ -64,7 +64,9 @@ class Listener:
             for listener in listeners:
                 listener.close()
             raise
-        self._loops = [AcceptLoop(one, self._open, self._exhausted, self._log) for one in listeners]
+        self._loops = [
+            AcceptLoop(one, self._open, lambda: self._refused(NO_DESCRIPTORS), self._log) for one in listeners
+        ]
         bound_host, bound_port = listeners[0].getsockname()[:2]
         return bound_host, bound_port
 
@@ -75,9 +77,6 @@ class Listener:
         self._loops = []
         for task in list(self._opening):
             task.cancel()
-
-    def _exhausted(self) -> None:
-        self._refused(NO_DESCRIPTORS)
 
     def _open(self, connection: socket.socket) -> None:
         try:

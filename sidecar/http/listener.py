@@ -14,6 +14,8 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
+_PATIENCE: Final = 3.0  # seconds without a completed handshake until one has to give way
+_PACE: Final = 0.01  # seconds between two that give way: after a stall, others are completed meanwhile
 _CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
 
 
@@ -21,8 +23,8 @@ class Listener:
     """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
-    handshakes run at once; past that, the oldest of the address with the most gives way. ``refused`` is called with
-    ``NO_DESCRIPTORS`` or ``TLS``.
+    handshakes run at once, and further connections wait in the backlog. If no handshake is completed for 3 s, the
+    oldest of the address with the most gives way. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
     def __init__(
@@ -39,12 +41,15 @@ class Listener:
         self._refused = refused
         self._log = log
         self._loops: list[AcceptLoop] = []
-        self._opening: dict[asyncio.Task[None], str] = {}  # with the client's address, oldest first
+        self._completed_at = 0.0  # when a handshake was, latest, by the loop's clock
+        self._opening: dict[asyncio.Task[None], tuple[str, float]] = {}  # the client's address and since when, in order
 
     async def start(
         self, host: str, port: int, backlog: int = 128, prepare: Callable[[socket.socket], None] = lambda _: None
     ) -> tuple[str, int]:
-        """Listens on every address of ``host`` and returns the first as bound. ``prepare`` sets the sockets' options.
+        """Listens on every address of ``host`` and returns the first as bound; ``::`` takes IPv4 as well.
+
+        ``prepare`` sets the sockets' options.
 
         Raises:
             OSError: an address cannot be bound.
@@ -54,7 +59,8 @@ class Listener:
         infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(infos):
-                listeners.append(socket.create_server(address, family=family, backlog=backlog))
+                dual = host == "::" and socket.has_dualstack_ipv6()
+                listeners.append(socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=dual))
                 prepare(listeners[-1])
         except OSError:
             for listener in listeners:
@@ -70,6 +76,7 @@ class Listener:
         """Stops listening and cuts connections that are not open yet. Idempotent."""
         for loop in self._loops:
             loop.close()
+        self._loops = []
         for task in list(self._opening):
             task.cancel()
 
@@ -79,12 +86,31 @@ class Listener:
         except OSError:  # it is gone already
             connection.close()
             return
-        if self._access is not None and len(self._opening) >= _MOST_HANDSHAKES:
-            most, _ = Tally(self._opening.values()).most_common(1)[0]
-            next(task for task, other in self._opening.items() if other == most).cancel()
-        task = asyncio.get_running_loop().create_task(self._connect(connection))
-        self._opening[task] = address
-        task.add_done_callback(self._opening.pop)
+        if len(self._opening) >= _MOST_HANDSHAKES:
+            oldest = self._oldest_of_busiest()
+            del self._opening[oldest]
+            oldest.cancel()
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._connect(connection))
+        self._opening[task] = address, loop.time()
+        task.add_done_callback(self._opened)
+        if len(self._opening) >= _MOST_HANDSHAKES:
+            _, since = self._opening[self._oldest_of_busiest()]
+            left = max(since, self._completed_at) + _PATIENCE - loop.time()
+            for accepting in self._loops:
+                accepting.pause(max(left, _PACE))
+
+    def _oldest_of_busiest(self) -> asyncio.Task[None]:
+        """The oldest handshake of the address with the most."""
+        (busiest, _), *_ = Tally(address for address, _ in self._opening.values()).most_common(1)
+        return next(task for task, (address, _) in self._opening.items() if address == busiest)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        if self._opening.pop(task, None) is None or len(self._opening) < _MOST_HANDSHAKES - 1:
+            return  # it gave way, or nobody waited for its end
+        for accepting in self._loops:
+            if len(self._opening) < _MOST_HANDSHAKES:
+                accepting.accept_pending()
 
     async def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -98,6 +124,7 @@ class Listener:
                 ssl_handshake_timeout=opening,
                 ssl_shutdown_timeout=closing,
             )
+            self._completed_at = loop.time()
         except (OSError, asyncio.CancelledError) as error:
             connection.close()
             # A client that goes away is no failure of the handshake.

@@ -119,11 +119,16 @@ def kv_cache():
 
     several = pod("several", 0.5, (60, 1)).gauge("specdec_kv_cache_usage_peak_ratio", (60, 0.95), engine="1")
     several.gauge("specdec_requests_waiting", (60, 3), engine="1")
+    together = pod("together", 0.95, (60, 0.4)).gauge("specdec_requests_waiting", (60, 0.4), engine="1")
+    both = pod("both", 0.95, (60, 0), capacity=[(60, 0.4)])
+    both.gauge("specdec_requests_waiting_for_capacity", (60, 0.4), engine="1")
     expected = [
         firing("full", "91%"),
         firing("now-and-then", "91%"),
         firing("capacity", "91%"),
         firing("several", "95%"),
+        firing("together", "95%"),
+        firing("both", "95%"),
     ]
     yield Scene(
         "full and waited for",
@@ -140,6 +145,8 @@ def kv_cache():
             pod("one-burst", 0.99, (20, 0), (1, 50), (39, 0)),
             pod("lenient", 0.91, (60, 2), kv_cache_usage=0.95),
             several,
+            together,
+            both,
         ],
         [(9, []), (15, expected), (35, expected), (66, expected), (75, [])],
     )

@@ -5,7 +5,7 @@ import socket
 from contextlib import AsyncExitStack
 from itertools import islice, product
 
-from benchmarks.floods.target import HOST, MOST_CLIENTS, POST, PROBE, Effect, Target, abort, probing
+from benchmarks.floods.target import HOST, MOST_CLIENTS, POST, PROBE, Effect, Target, abort
 
 
 async def heads(target: Target) -> Effect:
@@ -14,12 +14,11 @@ async def heads(target: Target) -> Effect:
     head = b"GET / HTTP/1.1\r\n" + HOST + b"Connection: " + options + b"\r\n" + b"Connection:\r\n" * 2500 + b"\r\n"
     usual = b"GET / HTTP/1.1\r\n" + HOST + b"A: " + b"x" * 65_000 + b"\r\n\r\n"
     costs = []
-    async with probing(target):
-        for request in (usual, head):
-            before = target.cpu()
-            for _ in range(40):
-                await target.ask(request)
-            costs.append((target.cpu() - before) / 40 * 1000)
+    for request in (usual, head):
+        before = target.cpu()
+        for _ in range(40):
+            await target.ask(request)
+        costs.append((target.cpu() - before) / 40 * 1000)
     text = f"{costs[1]:.1f} ms of CPU a request, one of the same size with one header {costs[0]:.1f}"
     return text, costs[1] / max(costs[0], 0.25)
 
@@ -27,10 +26,7 @@ async def heads(target: Target) -> Effect:
 async def chunks(target: Target) -> Effect:
     """Row 2: a body of 10.5 MB in one-byte chunks."""
     before = target.cpu()
-    async with probing(target):
-        status = await target.ask(
-            POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 10_500_000 + b"0\r\n\r\n"
-        )
+    status = await target.ask(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 10_500_000 + b"0\r\n\r\n")
     cpu = target.cpu() - before
     return f"{status[9:12].decode()}, {cpu:.2f} s of CPU", cpu
 

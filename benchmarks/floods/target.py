@@ -1,10 +1,12 @@
 """A running server under attack, and another client of it."""
 
 import asyncio
+import json
 import os
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,15 +20,25 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
+class Wait:
+    """How long another client's requests took, in seconds, and how many failed."""
+
+    median: float = 0.0
+    longest: float = 0.0
+    failed: int = 0
+
+
+@dataclass
 class Target:
-    """One running proxy under attack."""
+    """One running server under attack. ``probe`` is the port and the path that another client asks meanwhile."""
 
     name: str
     port: int
+    probe: tuple[int, str]
     upstream: int
     pid: int
     folder: Path
-    waits: list[float] = field(default_factory=list)  # seconds that another client's requests took
+    wait: Wait = field(default_factory=Wait)
 
     def cpu(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -67,24 +79,15 @@ def abort(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-@asynccontextmanager
-async def probing(target: Target, request: bytes = PROBE, end: bytes = b"{}") -> AsyncIterator[None]:
-    """Another client, which sends requests all the time on its own connection; ``end`` ends each response."""
-
-    async def ask() -> None:
-        reader, writer = await target.connect()
-        while True:
-            start = time.monotonic()
-            writer.write(request)
-            await reader.readuntil(end)
-            target.waits.append(time.monotonic() - start)
-            await asyncio.sleep(0.005)
-
-    target.waits.clear()
-    task = asyncio.create_task(ask())
-    await asyncio.sleep(0.2)
+@contextmanager
+def probing(target: Target) -> Iterator[None]:
+    """Has another client ask while the block runs."""
+    command = [sys.executable, "-m", "benchmarks.floods.probe", *map(str, target.probe)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # it is asking
     try:
         yield
     finally:
-        await asyncio.sleep(0.2)
-        task.cancel()
+        found, _ = process.communicate()
+        target.wait = Wait(*json.loads(found))

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from itertools import count
 from typing import cast
 
 import uvloop
@@ -11,15 +12,23 @@ from benchmarks.core.pages import real_page
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _PAGE = real_page()
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n%b" % (
-    len(_PAGE),
-    _PAGE,
-)
+PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n%b"
 HANG = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 HANG += b"6\r\ndata: \r\n"  # a stream that has begun
 FAST_BYTES = 50_000_000
 FAST = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % FAST_BYTES
 _PIECE = bytes(65_536)
+_ENGINES = count(step=9000)
+
+
+def page(head: bytes) -> bytes:
+    """A real page; under ``/engines`` one of 9,000 engines that no page before had."""
+    body = _PAGE
+    if head.startswith(b"GET /engines/"):
+        line = b'vllm:num_requests_running{engine="%d",model_name="m"} 1.0\n'
+        first = next(_ENGINES)
+        body = b"# TYPE vllm:num_requests_running gauge\n" + b"".join(line % n for n in range(first, first + 9000))
+    return PAGE % (len(body), body)
 
 
 class Engine(asyncio.Protocol):
@@ -60,7 +69,7 @@ class Engine(asyncio.Protocol):
         elif b"X-Hang:" in head:
             self.transport.write(HANG)
         else:
-            self.transport.write(PAGE if head.startswith(b"GET /metrics") else OK)
+            self.transport.write(page(head) if b"/metrics" in head.partition(b"\r\n")[0] else OK)
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -42,7 +42,7 @@ class AcceptLoop:
         self._loop.add_reader(listener, self.accept_pending)
 
     def close(self) -> None:
-        """Accepts no more, and closes the listener. Idempotent."""
+        """Stops accepting and closes the listener. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
         if self._listener.fileno() >= 0:
@@ -50,7 +50,7 @@ class AcceptLoop:
             self._listener.close()
 
     def accept_pending(self) -> None:
-        """Takes some of the connections that wait."""
+        """Accepts some of the waiting connections."""
         for _ in range(_ACCEPTS_A_TURN):
             try:
                 connection, _ = self._listener.accept()
@@ -73,4 +73,4 @@ class AcceptLoop:
 
     def _resume(self) -> None:
         self._loop.add_reader(self._listener, self.accept_pending)
-        self.accept_pending()  # also if none waits any more, which ends the fault
+        self.accept_pending()  # also if none waits any longer, which ends the fault

@@ -35,7 +35,7 @@ class Match:
 
 
 def with_hours(report: TargetReport, past: Past, limits: PushThresholds) -> TargetReport:
-    """The report with each model of few requests judged over the last hour, as in the rules, or not at all."""
+    """The report, with models of few requests judged over the last hour, as in the rules, or not at all."""
     engines = _by_model(report.engines)
 
     def longer(model: ModelJudgement) -> ModelJudgement:
@@ -107,7 +107,7 @@ def _whole(model: ModelJudgement) -> Match:
 
 
 def _latency_gap_wide(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    """By the configured baseline; without one there is nothing to compare with."""
+    """Compares with the configured baseline; nothing matches without one."""
     for model, engines in _judgeable(report):
         latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
         if not latencies or _requests(engines) < limits.verdicts.min_requests:
@@ -223,7 +223,7 @@ def _judgeable(report: TargetReport) -> Iterator[tuple[ModelJudgement, list[Engi
 
 
 def _requests(engines: Iterable[EngineReport]) -> float:
-    """Requests that got their first token within the window, and those that run."""
+    """Requests that got their first token within the window, and those still running."""
     return sum(
         engine.latencies[Phase.TTFT].count + engine.gauges.get(Gauge.REQUESTS_RUNNING, 0)
         for engine in engines

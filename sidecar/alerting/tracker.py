@@ -9,7 +9,7 @@ from sidecar.alerting.rules import Rule
 
 Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's name and its match's labels
 
-RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is still known, as in Prometheus
+RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Prometheus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class _Course:
 
 
 def _whole(key: Key) -> Key:
-    """The alert on the whole model that would explain one on a temperature of it; any other explains itself alone."""
+    """For an alert on a temperature, the alert on the whole model that would explain it; else the alert itself."""
     name, labels = key
     if name != "SpecDecodeAcceptanceLowAtTemperature":
         return "", labels

@@ -5,7 +5,7 @@ from typing import Final
 
 from sidecar.analysis.quantile import quantile
 
-_LONGEST: Final = 3600.0  # seconds that the window stretches to
+_LONGEST: Final = 3600.0  # seconds to which the window stretches
 _MOST: Final = 1000  # requests; enough for a 10th percentile
 
 
@@ -24,7 +24,7 @@ class AcceptanceTail:
     def p10(self, now: float, requests: int) -> float | None:
         """Over the window that ends at ``now``, or over the latest ``requests`` of an hour if the window has fewer.
 
-        None if the hour has fewer, too.
+        None if the hour has fewer too.
         """
         rates = [rate for at, rate in self._latest if at >= now - self._window]
         if len(rates) < requests:

@@ -21,7 +21,7 @@ class Engines:
         self.overflowed = 0  # engines that became "other", poll by poll
 
     def bounded(self, page: PageSnapshot) -> list[EngineSnapshot]:
-        """The page's engines under the keys that they are kept by; call it once a page."""
+        """The page's engines under the keys by which they are kept; call it once per page."""
         own = [key for key in self.states if key != OTHER]
         new = [engine.key for engine in page.engines if engine.key not in self.states]
         kept = {*own, *new[: self._most - len(own)]}
@@ -36,7 +36,7 @@ class Engines:
         state = self.states.get(engine.key)
         if state is None:
             state = self.states[engine.key] = EngineState(self._lookback)
-        # By engine, since one may appear only some polls after its process restarted.
+        # Per engine, since one may appear several polls after its process restarted.
         # ``other`` is continued already.
         restarted = False if engine.key == OTHER else is_another(state.process_start, process_start)
         state.process_start = process_start

@@ -1,4 +1,4 @@
-"""Who may use a server: TLS and basic auth as a web configuration file demands them, kept up to date."""
+"""Who may use a server: TLS and basic auth as a web configuration file requires, kept up to date."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ class Access:
 
     Before a handshake or a request uses it, it is read again if one of its files has changed, at most every
     ``look_every`` seconds. A file that cannot be used, or that turns TLS or basic auth off, is refused, and the old
-    configuration stays in force; ``outcomes`` counts both.
+    configuration stays in force. ``outcomes`` counts both.
     """
 
     def __init__(self, path: Path, log: Log, look_every: float = _LOOK_SECONDS) -> None:
@@ -85,7 +85,7 @@ class Access:
 
 
 def _stamps(config: WebConfig) -> _Stamps:
-    """What changes with the files, also when a mounted Secret swaps the symbolic links to them."""
+    """A stamp that changes with the files, also if a mounted Secret swaps the symbolic links to them."""
     found: list[tuple[int, int, int] | None] = []
     for path in config.files:
         try:

@@ -1,7 +1,7 @@
 """Which ``Host`` a request to our own page may name: the defence against DNS rebinding.
 
 Any web page open in a browser can resolve its own domain to our address and then read our pages; its requests carry
-that domain. An IP address, a name without a dot, or one under the suffixes below cannot be registered.
+that domain. Nobody can register an IP address, a name without a dot, or a name under the suffixes below.
 """
 
 from collections.abc import Collection

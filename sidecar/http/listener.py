@@ -14,14 +14,14 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
+_CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
 
 
 class Listener:
     """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
-    handshakes run at once; past that, the oldest of the address with the most gives way. ``refused`` is called with
+    handshakes run at once; past that, the oldest of the address with the most is aborted. ``refused`` is called with
     ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
@@ -101,6 +101,6 @@ class Listener:
             )
         except (OSError, asyncio.CancelledError) as error:
             connection.close()
-            # A client that goes away is no failure of the handshake.
+            # A client that disconnects is not a failed handshake.
             if self._access is not None and not isinstance(error, ConnectionResetError | BrokenPipeError):
                 self._refused(TLS)

@@ -1,7 +1,7 @@
 """Reads recorded traffic.
 
-A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` a line: ``start``, ``end``,
-``text``) and ``requests.jsonl`` (one request a line), either of them also as ``.gz``. Times are Unix seconds.
+A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` per line: ``start``, ``end``,
+``text``) and ``requests.jsonl`` (one request per line); either may be compressed (``.gz``). Times are Unix seconds.
 """
 
 import gzip
@@ -109,7 +109,7 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
 
 
 def _first_token(line: Mapping[str, Any], start: float, chunks: list[float]) -> float | None:
-    """From the stream's events, otherwise as the source reported it; not every source reports single events."""
+    """From the stream's events, or as the source reported it, since not every source reports single events."""
     offset = chunks[0] if chunks else line.get("first_token")
     return None if offset is None else start + float(offset)
 

@@ -20,7 +20,7 @@ _SERVICE_LINK = re.compile(
 
 
 class EnvironmentSource(EnvSettingsSource):
-    """pydantic-settings' environment, over the mapping given instead of the process's own."""
+    """pydantic-settings' environment source, reading the given mapping instead of the process's environment."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         super().__init__(Settings, case_sensitive=False)

@@ -152,7 +152,7 @@ def context():
 def across_pods():
     """Pods that lose and are replaced every eight minutes; in another namespace such a pod stays, and fires by "
     "itself."""
-    name, summary = "SpecDecodeAcceptanceLowAcrossPods", "MODEL: pods that lose by speculation replace each other"
+    name, summary = "SpecDecodeAcceptanceLowAcrossPods", "MODEL: pods that lose from speculation keep being replaced"
 
     def short_lived(instance, acceptance, start, namespace="prod", requests=6):
         pod = Pod(instance, start=start, minutes=8, namespace=namespace).drafting(5, acceptance, requests=requests)
@@ -299,12 +299,12 @@ def at_temperature():
 
 
 def p10():
-    name, summary = "SpecDecodeAcceptanceP10Low", "MODEL: a tenth of the requests loses by speculation"
+    name, summary = "SpecDecodeAcceptanceP10Low", "MODEL: a tenth of the requests lose from speculation"
 
     def firing(instance, value="49%"):
         return Firing(
             "warning",
-            f"A tenth of the requests for m on {instance}:9911 have {value} of their draft tokens accepted or less, "
+            f"In a tenth of the requests for m on {instance}:9911, at most {value} of the draft tokens are accepted, "
             "which is below acceptance_p10.",
             {"instance": f"{instance}:9911", "model_name": "m"},
         )
@@ -347,11 +347,9 @@ def regressed():
     def firing(instance, drop, model="m"):
         return Firing(
             "warning",
-            f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same "
-            "hour of the "
-            "day before, with as many draft tokens per draft; more than acceptance_regression. Find out what "
-            "changed: the "
-            "draft model, the quantization, the traffic.",
+            f"The acceptance rate of {model} on {instance}:9911 is {drop} (percentage points) lower than at the same "
+            "hour of the day before, with as many draft tokens per draft; this is more than acceptance_regression. "
+            "Find out what changed: the draft model, the quantization, the traffic.",
             {"instance": f"{instance}:9911", "model_name": model},
         )
 
@@ -421,7 +419,7 @@ def regressed():
 
 
 def break_even():
-    name, summary = "SpecDecodeBreakEven", "MODEL: speculative decoding about breaks even"
+    name, summary = "SpecDecodeBreakEven", "MODEL: speculative decoding roughly breaks even"
 
     def firing(instance, value):
         return Firing(
@@ -455,7 +453,7 @@ def break_even():
 
 
 def stopped():
-    name, summary = "SpecDecodeStopped", "MODEL: vLLM generates without speculating, and did speculate before"
+    name, summary = "SpecDecodeStopped", "MODEL: vLLM has stopped speculating"
 
     def firing(instance, tokens):
         return Firing(

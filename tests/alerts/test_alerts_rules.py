@@ -125,7 +125,7 @@ def test_alerts_without_their_recording_rules_say_so(tmp_path):
     scene = Scene(
         "not recorded",
         "SpecDecodeRulesFailing",
-        "The rules on speculative decoding do not work, so its alerts cannot fire",
+        "The rules for speculative decoding do not work, so its alerts cannot fire",
         [Pod("low").drafting(5, 0.2), Pod("links")],
         [(9, []), (20, [Firing("warning", text, labels)])],
     )

@@ -22,28 +22,28 @@ class Prefill:
     number: int = 0
 
 
-# The development recordings have means of 0.9 to 1.1: the step under way at the arrival, and half a step each for the
-# response's way back and the prefill's own length. After a queue 0.0 to 0.15: a place is given on within the engine,
-# before the client whose request freed it hears of that. By the shared clock -1.3, as truncated tokens are not emitted.
+# The development recordings have means of 0.9 to 1.1: the step in progress at the arrival, and half a step each for the
+# response's way back and the prefill's own length. After a queue 0.0 to 0.15: inside the engine a place is passed on
+# before the client that freed it gets its response. With the shared clock -1.3, as truncated tokens are not emitted.
 USUAL_PREFILL: Final = Prefill(steps=1.0, error=0.35)
 PREFILL_AFTER_QUEUE: Final = Prefill(steps=0.1, error=0.2)
 USUAL_PREFILL_SHARED: Final = Prefill(steps=-1.2, error=0.35)
 
 _ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
 _ENOUGH_DRAFTS: Final = 100
-_EVERY_STEP: Final = 0.97  # drafts a step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
-_ALL_SEEN: Final = 0.97  # of the tokens; windows' edges blur the rest
+_EVERY_STEP: Final = 0.97  # drafts per step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
+_ALL_SEEN: Final = 0.97  # of the tokens; the rest is blurred by the windows' edges
 _MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
 _PARTLY_SEEN: Final = 0.7  # with less, unseen traffic hides the difference being measured
-_MOST_RESIDUAL: Final = 0.1  # five times what whole recordings leave
+_MOST_RESIDUAL: Final = 0.1  # whole recordings leave up to 0.04
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineModel:
     """How steps and drafts of an engine's requests are counted.
 
-    ``every_step_drafts``: each step after the first one drafts. ``draft_length``: draft tokens a draft.
-    ``drafts_per_token``: drafts a generated token. ``clock_is_shared``: there is no step count (``shared_steps``).
+    ``every_step_drafts``: each step after the first one drafts. ``draft_length``: draft tokens per draft.
+    ``drafts_per_token``: drafts per generated token. ``clock_is_shared``: there is no step count (``shared_steps``).
     ``queued``: requests wait for admission.
     """
 
@@ -67,7 +67,7 @@ def seen_share(sums: Sequence[float], counted: Growth) -> float:
 
 
 def every_step_drafts(sums: Sequence[float], counted: Growth) -> bool:
-    """Whether drafts are as many as steps after each request's first one.
+    """Whether there are as many drafts as steps after each request's first one.
 
     A request's first step drafts nothing and its last one emits about half a token less than its step.
     """
@@ -96,7 +96,7 @@ def residual(sums: Sequence[float], counted: Growth, drafts: float) -> float | N
     """The relative difference of requests' sums from the counters' growth: the larger of drafts and accepted tokens.
 
     Both are compared with the share of the traffic that is seen. None without growth, if much of the traffic is not
-    seen, and if some is not and nothing is inferred: unseen traffic may accept more or less.
+    seen, or if some is not and nothing is inferred: unseen traffic may accept more or less.
     """
     seen = seen_share(sums, counted)
     if seen < _PARTLY_SEEN or (seen < 1 and not sums[Amount.STEPS]):

@@ -98,8 +98,8 @@ class Requests(Group):
     reports it; `traces`: vLLM's OTLP traces"""
     ask_usage: AskUsage = "false"
     """`true`: ask vLLM for the usage of streams whose clients did not ask, and remove it from their replies, so that
-    every stream counts (`proxy`; for `middleware` set the variable in vLLM's environment too); `any`: the same with
-    vLLM versions that are not known to hide the difference from clients"""
+    every stream counts (`proxy`; for `middleware` set the variable in vLLM's environment too); `any`: also with
+    vLLM versions for which it is not known whether clients see a difference"""
 
 
 class Limits(Group):

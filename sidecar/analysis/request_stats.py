@@ -1,4 +1,4 @@
-"""What the requests of one model add up to, by temperature: since the start, and over the sliding window."""
+"""The totals of one model's requests, by temperature: since the start, and over the sliding window."""
 
 from collections.abc import Iterable, Mapping
 from itertools import product
@@ -26,7 +26,7 @@ class AttributedTotals:
         self.drafts = 0.0
         self.draft_tokens = 0.0
         self.accepted_tokens = 0.0
-        self.accepted_per_position: list[int] = []  # from exact requests alone
+        self.accepted_per_position: list[int] = []  # only from exact requests
         self.acceptance = Histogram(ACCEPTANCE_EDGES)
         self.length = Histogram(LENGTH_EDGES)
 
@@ -67,7 +67,7 @@ class RequestStats:
     """All of one model's requests. Every label set exists from the start, at 0."""
 
     def __init__(self, temperatures: Iterable[str], window: float) -> None:
-        """``temperatures`` are all labels there can be; ``window`` is the sliding window in seconds."""
+        """``temperatures`` are all possible labels; ``window`` is the sliding window in seconds."""
         self.temperatures = tuple(temperatures)
         with_numbers = (Attribution.EXACT, Attribution.INFERRED)
         self.totals = {key: AttributedTotals() for key in product(self.temperatures, with_numbers)}

@@ -1,4 +1,4 @@
-"""The middleware as one file that needs msgspec and the standard library, for the container that vLLM runs in.
+"""The middleware as one file that needs only msgspec and the standard library, for vLLM's container.
 
 PYTHONPATH=/specdec vllm serve … --middleware specdec_middleware.ObserveRequests
 """
@@ -7,7 +7,7 @@ import ast
 from importlib.resources import files
 from typing import Final
 
-_MODULES: Final = (  # each after those that it imports from
+_MODULES: Final = (  # each after those from which it imports
     "record",
     "observe/endpoint",
     "observe/body",
@@ -35,7 +35,7 @@ def standalone_source() -> str:
     """The source of one module, under any file name, that has ``ObserveRequests``.
 
     Raises:
-        ValueError: two of the modules define the same name, so that one would overwrite the other's.
+        ValueError: two of the modules define the same name, so one would overwrite the other's.
     """
     imports: set[str] = set()
     bodies: list[str] = []

@@ -1,4 +1,4 @@
-"""A body that is read once it is complete."""
+"""A body, read once it is complete."""
 
 
 class Body:

@@ -1,4 +1,4 @@
-"""Learns vLLM's version, which decides whether its streams may be asked for usage."""
+"""Learns vLLM's version, which decides whether to ask for usage."""
 
 import asyncio
 from contextlib import suppress
@@ -10,7 +10,7 @@ import msgspec
 from sidecar.requests.observe.usage import UsageAsker
 from sidecar.requests.proxy.options import Upstream
 
-_EVERY: Final = 2.0  # seconds, while the version is not known
+_EVERY: Final = 2.0  # seconds, while the version is unknown
 _TIMEOUT: Final = 5.0  # seconds
 _LARGEST: Final = 4096  # bytes
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError)
@@ -21,7 +21,7 @@ class _Version(msgspec.Struct):
 
 
 async def follow_version(upstream: Upstream, asker: UsageAsker) -> None:
-    """Sets ``asker.version`` whenever it is not known, from vLLM's ``/version``; runs until it is cancelled."""
+    """Sets ``asker.version`` from vLLM's ``/version`` whenever it is unknown; runs until cancelled."""
     scheme = "http" if upstream.ssl is None else "https"
     url = f"{scheme}://{upstream.authority.decode()}/version"
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT)

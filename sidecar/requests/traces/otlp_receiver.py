@@ -1,4 +1,4 @@
-"""The OTLP/HTTP endpoint: takes exports of spans, delivers RequestRecords."""
+"""The OTLP/HTTP endpoint: receives exports of spans, delivers RequestRecords."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from sidecar.requests.traces.refusal import ExportRefused, Inconsistent, Overloa
 from sidecar.requests.traces.reply import JSON, PROTOBUF, accepted, failure
 
 PATH: Final = "/v1/traces"
-_INFLIGHT_BODIES: Final = 4  # of the largest size, which wait or are decoded
+_INFLIGHT_BODIES: Final = 4  # bodies of the largest size that may wait or be decoded
 _ENCODINGS: Final = ("", "identity", "gzip")
 
 
@@ -28,7 +28,7 @@ class OtlpReceiver:
     """Receives ``POST /v1/traces`` on its own port, from ``start`` to ``stop``.
 
     ``sink`` gets ``finished`` for each request, and ``dropped`` with one of ``DROP_REASONS``: ``inconsistent`` for a
-    span, any other for an export, whose spans are not counted: 1. ``clock`` gives Unix seconds.
+    span, any other for a whole export, which counts as one however many spans it has. ``clock`` gives Unix seconds.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OtlpReceiver:
         self._options = options or TracesOptions()
         self._clock = clock
         self._recent: dict[str, None] = {}  # ids of spans, oldest first: senders send again what they believe lost
-        self._turn = asyncio.Lock()  # one export is decoded at a time, which bounds the memory that takes
+        self._turn = asyncio.Lock()  # one export is decoded at a time, to bound the memory for it
         self._bodies = BodyReader(self._options.body_bytes, self._options.body_seconds)
         self._inflight = 0
         self._inflight_bytes = 0

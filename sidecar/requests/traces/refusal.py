@@ -8,7 +8,7 @@ from sidecar.errors import SpecDecError
 class ExportRefused(SpecDecError):
     """A whole export that is refused.
 
-    ``reason`` is the key it is counted under, ``status`` the HTTP status and ``code`` gRPC's code for it.
+    ``reason`` is the key under which it is counted, ``status`` the HTTP status and ``code`` gRPC's code for it.
     """
 
     reason: ClassVar[str] = "malformed"
@@ -49,7 +49,7 @@ class BodyTimeout(ExportRefused):
 class Overloaded(ExportRefused):
     """Too many exports are being read at once; the sender is asked to retry.
 
-    The status is 503: exporters retry it, while OpenTelemetry's for Python did not retry 429 before 1.45.
+    The status is 503, which exporters retry; OpenTelemetry's exporter for Python did not retry 429 before 1.45.
     """
 
     reason = "overload"

@@ -1,4 +1,4 @@
-"""What the receiver answers: OTLP's responses and google.rpc.Status, each in the request's encoding."""
+"""The receiver's responses: OTLP's and google.rpc.Status, each in the request's encoding."""
 
 import json
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ def acceptance_rate(temperature: float, options: SimulatorOptions) -> float:
 
 @lru_cache(maxsize=1024)
 def position_probability(rate: float, positions: int) -> float:
-    """The probability (0-1) per position at which ``rate`` of all draft tokens is accepted.
+    """The probability (0-1) per position for which ``rate`` of all draft tokens is accepted.
 
     A position counts only if all before it were accepted, so the rate is the mean of p, p^2 … p^positions.
     """

@@ -21,7 +21,7 @@ from sidecar.demo.options import SimulatorOptions
 class Engine:
     """Schedules and advances generations; its driver calls ``schedule``, waits, and calls ``complete``.
 
-    As in vLLM: a generation's first token comes with the end of its prompt; after it, each step verifies K
+    As in vLLM, a generation's first token comes with the end of its prompt; after that, each step verifies K
     draft tokens and yields those accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as
     accepted. When the KV cache is full, the youngest running request is preempted and recomputed later.
     """
@@ -31,7 +31,7 @@ class Engine:
         self._pool = BlockPool(options.num_gpu_blocks)
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
-        self._planned: list[tuple[Generation, int]] = []  # with how many of its tokens this step computes
+        self._planned: list[tuple[Generation, int]] = []  # with the number of its tokens that this step computes
         self._report = StepReport()
         self._submitted = 0
 
@@ -114,7 +114,7 @@ class Engine:
         return report
 
     def _make_room(self, generation: Generation, tokens: int) -> tuple[bool, bool]:
-        """Blocks for ``tokens`` more; whether they fit, and whether a request was preempted for them."""
+        """Takes blocks for ``tokens`` more; returns whether they fit, and whether a request was preempted for them."""
         if generation.prefilling:
             return True, False  # admission took all the blocks it needs
         wanted = self._blocks(generation.computed_tokens + tokens)

@@ -18,7 +18,7 @@ _SSE: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 
 
 class Process(Protocol):
-    """The simulated process; a restart replaces all but its options."""
+    """The simulated process; a restart replaces everything except its options."""
 
     options: SimulatorOptions
     started: float

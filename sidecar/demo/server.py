@@ -29,7 +29,7 @@ async def _client_may_leave(request: web.Request, handler: Handler) -> web.Strea
 class SimulatedVllm:
     """Serves on 127.0.0.1 inside ``async with``; port 0 picks a free one, which ``url`` then has.
 
-    ``middlewares`` see every request first: tests order faults with them.
+    ``middlewares`` see every request first; tests use them to inject faults.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Our ``/metrics`` page in the format that was asked for."""
+"""Our ``/metrics`` page in the requested format."""
 
 import asyncio
 import gzip
@@ -23,7 +23,7 @@ _GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Everything that one page shows, taken at one moment.
+    """Everything that one page shows, as of one moment.
 
     ``vllm_pages`` are the pages of the vLLM servers that are up, by target, if their own series are re-exported.
     """
@@ -48,7 +48,7 @@ class TooManyRenders(SpecDecError):
 
 
 class Exporter:
-    """Renders the state, at most once every ``every`` seconds in each form. ``read`` has no side effects."""
+    """Renders the state, at most once in ``every`` seconds for each form. ``read`` has no side effects."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Exporter:
     async def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
         """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (empty: all metrics).
 
-        If it ends with vLLM's own series it is in the text format whatever was asked for: prometheus_client 0.26 turns
+        If it ends with vLLM's own series, it is in the text format whatever was requested: prometheus_client 0.26 turns
         the colons of vLLM's names into underscores in its other formats.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The state as JSON, for people's scripts and for the page: ``/api/v1/status``."""
+"""The state as JSON, for users' scripts and for the page: ``/api/v1/status``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from sidecar.export.speed_status import model_speed, temperature_speed
 
 
 def status(reports: Iterable[TargetReport], options: ExportOptions) -> dict[str, Any]:
-    """Times are Unix seconds or seconds, ratios 0 to 1; what is unknown is null or missing, never 0."""
+    """Times are Unix seconds or seconds, ratios from 0 to 1; what is unknown is null or missing, never 0."""
     return {
         "version": __version__,
         "thresholds": dict(options.thresholds),

@@ -23,7 +23,7 @@ _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server shows. The status is rendered at most once every ``every`` seconds.
+    """What the server shows. The status is rendered at most once in ``every`` seconds.
 
     ``ready`` is whether every server has been polled once, successfully or not. It does not depend on vLLM, since a
     Pod whose sidecar is not ready gets no traffic.

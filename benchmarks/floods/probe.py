@@ -15,7 +15,8 @@ import time
 def main(port: int, path: str) -> None:
     os.set_blocking(sys.stdin.fileno(), False)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=("127.0.0.2", 0))
-    waits, failed = [], 0
+    waits: list[float] = []
+    failed = 0
     while sys.stdin.buffer.read() is None:  # nothing yet, rather than the end
         start = time.monotonic()
         try:

@@ -149,7 +149,7 @@ def observer_factory(
         # A client that expects "100 Continue" sends its body only once the upstream has the head.
         expects = any(name.lower() == b"expect" for name, _ in headers)
         ask_bytes = max_bytes if usage.might_ask(endpoint, headers) and not expects else 0
-        return _RecordingObserver(exchange, bodies, sink, usage, ask_bytes)
+        return _RecordingObserver(exchange, bodies, sink, memory=memory, asker=usage, ask_bytes=ask_bytes)
 
     return observe
 
@@ -163,7 +163,18 @@ class _Memory:
     """The memory that the bodies of all exchanges share."""
 
     def __init__(self, limit: int) -> None:
-        self.free = limit  # bytes
+        self._free = limit  # bytes
+
+    def take(self, size: int) -> bool:
+        """Whether there was so much left, which then is the caller's."""
+        if size > self._free:
+            return False
+        self._free -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """What was taken is free again."""
+        self._free += size
 
 
 class _SharedBody(Body):
@@ -181,18 +192,17 @@ class _SharedBody(Body):
         """See ``Body``."""
         if self.too_large:
             return
-        if len(piece) > self._memory.free:
-            self.too_large = self.out_of_memory = True
-        else:
-            self._memory.free -= len(piece)
+        if self._memory.take(len(piece)):
             self._held += len(piece)
             super().feed(piece)
+        else:
+            self.too_large = self.out_of_memory = True
         if self.too_large:
             self.release()
 
     def release(self) -> None:
         """Its content is no longer needed; safe to repeat."""
-        self._memory.free += self._held
+        self._memory.give_back(self._held)
         self._held = 0
         self.content = bytearray()
 
@@ -201,8 +211,8 @@ class _RecordingObserver:
     """One exchange on its way to becoming a record."""
 
     __slots__ = (
-        "_asker", "_bodies", "_exchange", "_reply_begun", "_request_ended", "_sink", "_stream", "ask_bytes",
-        "reply_piece",
+        "_asked_bytes", "_asker", "_bodies", "_exchange", "_memory", "_reply_begun", "_request_ended", "_sink",
+        "_stream", "ask_bytes", "reply_piece",
     )  # fmt: skip
 
     def __init__(
@@ -210,12 +220,16 @@ class _RecordingObserver:
         exchange: ExchangeObserver,
         bodies: "list[_SharedBody]",
         sink: RequestSink,
+        *,
+        memory: _Memory,
         asker: UsageAsker,
         ask_bytes: int,
     ) -> None:
         self.ask_bytes = ask_bytes
         self._asker = asker
         self._stream: AskedStream | None = None
+        self._memory = memory
+        self._asked_bytes = 0  # of the changed request and of the original, kept until vLLM has accepted one of them
         self._exchange = exchange
         self._bodies = bodies
         self._sink = sink
@@ -225,8 +239,15 @@ class _RecordingObserver:
         sink.started(exchange.start)
 
     def ask(self, body: bytes) -> AskedStream | None:
-        self._stream = self._asker.ask(self._exchange.endpoint, body)
-        return self._stream
+        stream = self._asker.ask(self._exchange.endpoint, body)
+        if stream is None:
+            return None
+        size = len(body) + len(stream.body)
+        if not self._memory.take(size):
+            self._sink.dropped(OUT_OF_MEMORY, 1)
+            return None
+        self._stream, self._asked_bytes = stream, size
+        return stream
 
     def request_piece(self, piece: bytes) -> None:
         if not self._request_ended:
@@ -241,13 +262,19 @@ class _RecordingObserver:
             self._exchange.request_end()
             self._bodies[0].release()
 
+    def _accepted(self) -> None:
+        self._memory.give_back(self._asked_bytes)
+        self._asked_bytes = 0
+
     def reply_head(self, status: int, headers: Headers) -> None:
         self.request_end()
+        self._accepted()
         self._reply_begun = True
         self._exchange.reply_head(status, headers)
 
     def finished(self, outcome: ExchangeOutcome) -> None:
         exchange = self._exchange
+        self._accepted()
         self.request_end()
         if outcome is ExchangeOutcome.COMPLETED:
             exchange.reply_end()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
-from sidecar.requests.proxy import observer as observer_module
 from sidecar.requests.proxy.observer import observer_factory
 from sidecar.requests.record import AskedUsage, Outcome
 from tests.requests.conftest import Sink
@@ -265,30 +264,6 @@ async def test_a_reply_of_known_length_passes():
 
     async with asking(script) as (proxy, _):
         assert (await (await proxy.client()).ask(post())).body == REPLY
-
-
-async def test_a_request_is_not_held_back_once_the_memory_for_bodies_is_spent(monkeypatch):
-    """Each of 4,096 connections could hold one."""
-    monkeypatch.setattr(observer_module, "_OBSERVED_BYTES", 50_000)
-    arrived = asyncio.Event()
-
-    async def script(connection):
-        await connection.read(1)
-        arrived.set()
-        while len(connection.received) < len(request):
-            await connection.read()
-        await connection.send(STREAM + chunks(REPLY, 300) + b"0\r\n\r\n")
-
-    request = post(json.dumps(REQUEST | {"user": "x" * 90_000}).encode())
-    async with asking(script) as (proxy, sink):
-        client = await proxy.client()
-        await client.send(request[:60_000])
-        await client.send(request[60_000:-1])
-        async with asyncio.timeout(20):
-            await arrived.wait()
-        assert (await client.ask(request[-1:])).body == REPLY
-        await until(lambda: sink.records)
-        assert sink.drops[observer_module.OUT_OF_MEMORY] == 1
 
 
 @pytest.mark.parametrize(("owner", "method"), [(UsageAsker, "ask"), (AskedStream, "_complete")])

@@ -21,7 +21,7 @@ HELP = "poll vLLM and export its metrics until stopped"
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Takes none."""
+    """There are none."""
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:

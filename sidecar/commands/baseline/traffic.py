@@ -11,7 +11,7 @@ from sidecar.commands.sweep.options import SweepOptions
 from sidecar.requests.record import Outcome
 
 _ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
-_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
 
 
@@ -19,7 +19,7 @@ async def send(options: SweepOptions, prompts: Sequence[str]) -> None:
     """Sends requests for ``options.seconds``, divided equally among the loads, all of which are concurrency levels.
 
     Raises:
-        MeasurementError: the server does not answer as an OpenAI-style one.
+        MeasurementError: the server does not answer like an OpenAI-style one.
     """
     async with Client("--url", options.url, options) as client:
         model = await client.model()

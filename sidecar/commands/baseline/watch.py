@@ -1,4 +1,4 @@
-"""How ``baseline`` measures: polls of one or more servers, or of a recording."""
+"""How ``baseline`` measures: by polling one or more servers, or from a recording."""
 
 import asyncio
 import random

@@ -29,7 +29,7 @@ class _Command:
 
 
 def findings(line: str, version: Version) -> list[Finding]:
-    """What is wrong with the command line in this version of vLLM, and notes on it.
+    """The problems of the command line in this version of vLLM, and notes on it.
 
     Raises:
         ValueError: it cannot be split into words; the message says why.
@@ -119,7 +119,7 @@ def _keys(config: dict[str, Any], version: Version) -> Iterator[Finding]:
 
 
 def _was_known(key: str) -> bool:
-    """Whether some version knows it: then it is valid in this version, unless an entry of the table says otherwise."""
+    """Whether some version knows it. Then it is valid in this version too, unless the table says otherwise."""
     return any(wrong("key", key, version) is not None for version in ((0, 10), (0, 32), (0, 33)))
 
 

@@ -17,7 +17,7 @@ class Result(StrEnum):
 
 
 def result(comparison: Comparison) -> Result:
-    """By the speeds that are shown to differ; by none, nothing is claimed."""
+    """By the speeds that are shown to differ; if there are none, nothing is claimed."""
     speeds = [one for one in comparison.differences if one.metric.is_speed]
     shown = [one.slowdown for one in speeds if one.is_shown]
     if not any(one.change is not None and one.change.error is not None for one in speeds):
@@ -29,7 +29,7 @@ def result(comparison: Comparison) -> Result:
 
 
 def verdict(comparison: Comparison) -> Iterator[str]:
-    """The verdict in words; a line for each metric in which a difference is shown."""
+    """The verdict in words, and a line for each metric with a shown difference."""
     before, after = comparison.before, comparison.after
     yield {
         Result.FASTER: f"verdict: {after} is faster than {before}",
@@ -50,7 +50,7 @@ def verdict(comparison: Comparison) -> Iterator[str]:
 
 
 def _gated(comparison: Comparison) -> list[Difference]:
-    """The metrics that --fail-if-slower checks: medians and throughput, whose error is known soonest."""
+    """The metrics that --fail-if-slower checks: medians and throughput, which need the fewest requests for an error."""
     return [one for one in comparison.differences if one.metric in (TTFT_P50, TPOT_P50, TOKENS) and one.change]
 
 

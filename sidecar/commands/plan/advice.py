@@ -25,7 +25,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: what was found and, if it is broken, what to do about it."""
+    """One rule: the value found and, if it breaks the rule, what to do about it."""
 
     name: str
     value: float
@@ -58,8 +58,9 @@ class Plan:
 def draft_cost(deployment: Deployment) -> float | None:
     """c: the time of a draft token / that of a target step, at light load; None without a draft.
 
-    Decoding is bound there by reading the weights, so c is a ratio of bytes per GPU. With K tokens a step takes 1 + c K
-    plain ones, and so the acceptance rate (1 + c K - 1) / K = c breaks even. Load only raises it: a lower bound.
+    There, decoding is bound by reading the weights, so c is a ratio of bytes per GPU. With K tokens a step takes as
+    long as 1 + c K plain ones, so the acceptance rate (1 + c K - 1) / K = c breaks even. Load only raises it: c is a
+    lower bound.
     """
     if not deployment.draft.billions:
         return None
@@ -68,7 +69,7 @@ def draft_cost(deployment: Deployment) -> float | None:
 
 
 def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
-    """Judges a deployment, with the models' own files if given; shares are of all memory, vLLM's or not."""
+    """Judges a deployment, with the models' own files if given; shares are of all memory, not only vLLM's."""
     found = budget(deployment)
     checks = (*_memory(deployment, found), *_pairing(deployment), *_files(target, draft))
     fit = Fit.GOOD if all(check.passed for check in checks) else Fit.DOUBTFUL
@@ -108,12 +109,12 @@ def _pairing(deployment: Deployment) -> Iterator[Check]:
 
 
 def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Check]:
-    """Family, vocabulary and tokenizer, each if both models' files have it; 1 is the same, 0 another."""
+    """Family, vocabulary and tokenizer, each if both models' files have it; 1 if they are the same, else 0."""
     if target is None or draft is None:
         return
     for name, one, other, remedy in (
         ("family", target.family, draft.family, "expect a low acceptance"),
-        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM rejects that without use_heterogeneous_vocab"),
+        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM rejects this without use_heterogeneous_vocab"),
         (
             "tokenizer",
             target.vocabulary,

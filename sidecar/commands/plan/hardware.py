@@ -1,4 +1,4 @@
-"""Memory of the accelerators that vLLM runs on, as their data sheets state it."""
+"""Memory of the accelerators on which vLLM runs, from their data sheets."""
 
 from types import MappingProxyType
 from typing import Final

@@ -1,4 +1,4 @@
-"""Watches a vLLM and its requests for a while; keeps numbers only, and a bounded number of them."""
+"""Watches a vLLM and its requests for a while; keeps only numbers, and a bounded amount of them."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _EVERY: Final = 1.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """vLLM's gauges, all engines together; None for what the page lacks. ``kv_usage`` is the fullest engine's."""
+    """vLLM's gauges, all engines together; None if not on the page. ``kv_usage`` is the fullest engine's."""
 
     running: float | None
     waiting: float | None
@@ -33,7 +33,7 @@ class Poll:
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """What was seen. ``version`` is what vLLM's ``/version`` says; ``speculates``: it drafts already."""
+    """The observations. ``version`` is from vLLM's ``/version``; ``speculates``: it already drafts."""
 
     seconds: float = 0.0
     requests: list[RequestRecord] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Watched:
             self.not_kept += 1
 
     def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``RequestSink``; why does not matter here."""
+        """See ``RequestSink``; the reason does not matter here."""
         self.lost += count
 
 

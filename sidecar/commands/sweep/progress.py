@@ -17,7 +17,7 @@ class Progress:
         self._said = ""
 
     def __call__(self, what: str, ended: int) -> None:
-        """Shows it."""
+        """Shows the progress."""
         if self._is_terminal:
             self._bar(what, ended)
         elif what != self._said:

@@ -1,4 +1,4 @@
-"""A sweep's result as JSON: printed without single requests, saved with them."""
+"""A sweep's result as JSON: printed without single requests, but saved with them."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -1,25 +1,20 @@
 """The whole data path: vLLM's pages and requests → state → the sidecar's own page."""
 
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from sidecar import wiring
-from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_log import LoggedTarget
-from sidecar.analysis.target_state import TargetReport, TargetState
-from sidecar.engine.fetch import Fetcher
-from sidecar.engine.pacing import Pacing
-from sidecar.engine.page_source import PageSource
-from sidecar.engine.scrape import Poller, ScrapeSink
+from sidecar.analysis.target_state import TargetReport
+from sidecar.engine.scrape import ScrapeSink
 from sidecar.errors import listening
 from sidecar.export.collector import OwnCounts, export_families
-from sidecar.export.exporter import Exporter, Reading
+from sidecar.export.exporter import Exporter
+from sidecar.export.families import Family
 from sidecar.export.status import status
 from sidecar.export.web import Pages, make_web
 from sidecar.http.access import Access
@@ -27,7 +22,6 @@ from sidecar.http.guard import GuardedServer
 from sidecar.log import Log, StateLog, set_log_level
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.groups import Target
 from sidecar.settings.reload import Reloader
 from sidecar.stall_watch import StallWatch
 from sidecar.supervise import Supervisor
@@ -51,13 +45,17 @@ async def running(
         page_access, source_access = wiring.page_access(settings, log), wiring.source_access(settings, log)
         source = wiring.request_source(settings, source_access)
         requests = wiring.request_state(settings, source)
-        targets = [_target(target, settings, requests, log, recorder) for target in settings.vllms]
-
-        for target in targets:
-            stack.push_async_callback(target.fetcher.close)
+        targets = [wiring.target_state(vllm.name, settings, requests) for vllm in settings.vllms]
+        scraped = {
+            vllm.name: await stack.enter_async_context(wiring.page_source(vllm.vllm_url, settings))
+            for vllm in settings.vllms
+        }
         supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # ends polling before that
         for target in targets:
-            supervisor.start(target.name, target.poller.run)
+            scrapes: ScrapeSink = LoggedTarget(target, log, StateLog(log))
+            if recorder is not None:
+                scrapes = recorder.tee_scrapes(scrapes, scraped[target.name])
+            supervisor.start(target.name, wiring.poller(scraped[target.name], settings, scrapes).run)
 
         stalls = StallWatch(time.monotonic)
         supervisor.start("stall_watch", stalls.run)
@@ -65,7 +63,7 @@ async def running(
         sink = requests if recorder is None else recorder.tee_requests(requests)
 
         def reports(*, history: bool = False) -> list[TargetReport]:
-            return [target.state.report(time.time(), history=history) for target in targets]
+            return [target.report(time.time(), history=history) for target in targets]
 
         push = _push(settings, reports, page_access, log)
         if push is not None:
@@ -78,16 +76,16 @@ async def running(
             export = wiring.export(new)
             set_log_level(new.log.level)
             for target in targets:
-                target.state.judge.thresholds = wiring.verdicts(new)
+                target.judge.thresholds = wiring.verdicts(new)
             if push is not None:
                 push.limits = wiring.push_thresholds(new)
 
         if reloader is not None:
             supervisor.start("settings", lambda: reloader.run(apply))
 
-        passthrough_series = wiring.passthrough_series(settings)
+        passthrough_series = settings.limits.passthrough_series if settings.reexport else 0
 
-        def read() -> Reading:
+        def read() -> tuple[list[Family], dict[str, bytes]]:
             found = reports()
             counts = OwnCounts(
                 failures=supervisor.failures,
@@ -98,14 +96,14 @@ async def running(
                 loop_stall=stalls.longest,
             )
             up = {report.name for report in found if report.up}
-            pages = {target.name: target.source.whole_page for target in targets if target.name in up}
-            return Reading(export_families(found, counts, export), pages if passthrough_series else {})
+            whole = {name: pages.whole_page for name, pages in scraped.items() if name in up}
+            return export_families(found, counts, export), whole if passthrough_series else {}
 
-        every = wiring.page_interval(settings)
+        every = min(settings.scrape_interval, 1.0)  # no rendering more often than vLLM is polled
         pages = Pages(
             Exporter(read, passthrough_series, every),
             status=lambda: status(reports(history=True), export),
-            ready=lambda: all(target.state.is_polled for target in targets),
+            ready=lambda: all(target.is_polled for target in targets),
             every=every,
         )
         server = GuardedServer(make_web(pages), wiring.own_page(settings), page_access)
@@ -120,30 +118,6 @@ def _reloads(*reloading: Reloader | Access | None) -> dict[str, int]:
     """Counts by outcome, summed."""
     counted = [one.outcomes for one in reloading if one is not None]
     return {outcome: sum(outcomes[outcome] for outcomes in counted) for outcome in (counted[0] if counted else ())}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """One vLLM, from the connection to the state."""
-
-    name: str
-    fetcher: Fetcher
-    source: PageSource
-    poller: Poller
-    state: TargetState
-
-
-def _target(
-    target: Target, settings: Settings, requests: RequestState, log: Log, recorder: "Recorder | None"
-) -> _Target:
-    fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
-    source = PageSource(fetcher, wiring.page_limits(settings), filtered=wiring.filtered(settings))
-    state = wiring.target_state(target.name, settings, requests)
-    sink: ScrapeSink = LoggedTarget(state, log, StateLog(log))
-    if recorder is not None:
-        sink = recorder.tee_scrapes(sink, source)
-    poller = Poller(source, Pacing(wiring.pacing(settings), random.random), sink, time.time, time.monotonic)
-    return _Target(name=target.name, fetcher=fetcher, source=source, poller=poller, state=state)
 
 
 def _push(

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
-_COMMANDS = (
-    *("run", "check", "healthcheck", "baseline", "middleware"),
-    *("plan", "preflight", "sweep", "compare", "report", "record", "replay", "demo"),
+_MODULES = (
+    *("run", "check.command", "healthcheck", "baseline.command", "middleware", "plan.command", "preflight.command"),
+    *("sweep.command", "compare.command", "report.command", "record", "replay", "demo"),
 )
+_COMMANDS = {module.partition(".")[0]: f"sidecar.commands.{module}" for module in _MODULES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
     """Runs the command that the arguments name; returns its exit code."""
     try:
-        code: int = import_module(f"sidecar.commands.{arguments.command}").run(arguments, settings)
+        code: int = import_module(_COMMANDS[arguments.command]).run(arguments, settings)
     except SpecDecError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -70,7 +71,7 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in argv[:1] if argv[:1] and argv[0] in _COMMANDS else _COMMANDS:
-        module = import_module(f"sidecar.commands.{name}")
+        module = import_module(_COMMANDS[name])
         command = commands.add_parser(name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}.")
         command.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
         module.add_arguments(command)

@@ -4,8 +4,11 @@ Optional parts are imported only if the settings ask for them, to save their mem
 """
 
 import contextlib
+import random
 import socket
 import ssl
+import time
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,9 +21,11 @@ from sidecar.analysis.speed_state import SpeedOptions
 from sidecar.analysis.target_state import TargetState
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import VerdictThresholds
-from sidecar.engine.fetch import FetchOptions
+from sidecar.engine.fetch import Fetcher, FetchOptions
 from sidecar.engine.lines import PageLimits
-from sidecar.engine.pacing import PacingOptions
+from sidecar.engine.pacing import Pacing, PacingOptions
+from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.export.collector import ExportOptions
 from sidecar.export.web import PROBES
 from sidecar.http.access import Access
@@ -48,29 +53,26 @@ def page_limits(settings: Settings) -> PageLimits:
     )
 
 
-def pacing(settings: Settings) -> PacingOptions:
-    """How often to poll."""
-    return PacingOptions(
+@contextlib.asynccontextmanager
+async def page_source(url: str, settings: Settings) -> AsyncIterator[PageSource]:
+    """The pages of the vLLM at ``url``; the connection is closed at the end of the block."""
+    fetcher = Fetcher(url, fetch(settings))
+    filtered = settings.scrape_filtered and not settings.reexport  # re-exporting needs the whole page
+    try:
+        yield PageSource(fetcher, page_limits(settings), filtered=filtered)
+    finally:
+        await fetcher.close()
+
+
+def poller(source: PageSource, settings: Settings, sink: ScrapeSink) -> Poller:
+    """Polls ``source`` as often as the settings say."""
+    options = PacingOptions(
         interval=settings.scrape_interval,
         max_interval=settings.scrape_max_interval,
         backoff_max=settings.scrape_backoff_max,
         cpu_share=settings.scrape_cpu_share,
     )
-
-
-def filtered(settings: Settings) -> bool:
-    """Whether to ask vLLM only for what is used; re-exporting needs the whole page."""
-    return settings.scrape_filtered and not settings.reexport
-
-
-def passthrough_series(settings: Settings) -> int:
-    """How many of vLLM's own series to re-export."""
-    return settings.limits.passthrough_series if settings.reexport else 0
-
-
-def page_interval(settings: Settings) -> float:
-    """Seconds between two renderings of our own page: no more often than vLLM is polled."""
-    return min(settings.scrape_interval, 1.0)
+    return Poller(source, Pacing(options, random.random), sink, time.time, time.monotonic)
 
 
 def own_page(settings: Settings) -> GuardOptions:
@@ -239,7 +241,7 @@ def request_source(settings: Settings, access: Access | None) -> RequestSource:
         case "proxy":
             return _proxy_source(settings, access)
         case "traces":
-            from sidecar.requests.traces.options import TracesOptions  # noqa: PLC0415 - optional part
+            from sidecar.requests.traces.otlp_receiver import TracesOptions  # noqa: PLC0415 - optional part
             from sidecar.requests.traces.source import TracesSource  # noqa: PLC0415 - optional part
 
             traces = settings.traces

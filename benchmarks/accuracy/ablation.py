@@ -60,7 +60,7 @@ CONSTANTS = (
     "drafting._UNSEEN",
     "engine_learner._PRIOR_WEIGHT",
     "engine_learner._QUEUED",
-    "engine_model._MOST_RESIDUAL",
+    "engine_learner._MOST_RESIDUAL",
     "estimate._ENOUGH_DRAFTS",
     "estimate._FIRST_EVENT_ERROR",
     "estimate._FIRST_EVENT_LAG",

@@ -32,7 +32,15 @@ HOLD_OUT = frozenset(
     }
 )
 # Recorded when the code was finished (``traffic``), so that nothing at all was chosen with them in view.
-UNTOUCHED = frozenset({"draft_model-k3-users", "draft_model-k5-tides"})
+UNTOUCHED = frozenset(
+    {
+        "draft_model-k3-users",
+        "draft_model-k4-batch-and-chat",
+        "draft_model-k5-tides",
+        "ngram-k3-tides",
+        "ngram-k4-users",
+    }
+)
 BUCKETS = TemperatureBuckets()
 _BARS = {"draft_model": 0.02, "ngram": 0.05}
 # Recordings whose buckets of 9 to 25 requests, most of them by the clock alone, have standard errors of 0.010

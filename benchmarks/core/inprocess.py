@@ -23,7 +23,7 @@ from sidecar.engine.lines import PageLimits
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.export.client import FamilyCollector
 from sidecar.export.collector import ExportOptions, OwnCounts, export_families
-from sidecar.export.exporter import Exporter, Reading
+from sidecar.export.exporter import Exporter
 from sidecar.export.families import Family
 from sidecar.export.text import TextRenderer
 from sidecar.log import StateLog
@@ -139,7 +139,7 @@ class Product:
         self._reader, self._snapshots = PageReader(names.wanted(), PageLimits()), SnapshotReader()
         self._bodies = [later(page, step) for step in range(400)]
         self._polls = 0
-        self._exporter = Exporter(lambda: Reading(self.families()))
+        self._exporter = Exporter(lambda: (self.families(), {}))
 
     def families(self) -> list[Family]:
         """What is on the page now."""

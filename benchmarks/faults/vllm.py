@@ -87,7 +87,7 @@ class ObservedVllm(SimulatedVllm):
                 await send(head)
                 await send({"type": "http.response.body", "body": body, "more_body": False})
         finally:
-            driver.close(mailbox, generations)
+            driver.close(generations)
 
 
 async def main(port: int, speed: float, *, exact: bool) -> None:

@@ -11,7 +11,7 @@ from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import Latency, LatencyBaselines, gap_growth
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.target_state import TargetReport
-from sidecar.analysis.verdict import Judgement, ModelJudgement, Verdict, VerdictThresholds, judge
+from sidecar.analysis.verdict import Evidence, Judgement, ModelJudgement, Verdict, VerdictThresholds, judge
 from sidecar.engine.names import Gauge, Phase
 
 
@@ -49,41 +49,38 @@ def with_hours(report: TargetReport, past: Past, limits: PushThresholds) -> Targ
     return replace(report, judgements=tuple(map(longer, report.judgements)))
 
 
-def _acceptance_low(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    """If a measured speedup shows that speculation pays, ``_acceptance_low_and_pays`` applies instead."""
-    return (_whole(model) for model in _low(report) if not _pays(model))
+Condition = Callable[[TargetReport, PushThresholds], Iterator[Match]]
 
 
-def _acceptance_low_and_pays(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    return (_whole(model) for model in _low(report) if _pays(model))
+def _judged(
+    holds: Callable[[Judgement], bool], value: Callable[[Evidence], float], *, by_temperature: bool = False
+) -> Condition:
+    """A condition on the judgements on whole models, or on each of their temperatures."""
+
+    def condition(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
+        for model in report.judgements:
+            for temperature, one in model.temperatures.items() if by_temperature else [("", model.whole)]:
+                if holds(one):
+                    labels = {"model_name": model.model_name} | ({"temperature": temperature} if temperature else {})
+                    yield Match(labels, value(one.evidence))
+
+    return condition
 
 
-def _low(report: TargetReport) -> Iterator[ModelJudgement]:
-    return (model for model in report.judgements if model.whole.by_acceptance is Verdict.NET_NEGATIVE)
+def _is_low(judgement: Judgement) -> bool:
+    return judgement.by_acceptance is Verdict.NET_NEGATIVE
 
 
-def _pays(model: ModelJudgement) -> bool:
-    speedup = model.whole.evidence.speedup
-    return speedup is not None and speedup.value >= 1
+def _is_slower(judgement: Judgement) -> bool:
+    return judgement.by_speedup is Verdict.NET_NEGATIVE
 
 
-def _slower_than_plain(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    for model in report.judgements:
-        speedup = model.whole.evidence.speedup
-        if speedup and model.whole.by_speedup is Verdict.NET_NEGATIVE:
-            yield Match({"model_name": model.model_name}, speedup.value)
+def _acceptance(evidence: Evidence) -> float:
+    return evidence.acceptance or 0.0
 
 
-def _slower_than_plain_at_temperature(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    for model in report.judgements:
-        for temperature, judgement in model.temperatures.items():
-            speedup = judgement.evidence.speedup
-            if speedup and judgement.by_speedup is Verdict.NET_NEGATIVE:
-                yield Match({"model_name": model.model_name, "temperature": temperature}, speedup.value)
-
-
-def _break_even(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    return (_whole(model) for model in report.judgements if model.whole.by_acceptance is Verdict.BREAK_EVEN)
+def _speedup(evidence: Evidence) -> float:
+    return evidence.speedup.value if evidence.speedup is not None else 0.0
 
 
 def _acceptance_p10_low(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
@@ -94,25 +91,14 @@ def _acceptance_p10_low(report: TargetReport, limits: PushThresholds) -> Iterato
             yield Match({"model_name": model.model_name}, p10)
 
 
-def _acceptance_low_at_temperature(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    for model in report.judgements:
-        for temperature, judgement in model.temperatures.items():
-            if judgement.by_acceptance is Verdict.NET_NEGATIVE:
-                labels = {"model_name": model.model_name, "temperature": temperature}
-                yield Match(labels, judgement.evidence.acceptance or 0.0)
-
-
-def _whole(model: ModelJudgement) -> Match:
-    return Match({"model_name": model.model_name}, model.whole.evidence.acceptance or 0.0)
-
-
 def _latency_gap_wide(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    """Compares with the configured baseline; nothing matches without one."""
-    for model, engines in _judgeable(report):
-        latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
-        if not latencies or _requests(engines) < limits.verdicts.min_requests:
+    """By the configured baseline; without one there is nothing to compare with."""
+    by_model = _by_model(report.engines)
+    for model in report.judgements:
+        engines = by_model[model.model_name]
+        widest = _widest(engines)
+        if widest is None or not model.whole.has_enough_data or _requests(engines) < limits.verdicts.min_requests:
             continue
-        widest = max(latencies, key=_gap)
         growth = gap_growth(widest, limits.baselines.get(model.model_name, {}).get(Phase.TPOT, {}))
         if growth is not None and growth > limits.latency_gap_growth:
             yield Match({"model_name": model.model_name}, growth)
@@ -125,21 +111,16 @@ def _kv_cache_pressure(report: TargetReport, limits: PushThresholds) -> Iterator
             yield Match({"model_name": model}, max(peaks))
 
 
-def _vllm_down(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    if not report.up and report.last_scrape is not None:
-        yield Match({}, 0)
-
-
-def _vllm_never_up(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
-    if not report.up and report.last_scrape is None:
-        yield Match({}, 0)
+def _down(*, seen: bool) -> Condition:
+    """No poll of vLLM succeeds; ``seen``: one did before."""
+    return lambda report, _: iter([Match({}, 0)] if not report.up and (report.last_scrape is not None) == seen else [])
 
 
 def _coverage_low(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
     coverages = {model.model_name: model.coverage for model in report.requests.models} if report.requests else {}
-    for model, _engines in _judgeable(report):
+    for model in report.judgements:
         coverage = coverages.get(model.model_name)
-        if coverage is not None and not model.is_covered:
+        if model.whole.has_enough_data and coverage is not None and not model.is_covered:
             yield Match({"model_name": model.model_name}, coverage)
 
 
@@ -150,22 +131,21 @@ def _not_judged(report: TargetReport, _: PushThresholds) -> Iterator[Match]:
         yield Match({"model_name": model}, 1)
 
 
-Condition = Callable[[TargetReport, PushThresholds], Iterator[Match]]
-
 # The other rules need the past, other pods or the sidecar's own absence; only Prometheus can evaluate those.
 CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
     {
-        "SpecDecodeAcceptanceLow": _acceptance_low,
-        "SpecDecodeAcceptanceLow/info": _acceptance_low_and_pays,
-        "SpecDecodeSlowerThanPlain": _slower_than_plain,
-        "SpecDecodeSlowerThanPlainAtTemperature": _slower_than_plain_at_temperature,
-        "SpecDecodeAcceptanceLowAtTemperature": _acceptance_low_at_temperature,
+        # A low acceptance is no loss if a measured speedup shows that speculation pays.
+        "SpecDecodeAcceptanceLow": _judged(lambda one: _is_low(one) and _speedup(one.evidence) < 1, _acceptance),
+        "SpecDecodeAcceptanceLow/info": _judged(lambda one: _is_low(one) and _speedup(one.evidence) >= 1, _acceptance),
+        "SpecDecodeSlowerThanPlain": _judged(_is_slower, _speedup),
+        "SpecDecodeSlowerThanPlainAtTemperature": _judged(_is_slower, _speedup, by_temperature=True),
+        "SpecDecodeAcceptanceLowAtTemperature": _judged(_is_low, _acceptance, by_temperature=True),
         "SpecDecodeAcceptanceP10Low": _acceptance_p10_low,
-        "SpecDecodeBreakEven": _break_even,
+        "SpecDecodeBreakEven": _judged(lambda one: one.by_acceptance is Verdict.BREAK_EVEN, _acceptance),
         "SpecDecodeLatencyGapWide": _latency_gap_wide,
         "SpecDecodeKVCachePressure": _kv_cache_pressure,
-        "SpecDecodeVLLMDown": _vllm_down,
-        "SpecDecodeVLLMNeverUp": _vllm_never_up,
+        "SpecDecodeVLLMDown": _down(seen=True),
+        "SpecDecodeVLLMNeverUp": _down(seen=False),
         "SpecDecodeCoverageLow": _coverage_low,
         "SpecDecodeNotJudged": _not_judged,
     }
@@ -188,9 +168,7 @@ def context(report: TargetReport, model_name: str, past: Past, limits: PushThres
     if rates := {temperature: one.acceptance for temperature, one in evidence.items() if one.acceptance is not None}:
         shares = {temperature: evidence[temperature].share for temperature in rates}
         sentences += [f"By temperature: {_listed(rates)}.", f"Share of the draft tokens: {_listed(shares)}."]
-    latencies = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
-    if latencies:
-        worst = max(latencies, key=_gap)
+    if worst := _widest(engines):
         found = " ".join(f"[{quantile:g}] {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
         sentences.append(f"Time per output token: {found}.")
     return " ".join(sentences)
@@ -214,12 +192,10 @@ def _percent(value: float) -> str:
     return f"{100 * value:.4g}%"
 
 
-def _judgeable(report: TargetReport) -> Iterator[tuple[ModelJudgement, list[EngineReport]]]:
-    """The models that draft enough to be judged, with their engines."""
-    engines = _by_model(report.engines)
-    for model in report.judgements:
-        if model.whole.has_enough_data:
-            yield model, engines.get(model.model_name, [])
+def _widest(engines: Iterable[EngineReport]) -> Latency | None:
+    """The time per output token of the engine whose gap is the widest."""
+    found = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
+    return max(found, key=lambda latency: latency.gap_seconds, default=None)
 
 
 def _requests(engines: Iterable[EngineReport]) -> float:
@@ -241,7 +217,3 @@ def _by_model(engines: Iterable[EngineReport]) -> dict[str, list[EngineReport]]:
     for engine in engines:
         found[engine.key.model_name].append(engine)
     return found
-
-
-def _gap(latency: Latency) -> float:
-    return latency.gap_seconds

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from operator import sub
 from typing import Final
 
 from sidecar.analysis.target_state import TargetReport
@@ -69,12 +70,8 @@ def _before(samples: _Samples, seconds: float) -> _Sample | None:
 
 
 def _evidence(spans: Iterable[tuple[_Sample, _Sample]]) -> Evidence | None:
-    requests = drafts = draft_tokens = accepted = 0.0
-    for (_, before), (_, after) in spans:
-        requests += after[0] - before[0]
-        drafts += after[1] - before[1]
-        draft_tokens += after[2] - before[2]
-        accepted += after[3] - before[3]
+    grown = [map(sub, after, before) for (_, before), (_, after) in spans]
+    requests, drafts, draft_tokens, accepted = map(sum, zip(*grown, strict=True)) if grown else (0.0,) * len(_COUNTERS)
     if draft_tokens <= 0:
         return None
     return Evidence(

@@ -84,11 +84,6 @@ class Push:
         await asyncio.gather(*(replica.send(session, notices, now, wall) for replica in self._replicas))
 
     @property
-    def replica_names(self) -> tuple[str, ...]:
-        """Host and port of each replica."""
-        return tuple(one.name for one in self._replicas)
-
-    @property
     def sent(self) -> dict[tuple[str, str], int]:
         """Alerts so far, by replica (its host and port) and outcome; ``dropped`` are those past the tracker's bound."""
         sent = {(one.name, outcome): count for one in self._replicas for outcome, count in one.sent.items()}

@@ -7,7 +7,7 @@ from typing import Final
 from sidecar.alerting.conditions import Match
 from sidecar.alerting.rules import Rule
 
-Key = tuple[str, frozenset[tuple[str, str]]]  # an alert's name and its match's labels
+Key = tuple[str, str, frozenset[tuple[str, str]]]  # an alert's name, its severity and its match's labels
 
 RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Prometheus
 
@@ -22,8 +22,8 @@ class Alert:
 
     @property
     def key(self) -> Key:
-        """Its identity among all alerts."""
-        return self.rule.name, frozenset(self.match.labels.items())
+        """Its identity among all alerts, as Alertmanager sees it: two rules may share a name."""
+        return self.rule.name, self.rule.severity, frozenset(self.match.labels.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,22 @@ class _Course:
     ended: float | None = field(default=None, kw_only=True)
     ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
 
+    def notice(self, wall: float) -> Notice | None:
+        """What it is at ``wall``, with no later time in it; None before it fires."""
+        if self.started is None:
+            return None
+        self.started = min(self.started, wall)
+        self.ended = None if self.ended is None else min(self.ended, wall)
+        return Notice(alert=self.alert, started=self.started, ended=self.ended)
 
-def _whole(key: Key) -> Key:
-    """For an alert on a temperature, the alert on the whole model that would explain it; else the alert itself."""
-    name, labels = key
+
+def _wholes(key: Key) -> tuple[Key, ...]:
+    """The alerts on the whole model that would explain one on a temperature of it; nothing explains any other."""
+    name, _, labels = key
     if name != "SpecDecodeAcceptanceLowAtTemperature":
-        return "", labels
-    return "SpecDecodeAcceptanceLow", frozenset(pair for pair in labels if pair[0] != "temperature")
+        return ()
+    model = frozenset(pair for pair in labels if pair[0] != "temperature")
+    return tuple(("SpecDecodeAcceptanceLow", severity, model) for severity in ("critical", "info"))
 
 
 class Tracker:
@@ -68,22 +77,18 @@ class Tracker:
     def update(self, alerts: Iterable[Alert], now: float, wall: float) -> dict[Key, Notice]:
         """Takes in all alerts whose condition holds at ``now`` (monotonic seconds; ``wall``: Unix seconds).
 
-        Returns what Alertmanager should know.
+        Returns what Alertmanager should know. No time in it is later than ``wall``, even if the clock was set back:
+        Alertmanager rejects an alert that starts after it ends.
         """
         current = {alert.key: alert for alert in alerts}
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
         for key, alert in current.items():
-            whole = self._courses.get(_whole(key))
-            if whole is None or whole.ended is None:
+            if not any(whole in self._courses and self._courses[whole].ended is not None for whole in _wholes(key)):
                 self._holds(key, alert, now, wall)
             elif key in self._courses:  # it ends with what explains it, as in the rules
                 self._fails(key, self._courses[key], now, wall)
-        return {
-            key: Notice(alert=course.alert, started=course.started, ended=course.ended)
-            for key, course in self._courses.items()
-            if course.started is not None
-        }
+        return {key: notice for key, course in self._courses.items() if (notice := course.notice(wall))}
 
     def _holds(self, key: Key, alert: Alert, now: float, wall: float) -> None:
         course = self._courses.get(key)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from sidecar.engine.names import Counter
+from sidecar.engine.names import SPECULATION
 from sidecar.engine.timeline import Timeline
 
 
@@ -49,11 +49,7 @@ def over_engines(acceptances: Sequence[Acceptance]) -> Acceptance:
 
 def window_acceptance(timeline: Timeline, start: float, end: float) -> Acceptance | None:
     """The acceptance between two moments; None if nothing was drafted or vLLM has no such counters."""
-    grown = [timeline.growth(counter, start, end) for counter in _COUNTERS]
-    drafts, draft_tokens, accepted_tokens = grown
+    drafts, draft_tokens, accepted_tokens = (timeline.growth(counter, start, end) for counter in SPECULATION)
     if drafts is None or draft_tokens is None or accepted_tokens is None or draft_tokens <= 0:
         return None
     return Acceptance(drafts, draft_tokens, accepted_tokens, timeline.positions_growth(start, end))
-
-
-_COUNTERS = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)

@@ -27,32 +27,22 @@ class StepCosts:
         return self.plain + tokens * (self.actual - self.plain) / self.drafted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A number of draft tokens, and the seconds per token that it is expected to take."""
-
-    tokens: int
-    seconds: float
-
-
-def choices(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
-    """Every number of draft tokens from 0 to the one in use.
+def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
+    """Seconds per token that each number of draft tokens is expected to take, from 0 on.
 
     ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + rates[0] + … +
     rates[k - 1] per step.
     """
-    lengths = [1.0, *(1 + sum_ for sum_ in accumulate(rates))]
-    return [Choice(tokens=k, seconds=costs.step(k) / length) for k, length in enumerate(lengths)]
+    return [costs.step(tokens) / length for tokens, length in enumerate(accumulate(rates, initial=1.0))]
 
 
-def extrapolated(rates: Sequence[float], costs: StepCosts) -> list[Choice]:
-    """More draft tokens than are in use, up to twice as many, whose rates keep falling at the average rate."""
+def extrapolated(rates: Sequence[float]) -> Sequence[float]:
+    """``rates`` and up to as many more, which keep falling at the average rate."""
     if not rates or not 0 < rates[-1] < 1:
-        return []
+        return rates
     fall = rates[-1] ** (1 / len(rates))
     count = min(2 * len(rates), _MOST)
-    more = [*rates, *(rates[-1] * fall**beyond for beyond in range(1, count - len(rates) + 1))]
-    return choices(more, costs)[len(rates) + 1 :]
+    return [*rates, *(rates[-1] * fall**beyond for beyond in range(1, count - len(rates) + 1))]
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
@@ -62,24 +52,25 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
-    *fewer, now = choices(rates, costs)
-    best = min(fewer, key=lambda choice: choice.seconds)
-    if best.seconds > (1 - _WORTH) * now.seconds:
-        more = min(extrapolated(rates, costs), key=lambda choice: choice.seconds, default=now)
-        if more.seconds > (1 - _WORTH) * now.seconds:
+    used, seconds = len(rates), token_seconds(extrapolated(rates), costs)
+    now, worthwhile = _ms(seconds[used]), (1 - _WORTH) * seconds[used]
+    best = min(range(used), key=seconds.__getitem__)
+    if seconds[best] > worthwhile:
+        more = min(range(used, len(seconds)), key=seconds.__getitem__)
+        if seconds[more] > worthwhile:
             return None
         return (
-            f"Extrapolated, num_speculative_tokens {more.tokens} instead of {now.tokens} would take about "
-            f"{_ms(more.seconds)} a token instead of {_ms(now.seconds)} at this load: try it."
+            f"Extrapolated, num_speculative_tokens {more} instead of {used} would take about {_ms(seconds[more])} a "
+            f"token instead of {now} at this load: try it."
         )
-    if best.tokens == 0:
+    if best == 0:
         return (
-            f"At this load plain decoding takes {_ms(best.seconds)} a token, speculating {_ms(now.seconds)}: "
+            f"At this load plain decoding takes {_ms(seconds[0])} a token, speculating {now}: "
             "speculate at lower loads only (num_speculative_tokens_per_batch_size), or not at all."
         )
     return (
-        f"Set num_speculative_tokens to {best.tokens} instead of {now.tokens}: about {_ms(best.seconds)} a token "
-        f"instead of {_ms(now.seconds)} at this load."
+        f"Set num_speculative_tokens to {best} instead of {used}: about {_ms(seconds[best])} a token "
+        f"instead of {now} at this load."
     )
 
 
@@ -93,7 +84,8 @@ def schedule(rates: Sequence[float], loads: Mapping[int, StepCosts]) -> list[tup
     for highest, costs in loads.items():
         if not rates or costs.drafted < len(rates) - _VARIES:
             return []
-        tokens = min(choices(rates, costs), key=lambda choice: choice.seconds).tokens
+        seconds = token_seconds(rates, costs)
+        tokens = seconds.index(min(seconds))
         if entries and entries[-1][2] == tokens:
             entries[-1] = (entries[-1][0], highest, tokens)
         else:

@@ -70,19 +70,19 @@ class EngineState:
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None) -> Totals:
         """Takes in one poll's snapshot at ``at``, Unix seconds; ``restarted`` as in ``Continuation.advance``."""
         totals = self._continuation.advance(snapshot, restarted=restarted)
-        previous = self.timeline.span
+        previous = self.timeline.times[-1:]
         self.timeline.append(at, totals)
         self._histograms.append(at, totals.engine.histograms)
-        if previous is not None and previous.end < at:
-            window = window_acceptance(self.timeline, previous.end, at)
+        if previous and previous[0] < at:
+            window = window_acceptance(self.timeline, previous[0], at)
             if window is not None:
                 self._window_acceptances.observe(window.rate)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
         self._counters.update(totals.engine.counters)
         self._positions = totals.engine.accepted_per_position or self._positions
-        self.acceptance = self._acceptance()
         self._latest, self.seen_at = snapshot, at
+        self.acceptance = window_acceptance(self.timeline, self._window_start(), at)
         return totals
 
     def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
@@ -110,18 +110,13 @@ class EngineState:
         found = {phase: latency(self._histograms.growth(phase)) for phase in Phase}
         return {phase: known for phase, known in found.items() if known is not None}
 
-    def _acceptance(self) -> Acceptance | None:
-        span = self.timeline.span
-        if span is None:
-            return None
-        return window_acceptance(self.timeline, max(span.start, span.end - self._lookback.latency), span.end)
+    def _window_start(self) -> float:
+        """Where the latency window begins that ends at the last snapshot."""
+        return max(self.timeline.times[0], self.seen_at - self._lookback.latency)
 
     def _acceptance_history(self) -> History:
-        span = self.timeline.span
-        if span is None:
-            return ()
-        start = max(span.start, span.end - self._lookback.latency)
-        step = (span.end - start) / _SLICES
-        ends = [start + step * (index + 1) for index in range(_SLICES - 1)] + [span.end]
+        start, end = self._window_start(), self.seen_at
+        step = (end - start) / _SLICES
+        ends = [*(start + step * (index + 1) for index in range(_SLICES - 1)), end]
         windows = [window_acceptance(self.timeline, end - step, end) for end in ends]
         return tuple((end, window.rate if window else None) for end, window in zip(ends, windows, strict=True))

@@ -1,12 +1,16 @@
 """The engines on one server's pages: each under its own key up to the bound, the rest together as ``other``."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from sidecar.analysis.engine_state import EngineState, Lookback
-from sidecar.analysis.overflow import Overflow, is_another
-from sidecar.engine.continuation import Totals
-from sidecar.engine.merge import OTHER
+from sidecar.engine.continuation import Continuation, Totals
+from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.engine.timeline import Timeline
+
+_MOST_OTHERS = 256  # engines; protects against a page that keeps naming new ones
 
 
 class Engines:
@@ -16,7 +20,7 @@ class Engines:
         """``most`` engines have their own keys, first come, first served."""
         self._lookback = lookback
         self._most = most
-        self._overflow = Overflow()
+        self._overflow = _Overflow()
         self.states: dict[EngineKey, EngineState] = {}
         self.overflowed = 0  # engines that became "other", poll by poll
 
@@ -57,3 +61,46 @@ class Engines:
             model = rest.pop() if len(rest) == 1 else OTHER.model_name
             shown[EngineKey(model, OTHER.engine)] = self.states[OTHER].timeline
         return shown
+
+
+@dataclass(slots=True)
+class _Carried:
+    continuation: Continuation
+    process_start: float | None
+    totals: EngineSnapshot
+
+
+class _Overflow:
+    """Engines past the bound, each continued on its own: their sum never falls, even if one leaves or restarts."""
+
+    def __init__(self) -> None:
+        self._carried: dict[EngineKey, _Carried] = {}
+
+    def merged(self, engines: Sequence[EngineSnapshot], process_start: float | None) -> EngineSnapshot | None:
+        """All of them so far under the key ``other``; None if there are none. ``engines`` are those on the page now."""
+        for engine in engines:
+            self._carry(engine, process_start)
+        if not self._carried:
+            return None
+        shown = {engine.key for engine in engines}
+        return merge([one.totals if key in shown else _gone(one.totals) for key, one in self._carried.items()])
+
+    def _carry(self, engine: EngineSnapshot, process_start: float | None) -> None:
+        one = self._carried.get(engine.key)
+        if one is None:
+            if len(self._carried) >= _MOST_OTHERS:
+                return
+            one = self._carried[engine.key] = _Carried(Continuation(), process_start, engine)
+        restarted = is_another(one.process_start, process_start)
+        one.process_start = process_start
+        one.totals = one.continuation.advance(engine, restarted=restarted).engine
+
+
+def is_another(before: float | None, now: float | None) -> bool | None:
+    """Whether two start times are of two processes; None if one is unknown."""
+    return None if before is None or now is None else before != now
+
+
+def _gone(engine: EngineSnapshot) -> EngineSnapshot:
+    """Its totals stay in the sum; what holds only for the moment does not."""
+    return replace(engine, gauges={}, kv_cache_capacity_tokens=0)

@@ -25,10 +25,10 @@ class PlainDecoding:
             continuation, timeline, periods = self._engines.setdefault(
                 engine.key, (Continuation(), Timeline(_HISTORY), Periods())
             )
-            before = timeline.span
+            before = timeline.times[-1:]
             timeline.append(at, continuation.advance(engine))
-            if before is not None and (found := steps_between(timeline, before.end, at)) is not None:
-                self.periods.setdefault(engine.key.model_name, []).extend(periods.add(before.end, at, found))
+            if before and (found := steps_between(timeline, before[0], at)) is not None:
+                self.periods.setdefault(engine.key.model_name, []).extend(periods.add(before[0], at, found))
 
     @property
     def drafted(self) -> set[str]:

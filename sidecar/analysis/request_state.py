@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sidecar.analysis.attribution.attributors import UNKNOWN_MODEL, Attributors, Settled
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.attribution.outcome import AttributionOutcome
+from sidecar.analysis.attribution.result import AttributionOutcome
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.request_window import SpeculationSummary
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -69,7 +69,7 @@ class RequestState:
         self._max_models = max_models
         self._overflowed_models = 0
         self._stats: dict[str, RequestStats] = {}
-        self._models: tuple[ModelRequests, ...] = ()
+        self.models: tuple[ModelRequests, ...] = ()  # all, as of the last poll, successful or not
         self._scraped_at = -math.inf
         self._seen: dict[str, float] = {}  # when a model was last on vLLM's page, or had a request
         self._events = 0
@@ -115,15 +115,10 @@ class RequestState:
 
     def failed(self, at: float) -> list[Settled]:
         """Settles requests that need no further poll, although the one at ``at`` failed, and returns them."""
-        settled = self._attributors.failed(at)
+        settled = self._attributors.settle(at)
         self._take(at, settled)
         self._read(at)
         return settled
-
-    @property
-    def models(self) -> tuple[ModelRequests, ...]:
-        """All models as of the last poll, successful or not; reads the windows only once per poll."""
-        return self._models
 
     def report(self) -> RequestReport:
         """The state as of the last poll."""
@@ -132,7 +127,7 @@ class RequestState:
         for attributor in self._attributors.by_model.values():
             dropped.update(attributor.dropped)
         return RequestReport(
-            self._source, self._events, dropped, dict(self._asked_usage), self._models, self._overflowed_models
+            self._source, self._events, dropped, dict(self._asked_usage), self.models, self._overflowed_models
         )
 
     def _take(self, at: float, settled: Iterable[Settled]) -> None:
@@ -166,7 +161,7 @@ class RequestState:
         return stats
 
     def _read(self, at: float) -> None:
-        self._models = tuple(self._model_requests(model, stats, at) for model, stats in self._stats.items())
+        self.models = tuple(self._model_requests(model, stats, at) for model, stats in self._stats.items())
 
     def _model_requests(self, model: str, stats: RequestStats, at: float) -> ModelRequests:
         attributor = self._attributors.by_model.get(model)

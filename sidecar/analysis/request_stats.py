@@ -1,20 +1,24 @@
 """The totals of one model's requests, by temperature: since the start, and over the sliding window."""
 
+from collections import Counter as Tally
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Final
 
-from sidecar.analysis.acceptance_tail import AcceptanceTail
-from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes
-from sidecar.analysis.attribution.result import AttributedRequest, Attribution
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution, AttributionOutcome, attribution_outcome
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
-from sidecar.analysis.request_window import SlidingRequests, SpeculationSummary, add_positions
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.request_window import PARTS, SlidingRequests, SpeculationSummary, add_positions
+from sidecar.analysis.sliding import SlidingParts
 from sidecar.requests.record import Outcome
 
 LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge costs 16 series
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 DURATION_EDGES: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TAIL_SECONDS: Final = 3600.0  # that the window of the tail stretches to
+_TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 
 
 class AttributedTotals:
@@ -63,6 +67,29 @@ class Latencies:
             self.tpot.observe(request.tpot)
 
 
+class AcceptanceTail:
+    """The acceptance rates of one model's latest requests, at whatever temperature."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self._window = window
+        self._latest: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
+
+    def add(self, rate: float, at: float) -> None:
+        """Adds a request's rate, 0 to 1, at ``at`` in Unix seconds."""
+        self._latest.append((at, rate))
+
+    def p10(self, now: float, requests: int) -> float | None:
+        """Over the window that ends at ``now``, or over the latest ``requests`` of an hour if the window has fewer.
+
+        None if the hour has fewer, too.
+        """
+        rates = [rate for at, rate in self._latest if at >= now - self._window]
+        if len(rates) < requests:
+            rates = [rate for at, rate in self._latest if at >= now - _TAIL_SECONDS][-requests:]
+        return quantile(sorted(rates), 0.1) if len(rates) >= requests else None
+
+
 class RequestStats:
     """All of one model's requests. Every label set exists from the start, at 0."""
 
@@ -85,12 +112,12 @@ class RequestStats:
             if request.acceptance is not None:
                 self.tail.add(request.acceptance, at)
         self.latencies[request.temperature].add(request)
-        self._outcomes.add(request, at)
+        self._outcomes.current(at)[attribution_outcome(request)] += 1
 
     def clear_window(self) -> None:
         """Restarts the sliding windows; the totals stay."""
         self._recent = {temperature: SlidingRequests(self._window) for temperature in self.temperatures}
-        self._outcomes = SlidingOutcomes(self._window)
+        self._outcomes = SlidingParts[Tally[AttributionOutcome]](self._window, self._window / PARTS, Tally)
         self.tail = AcceptanceTail(self._window)
 
     def recent(self, now: float) -> dict[str, SpeculationSummary]:
@@ -98,5 +125,6 @@ class RequestStats:
         return {temperature: window.read(now) for temperature, window in self._recent.items()}
 
     def attribution_outcomes(self, now: float) -> Mapping[AttributionOutcome, int]:
-        """How many requests of the sliding window had which attribution outcome."""
-        return self._outcomes.read(now)
+        """How many requests of the sliding window had which attribution outcome; every one is present."""
+        parts = self._outcomes.read(now)
+        return {outcome: sum(counts[outcome] for counts in parts) for outcome in AttributionOutcome}

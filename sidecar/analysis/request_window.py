@@ -16,7 +16,7 @@ from sidecar.requests.record import Outcome
 
 WORST_ERROR: Final = 0.015  # standard error of an acceptance rate above which there is no rate
 _BINS: Final = 10
-_PARTS: Final = 60  # the window's resolution; bounds its memory
+PARTS: Final = 60  # the window's resolution; bounds its memory
 _MOST_POSITIONS: Final = 64  # further draft positions count as the last one
 
 
@@ -69,7 +69,7 @@ class SlidingRequests:
 
     def __init__(self, seconds: float, most: int = 2000) -> None:
         self._most = most
-        self._sums = SlidingParts(seconds, seconds / _PARTS, lambda: [0.0] * 5)  # of ``_sums_of``
+        self._sums = SlidingParts(seconds, seconds / PARTS, lambda: [0.0] * 5)  # of ``_sums_of``
         self._latest: deque[tuple[float, AttributedRequest]] = deque()
         self._ratios: list[float] = []  # of the latest, sorted, like the next two
         self._ttfts: list[float] = []
@@ -93,7 +93,8 @@ class SlidingRequests:
     def read(self, now: float) -> SpeculationSummary:
         """The window that ends at ``now``."""
         parts = self._sums.read(now)
-        self._forget_until(self._sums.oldest)
+        while self._latest and self._latest[0][0] < self._sums.oldest:
+            self._count(self._latest.popleft()[1], -1)
         if not parts:
             return SpeculationSummary()
         requests, drafts, draft_tokens, accepted, error_squares = map(sum, zip(*parts, strict=True))
@@ -117,10 +118,6 @@ class SlidingRequests:
             tpot_p50=quantile(self._tpots, 0.5),
             tpot_p99=quantile(self._tpots, 0.99),
         )
-
-    def _forget_until(self, oldest: float) -> None:
-        while self._latest and self._latest[0][0] < oldest:
-            self._count(self._latest.popleft()[1], -1)
 
     def _count(self, request: AttributedRequest, sign: int) -> None:
         self._exact_drafts += sign * sum(request.histogram)

@@ -83,11 +83,7 @@ class ModelSpeed:
     @property
     def plain_seconds(self) -> Mapping[str, float]:
         """S0 by load; empty without a reference."""
-        return _by_load(self.curve)
-
-
-def _by_load(curve: PlainCurve | None) -> Mapping[str, float]:
-    return {} if curve is None else curve.by_load()
+        return {} if self.curve is None else self.curve.by_load()
 
 
 class SpeedState:
@@ -227,9 +223,9 @@ class _Model:
         )
 
     def _costs(self, whole: EngineSpeed) -> dict[int, StepCosts]:
-        if whole.costs is None:
+        if whole.costs is None or self.curve is None:
             return {}
-        plain = _by_load(self.curve)
+        plain = self.curve.by_load()
         found: dict[int, StepCosts] = {}
         for label, highest in zip(LOAD_LABELS, LOAD_EDGES, strict=False):
             steps = sum(loads[label].steps for loads in self.loads.values())

@@ -9,6 +9,7 @@ from sidecar.engine.names import Counter
 from sidecar.engine.timeline import Timeline
 
 LOAD_EDGES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # requests running, inclusive
+_PERIOD: Final = 0.9  # seconds: one, less the polls' jitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +100,7 @@ def joined(one: Steps, other: Steps) -> Steps:
 class Periods:
     """Joins what polls saw into periods long enough to fit a curve to: a step's time varies with its prompts."""
 
-    def __init__(self, seconds: float = 1.0) -> None:
-        """``seconds`` is the shortest period."""
-        self._seconds = seconds * _ALMOST
+    def __init__(self) -> None:
         self._pending: Steps | None = None
         self._begun = self._ended = 0.0
 
@@ -112,13 +111,10 @@ class Periods:
         else:
             self._pending = joined(self._pending, steps)
         self._ended = end
-        if end - self._begun < self._seconds:
+        if end - self._begun < _PERIOD:
             return []
         whole, self._pending = self._pending, None
         return [whole]
-
-
-_ALMOST: Final = 0.9  # polls are a little early or late
 
 
 def load_label(running: float) -> str:

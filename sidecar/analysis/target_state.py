@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from sidecar.analysis.acceptance import Acceptance, over_engines
 from sidecar.analysis.engine_state import EngineReport, EngineState, Lookback
-from sidecar.analysis.engines import Engines
+from sidecar.analysis.engines import Engines, is_another
 from sidecar.analysis.limitation import Limitation, limitations
-from sidecar.analysis.overflow import is_another
 from sidecar.analysis.request_state import RequestReport, RequestState
 from sidecar.analysis.speed_state import LoadTotals, ModelSpeed, SpeedOptions, SpeedState, TemperatureSpeed
 from sidecar.analysis.speedup import EngineSpeed

@@ -1,4 +1,4 @@
-"""One module or package per subcommand.
+"""One module per subcommand, or a folder whose ``command.py`` it is.
 
 Each has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, settings) -> exit code``.
 """

@@ -34,24 +34,16 @@ class Interval:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """``count`` batches of ``size`` consecutive requests; if only some requests have values, batches have fewer."""
-
-    size: int
-    count: int
-
-
-def batches(requests: int, in_flight: float) -> Batches | None:
-    """How to cut ``requests`` in the order of their ends; None if they are too few for any interval."""
+def batches(requests: int, in_flight: float) -> int | None:
+    """Into how many batches to cut ``requests`` in the order of their ends; None if too few for any interval."""
     size = max(math.ceil(in_flight), -(-requests // _MOST_BATCHES), 1)
     count = requests // size
-    return Batches(size, count) if count >= LEAST_BATCHES else None
+    return count if count >= LEAST_BATCHES else None
 
 
-def by_rounds(requests: int, rounds: int) -> Batches | None:
+def by_rounds(requests: int, rounds: int) -> int | None:
     """One batch per round of a sweep; None if there are too few rounds for any interval."""
-    return Batches(requests // rounds, rounds) if rounds >= LEAST_BATCHES and requests >= rounds else None
+    return rounds if rounds >= LEAST_BATCHES and requests >= rounds else None
 
 
 def confidence_factor(confidence: float, degrees: int) -> float:
@@ -62,19 +54,19 @@ def confidence_factor(confidence: float, degrees: int) -> float:
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
-def design_effect(values: Sequence[float], cut: Batches) -> float:
-    """The variance of their mean as a multiple of that of independent values; at least 1.
+def design_effect(values: Sequence[float], cut: int) -> float:
+    """How many times the variance of their mean exceeds that of independent values; at least 1.
 
-    There is at least one value per batch.
+    They are ``cut`` into that many batches, with at least one value each.
     """
-    size, spread = len(values) // cut.count, variance(values)
+    size, spread = len(values) // cut, variance(values)
     if spread <= 0:
         return 1.0
-    means = [fmean(values[start * size : (start + 1) * size]) for start in range(cut.count)]
+    means = [fmean(values[start * size : (start + 1) * size]) for start in range(cut)]
     return max(1.0, size * variance(means) / spread)
 
 
-def quantile_interval(values: Sequence[float], share: float, cut: Batches | None, confidence: float) -> Interval | None:
+def quantile_interval(values: Sequence[float], share: float, cut: int | None, confidence: float) -> Interval | None:
     """A quantile of ``values``, given in the order of the requests' ends; None without values.
 
     The bounds are order statistics: they hold whatever the distribution.
@@ -83,36 +75,36 @@ def quantile_interval(values: Sequence[float], share: float, cut: Batches | None
         return None
     ordered = sorted(values)
     found = Interval(interpolated(ordered, share))
-    if cut is None or len(values) < cut.count:
+    if cut is None or len(values) < cut:
         return found
     independent = len(values) / design_effect(values, cut)
     if independent * min(share, 1 - share) < _LEAST_BEYOND:
         return found
-    wide = confidence_factor(confidence, cut.count - 1) * math.sqrt(share * (1 - share) / independent)
+    wide = confidence_factor(confidence, cut - 1) * math.sqrt(share * (1 - share) / independent)
     if share - wide < 0 or share + wide > 1:
         return found
     return Interval(found.value, interpolated(ordered, share - wide), interpolated(ordered, share + wide))
 
 
 def ratio_interval(
-    above: Sequence[float], below: Sequence[float], cut: Batches | None, confidence: float
+    above: Sequence[float], below: Sequence[float], cut: int | None, confidence: float
 ) -> Interval | None:
     """The sum of ``above`` over that of ``below``, one of each per request; None if ``below`` sums to 0."""
     total = sum(below)
     if total <= 0:
         return None
     ratio = sum(above) / total
-    if cut is None or len(above) < cut.count:
+    if cut is None or len(above) < cut:
         return Interval(ratio)
     rests = [part - ratio * whole for part, whole in zip(above, below, strict=True)]
     error = math.sqrt(sum(rest * rest for rest in rests) * design_effect(rests, cut)) / total
-    wide = confidence_factor(confidence, cut.count - 1) * error
+    wide = confidence_factor(confidence, cut - 1) * error
     return Interval(ratio, ratio - wide, ratio + wide)
 
 
-def relative_change(before: Interval, after: Interval) -> Interval | None:
+def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
     """After / before - 1, with the bounds that follow from both (Zou and Donner's MOVER, to first order)."""
-    if before.value <= 0 or after.value < 0:
+    if before is None or after is None or before.value <= 0 or after.value < 0:
         return None
     ratio = after.value / before.value
     if before.low is None or before.high is None or after.low is None or after.high is None:

@@ -13,8 +13,6 @@ from sidecar import wiring
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration, positive
 from sidecar.commands.stopping import stop_on_signals, stopped
-from sidecar.engine.fetch import Fetcher
-from sidecar.engine.page_source import PageSource
 from sidecar.errors import InputError, ScrapeError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
@@ -76,10 +74,8 @@ async def _run(settings: Settings, recorder: Recorder, seconds: float | None) ->
 
 async def _last_page(settings: Settings, recorder: Recorder) -> None:
     """One more page after the last request, so that its counters cover everything recorded."""
-    fetcher = Fetcher(settings.vllms[0].vllm_url, wiring.fetch(settings))
-    source = PageSource(fetcher, wiring.page_limits(settings), filtered=False)
-    started = time.time()
-    with contextlib.suppress(ScrapeError):
-        await source.next()
-        recorder.page(started, time.time(), source.whole_page)
-    await fetcher.close()
+    async with wiring.page_source(settings.vllms[0].vllm_url, settings) as source:
+        started = time.time()
+        with contextlib.suppress(ScrapeError):
+            await source.next()
+            recorder.page(started, time.time(), source.whole_page)

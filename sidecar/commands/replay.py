@@ -15,16 +15,8 @@ from sidecar.settings import Settings, load_settings
 
 HELP = "attribute the requests of a recording and print acceptance by temperature"
 _HEADER = (
-    "temperature",
-    "requests",
-    "draft tokens",
-    "accepted tokens",
-    "acceptance",
-    "P10",
-    "P50",
-    "P90",
-    "speedup",
-    "attribution",
+    *("temperature", "requests", "draft tokens", "accepted tokens", "acceptance"),
+    *("P10", "P50", "P90", "speedup", "attribution"),
 )
 
 

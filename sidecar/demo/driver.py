@@ -33,7 +33,7 @@ class Mailbox:
         self._broken_off = False
 
     def put(self, index: int, tokens: int, reason: FinishReason | None) -> None:
-        """See ``Sink``."""
+        """New tokens of one choice; ``reason`` comes with the last."""
         self._pending[index] = (self._pending.get(index, (0, None))[0] + tokens, reason)
         self._ready.set()
 
@@ -61,7 +61,7 @@ class EngineDriver:
         self._speed = speed
         self._clock = time.monotonic
         self._work = asyncio.Event()
-        self._mailboxes: set[Mailbox] = set()
+        self._mailboxes: dict[Generation, Mailbox] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,27 +83,24 @@ class EngineDriver:
         generations: list[Generation] = []
         for number, prompt in enumerate(prompts):
             generations.extend(
-                self._engine.submit(prompt, sampling, index=number * n + choice, sink=mailbox, now=now)
-                for choice in range(n)
+                self._engine.submit(prompt, sampling, index=number * n + choice, now=now) for choice in range(n)
             )
-        self._mailboxes.add(mailbox)
+        self._mailboxes |= dict.fromkeys(generations, mailbox)
         self._work.set()
         return mailbox, generations
 
-    def close(self, mailbox: Mailbox, generations: Sequence[Generation]) -> None:
+    def close(self, generations: Sequence[Generation]) -> None:
         """Ends the request; aborts what has not finished."""
-        self._mailboxes.discard(mailbox)
-        if self._task is None:
-            return  # a stopped engine counts nothing
         for generation in generations:
-            if self._engine.abort(generation, self._clock()) is not None:
+            del self._mailboxes[generation]
+            if self._task is not None and self._engine.abort(generation):  # a stopped engine counts nothing
                 self._page.record_load(self._engine.load)
 
     async def _run(self) -> None:
         try:
             await self._step_for_ever()
         finally:
-            for mailbox in self._mailboxes:
+            for mailbox in self._mailboxes.values():
                 mailbox.break_off()
 
     async def _step_for_ever(self) -> None:
@@ -124,4 +121,4 @@ class EngineDriver:
             report = self._engine.complete(self._clock())
             self._page.record_step(report, self._engine.load)
             for generation, tokens in report.outputs:
-                generation.sink.put(generation.index, tokens, generation.finished)
+                self._mailboxes[generation].put(generation.index, tokens, generation.finished)

@@ -5,25 +5,16 @@ from random import Random
 
 from sidecar.demo.acceptance import acceptance_rate, position_probability
 from sidecar.demo.blocks import BlockPool
-from sidecar.demo.generation import (
-    FinishedGeneration,
-    FinishReason,
-    Generation,
-    Load,
-    Prompt,
-    Sampling,
-    Sink,
-    StepReport,
-)
+from sidecar.demo.generation import FinishReason, Generation, Load, Prompt, Sampling, StepReport
 from sidecar.demo.options import SimulatorOptions
 
 
 class Engine:
     """Schedules and advances generations; its driver calls ``schedule``, waits, and calls ``complete``.
 
-    As in vLLM, a generation's first token comes with the end of its prompt; after that, each step verifies K
-    draft tokens and yields those accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as
-    accepted. When the KV cache is full, the youngest running request is preempted and recomputed later.
+    As in vLLM: a generation's first token comes with its prompt; after it, each step verifies K draft tokens and yields
+    those accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in vLLM, a
+    prompt is computed in one step whatever its length, and a full KV cache admits nothing more but preempts nothing.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -31,7 +22,7 @@ class Engine:
         self._pool = BlockPool(options.num_gpu_blocks)
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
-        self._planned: list[tuple[Generation, int]] = []  # with the number of its tokens that this step computes
+        self._planned: list[Generation] = []
         self._report = StepReport()
         self._submitted = 0
 
@@ -40,7 +31,7 @@ class Engine:
         """The current gauges."""
         return Load(len(self._running), len(self._waiting), self._pool.usage)
 
-    def submit(self, prompt: Prompt, sampling: Sampling, *, index: int, sink: Sink, now: float) -> Generation:
+    def submit(self, prompt: Prompt, sampling: Sampling, *, index: int, now: float) -> Generation:
         """Queues one choice; ``outputs`` of later steps hold its tokens."""
         options = self._options
         draws = options.seed * 1_000_003 + self._submitted
@@ -51,7 +42,6 @@ class Engine:
             prompt=prompt,
             sampling=sampling,
             index=index,
-            sink=sink,
             random=Random(draws),
             position_probability=position_probability(rate, positions) if positions else 0.0,
             eos_probability=0.0 if sampling.ignore_eos else 1 / options.mean_tokens_to_eos,
@@ -61,119 +51,70 @@ class Engine:
         self._waiting.append(generation)
         return generation
 
-    def abort(self, generation: Generation, now: float) -> FinishedGeneration | None:
-        """Stops a generation whose client disconnected; None if it had already finished."""
+    def abort(self, generation: Generation) -> bool:
+        """Stops a generation whose client disconnected; False if it had already finished."""
         if generation.finished is not None:
-            return None
+            return False
         if generation in self._running:
             self._running.remove(generation)
         else:
             self._waiting.remove(generation)
-        return self._finish(generation, FinishReason.ABORT, now)
+        self._free(generation)
+        generation.finished = FinishReason.ABORT
+        return True
 
     def schedule(self, now: float) -> float | None:
         """Plans the next step and returns its duration in seconds; None if there is nothing to do."""
-        self._planned = []
-        budget = self._options.max_num_batched_tokens
-        preempted = False
-        for generation in list(self._running):
-            if generation not in self._running:
-                continue  # preempted for one before it
-            if generation.prefilling:
-                tokens = max(0, min(generation.total_tokens - generation.computed_tokens, budget))
-            else:
-                tokens = self._options.num_speculative_tokens + 1
-            fits, preempting = self._make_room(generation, tokens)
-            preempted |= preempting
-            if fits and tokens:
-                self._planned.append((generation, tokens))
-                budget -= tokens
-        if not preempted:
-            self._admit(budget, now)
-        if not self._planned:
-            return None
-        return self._duration()
+        for generation in self._running:
+            self._grow(generation)
+        self._admit(now)
+        self._planned = list(self._running)
+        return self._duration() if self._planned else None
 
     def complete(self, now: float) -> StepReport:
         """Ends the planned step: draws accepted tokens, finishes what is done, and reports all of it."""
         report, self._report = self._report, StepReport()
         report.accepted_per_position = [0] * self._options.num_speculative_tokens
-        for generation, tokens in self._planned:
-            if generation.finished is not None:
-                continue  # aborted while the step ran
-            if generation.prefilling:
-                generation.computed_tokens += tokens
-                if generation.computed_tokens < generation.total_tokens:
-                    continue
-                generation.prefilling = False
-                sampled = 1
-            else:
-                sampled = 1 + self._verify(generation, report)
-            self._emit(generation, sampled, report, now)
-        self._planned = []
+        for generation in self._planned:
+            if generation.finished is None:  # else aborted while the step ran
+                sampled = 1 + (self._verify(generation, report) if generation.output_tokens else 0)
+                self._emit(generation, sampled, report, now)
         return report
 
-    def _make_room(self, generation: Generation, tokens: int) -> tuple[bool, bool]:
-        """Takes blocks for ``tokens`` more; returns whether they fit, and whether a request was preempted for them."""
-        if generation.prefilling:
-            return True, False  # admission took all the blocks it needs
-        wanted = self._blocks(generation.computed_tokens + tokens)
-        preempted = False
-        while (missing := wanted - generation.shared_blocks - generation.private_blocks) > 0:
-            if self._pool.acquire((), missing):
-                generation.private_blocks += missing
-                break
-            victim = self._running.pop()
-            preempted = True
-            self._preempt(victim)
-            if victim is generation:
-                return False, True
-        return True, preempted
+    def _grow(self, generation: Generation) -> None:
+        """Takes the blocks that a verification step may fill, while there are any."""
+        # The last sampled token is not in the KV cache yet: this step computes it, and the draft.
+        wanted = self._blocks(generation.total_tokens + self._options.num_speculative_tokens)
+        missing = wanted - generation.shared_blocks - generation.private_blocks
+        if missing > 0 and self._pool.acquire((), missing):
+            generation.private_blocks += missing
 
-    def _preempt(self, victim: Generation) -> None:
-        self._free(victim)
-        self._planned = [plan for plan in self._planned if plan[0] is not victim]
-        victim.prefilling = True
-        victim.computed_tokens = 0
-        victim.preemptions += 1
-        self._report.preemptions += 1
-        self._waiting.appendleft(victim)
-
-    def _admit(self, budget: int, now: float) -> None:
-        while self._waiting and budget > 0 and len(self._running) < self._options.max_num_seqs:
+    def _admit(self, now: float) -> None:
+        while self._waiting and len(self._running) < self._options.max_num_seqs:
             generation = self._waiting[0]
-            hashes = generation.prompt.hashes
+            prompt = generation.prompt
             # The last prompt token is always computed: its output is the first token.
-            hits = min(self._pool.cached(hashes), (generation.prompt.tokens - 1) // self._options.block_size)
-            private = self._blocks(generation.total_tokens) - len(hashes)
-            if not self._pool.acquire(hashes, private):
+            hits = min(self._pool.cached(prompt.hashes), (prompt.tokens - 1) // self._options.block_size)
+            private = self._blocks(prompt.tokens) - len(prompt.hashes)
+            if not self._pool.acquire(prompt.hashes, private):
                 return
-            self._waiting.popleft()
-            self._running.append(generation)
-            generation.shared_blocks, generation.private_blocks = len(hashes), private
-            generation.computed_tokens = hits * self._options.block_size
-            if generation.scheduled is None:
-                generation.scheduled = now
-                generation.cached_tokens = generation.computed_tokens
-                self._report.prefix_queries += generation.prompt.tokens
-                self._report.prefix_hits += generation.cached_tokens
-            tokens = min(generation.total_tokens - generation.computed_tokens, budget)
-            self._planned.append((generation, tokens))
-            budget -= tokens
+            self._running.append(self._waiting.popleft())
+            generation.shared_blocks, generation.private_blocks = len(prompt.hashes), private
+            generation.scheduled = now
+            generation.cached_tokens = hits * self._options.block_size
+            self._report.prefix_queries += prompt.tokens
+            self._report.prefix_hits += generation.cached_tokens
 
     def _duration(self) -> float:
+        """A prompt is computed in one step, and drafts nothing in it."""
         options = self._options
-        prefill = sum(tokens for generation, tokens in self._planned if generation.prefilling)
+        prompts = [one for one in self._planned if not one.output_tokens]
         return (
             options.step_seconds
             + options.step_seconds_per_request * len(self._planned)
-            + options.prefill_seconds_per_token * prefill
-            + (options.draft_seconds_per_token * options.num_speculative_tokens if self._drafts() else 0.0)
+            + options.prefill_seconds_per_token * sum(one.prompt.tokens - one.cached_tokens for one in prompts)
+            + options.draft_seconds_per_token * options.num_speculative_tokens * (len(prompts) < len(self._planned))
         )
-
-    def _drafts(self) -> bool:
-        """Whether some request verifies a draft in this step; one that prefills has none yet."""
-        return any(not generation.prefilling for generation, _ in self._planned)
 
     def _verify(self, generation: Generation, report: StepReport) -> int:
         """One verification step: the number of accepted draft tokens (0 to K)."""
@@ -200,7 +141,7 @@ class Engine:
                 reason = FinishReason.STOP
             elif generation.output_tokens + kept >= generation.sampling.max_tokens:
                 reason = FinishReason.LENGTH
-        if generation.first_token is None:
+        if not generation.output_tokens:
             generation.first_token = now
             report.first_token_seconds.append(now - generation.arrival)
             report.prompt_tokens += generation.prompt.tokens
@@ -209,27 +150,13 @@ class Engine:
             report.inter_token_seconds.append(now - generation.last_token)
         generation.last_token = now
         generation.output_tokens += kept
-        # The last sampled token is not in the KV cache yet: the next step computes it.
-        generation.computed_tokens = generation.total_tokens - 1
         report.generation_tokens += kept
         report.outputs.append((generation, kept))
         if reason is not None:
             self._running.remove(generation)
-            report.finished.append(self._finish(generation, reason, now))
-
-    def _finish(self, generation: Generation, reason: FinishReason, now: float) -> FinishedGeneration:
-        self._free(generation)
-        generation.finished = reason
-        scheduled = now if generation.scheduled is None else generation.scheduled
-        first = now if generation.first_token is None else generation.first_token
-        return FinishedGeneration(
-            reason=reason,
-            generation_tokens=generation.output_tokens,
-            preemptions=generation.preemptions,
-            e2e=now - generation.arrival,
-            queue=scheduled - generation.arrival,
-            decode=now - first,
-        )
+            self._free(generation)
+            generation.finished = reason
+            report.finished.append(generation)
 
     def _free(self, generation: Generation) -> None:
         if generation.shared_blocks or generation.private_blocks:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from typing import Protocol
 
 
 class FinishReason(StrEnum):
@@ -33,13 +32,6 @@ class Sampling:
     ignore_eos: bool
 
 
-class Sink(Protocol):
-    """Receives a sequence's tokens."""
-
-    def put(self, index: int, tokens: int, reason: FinishReason | None) -> None:
-        """``tokens`` new tokens for choice ``index``; ``reason`` comes with the last. Never blocks or raises."""
-
-
 @dataclass(slots=True, eq=False)
 class Generation:
     """One choice of one request inside the engine. Times are the injected clock's seconds."""
@@ -47,21 +39,17 @@ class Generation:
     prompt: Prompt
     sampling: Sampling
     index: int
-    sink: Sink
     random: Random
     position_probability: float
     eos_probability: float
     arrival: float
-    scheduled: float | None = None
-    first_token: float | None = None
+    scheduled: float = 0.0  # admitted
+    first_token: float = 0.0
     last_token: float = 0.0
     output_tokens: int = 0
-    computed_tokens: int = 0
-    cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
     shared_blocks: int = 0
     private_blocks: int = 0
-    prefilling: bool = True  # the prompt, or after a preemption everything so far, is not computed yet
-    preemptions: int = 0
     finished: FinishReason | None = None
     drafts: int = 0
     accepted_tokens: int = 0
@@ -72,22 +60,10 @@ class Generation:
         """Tokens of prompt and output."""
         return self.prompt.tokens + self.output_tokens
 
-
-@dataclass(frozen=True, slots=True)
-class FinishedGeneration:
-    """What vLLM's per-request histograms observe at the end of one choice; times in seconds."""
-
-    reason: FinishReason
-    generation_tokens: int
-    preemptions: int
-    e2e: float
-    queue: float
-    decode: float
-
     @property
     def time_per_output_token(self) -> float:
-        """Decode seconds per token after the first; 0 for a request of one token, as in vLLM."""
-        return self.decode / (self.generation_tokens - 1) if self.generation_tokens > 1 else 0.0
+        """Seconds per token after the first; 0 for a request of one token, as in vLLM."""
+        return (self.last_token - self.first_token) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +82,11 @@ class StepReport:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     generation_tokens: int = 0
-    preemptions: int = 0
     prefix_queries: int = 0  # tokens
     prefix_hits: int = 0  # tokens
     drafts: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     first_token_seconds: list[float] = field(default_factory=list)
     inter_token_seconds: list[float] = field(default_factory=list)
-    finished: list[FinishedGeneration] = field(default_factory=list)
+    finished: list[Generation] = field(default_factory=list)
     outputs: list[tuple[Generation, int]] = field(default_factory=list)  # with the number of new tokens

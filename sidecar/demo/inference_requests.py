@@ -84,22 +84,18 @@ def parse_request(raw: bytes, *, chat: bool, options: SimulatorOptions) -> Infer
     else:
         prompts = tuple(_prompt(tokens, options) for tokens in _prompt_tokens(body.prompt))
     sampling = _sampling(body, max(prompt.tokens for prompt in prompts), chat=chat, options=options)
+    asked = body.stream_options or _StreamOptions()
     request = InferenceRequest(
         prompts=prompts,
         sampling=sampling,
         n=_checked_n(body, sampling.temperature),
         stream=bool(body.stream),
-        include_usage=options.force_include_usage or _asked(body, "include_usage"),
-        continuous_usage=options.force_include_usage
-        or (_asked(body, "include_usage") and _asked(body, "continuous_usage_stats")),
+        include_usage=options.force_include_usage or bool(asked.include_usage),
+        continuous_usage=options.force_include_usage or bool(asked.include_usage and asked.continuous_usage_stats),
     )
     if request.choices > options.max_choices:
         raise BadRequest(f"at most {options.max_choices} choices a request, got {request.choices}.")
     return request
-
-
-def _asked(body: _RequestFields, option: str) -> bool:
-    return body.stream_options is not None and bool(getattr(body.stream_options, option))
 
 
 def _sampling(body: _RequestFields, prompt_tokens: int, *, chat: bool, options: SimulatorOptions) -> Sampling:

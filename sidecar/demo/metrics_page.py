@@ -1,13 +1,12 @@
 """The simulated vLLM's ``/metrics``: those families of vLLM 0.32 that the sidecar reads, as the real page has them."""
 
-import gzip
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest, gzip_accepted
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from sidecar.demo.generation import FinishedGeneration, FinishReason, Load, StepReport
+from sidecar.demo.generation import FinishReason, Generation, Load, StepReport
 from sidecar.demo.options import SimulatorOptions
 
 _REQUEST: Final = (
@@ -128,7 +127,6 @@ class MetricsPage:
         self._increase("prefix_cache_queries", report.prefix_queries)
         self._increase("prefix_cache_hits", report.prefix_hits)
         self._increase("generation_tokens", report.generation_tokens)
-        self._increase("num_preemptions", report.preemptions)
         if self._positions:
             self._increase("spec_decode_num_drafts", report.drafts)
             self._increase("spec_decode_num_draft_tokens", report.drafts * self._positions)
@@ -153,30 +151,22 @@ class MetricsPage:
         self._gauges["num_requests_waiting_by_reason", "capacity"].set(load.waiting)
         self._gauges["kv_cache_usage_perc", ""].set(load.kv_usage)
 
-    def _record_finished(self, finished: FinishedGeneration) -> None:
-        self._increase("request_success", 1, finished.reason)
+    def _record_finished(self, finished: Generation) -> None:
+        self._increase("request_success", 1, str(finished.finished))
         self._observers["request_time_per_output_token_seconds"](finished.time_per_output_token)
-        self._observers["e2e_request_latency_seconds"](finished.e2e)
-        self._observers["request_queue_time_seconds"](finished.queue)
-        self._observers["request_num_preemptions"](finished.preemptions)
+        self._observers["e2e_request_latency_seconds"](finished.last_token - finished.arrival)
+        self._observers["request_queue_time_seconds"](finished.scheduled - finished.arrival)
+        self._observers["request_num_preemptions"](0)
 
     def _increase(self, name: str, by: float, label: str = "") -> None:
         self._counters[name, label].inc(by)
 
-    def render(self) -> tuple[bytes, dict[str, str]]:
-        """``GET /metrics``: always the whole page as text; vLLM's route ignores headers and query."""
-        return generate_latest(self.registry), {"Content-Type": CONTENT_TYPE_LATEST}
+    def render(self, query: str = "") -> tuple[bytes, dict[str, str]]:
+        """Body and headers, always as text.
 
-    def render_mounted(self, query: str, accept: str, accept_encoding: str) -> tuple[bytes, dict[str, str]]:
-        """``GET /metrics/``: as prometheus_client's ASGI app renders it.
-
-        ``name[]`` restricts the page to samples of that name; headers choose OpenMetrics and gzip.
+        ``name[]`` in the query restricts the page to those samples under ``/metrics/``, where vLLM mounts
+        prometheus_client's app; its own route ``/metrics`` ignores the query.
         """
-        encoder, content_type = choose_encoder(accept)
         names = parse_qs(query).get("name[]")
-        body = encoder(self.registry.restricted_registry(names) if names else self.registry)
-        headers = {"Content-Type": content_type}
-        if gzip_accepted(accept_encoding):
-            body = gzip.compress(body)
-            headers["Content-Encoding"] = "gzip"
-        return body, headers
+        registry = self.registry.restricted_registry(names) if names else self.registry
+        return generate_latest(registry), {"Content-Type": CONTENT_TYPE_LATEST}

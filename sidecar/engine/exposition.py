@@ -78,11 +78,7 @@ class PageReader:
         return self.recall(body, thorough=thorough) or self.learn(body)
 
     def recall(self, body: bytes, *, thorough: bool = False) -> Page | None:
-        """The same in some 0.1 ms if the page has the remembered layout, else None.
-
-        Raises:
-            PageTooLarge, NotAnExposition, TruncatedPage: as ``read`` does.
-        """
+        """The same, if the page has the remembered layout, which takes some 0.1 ms; else None. Raises as ``read``."""
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if body and not body.endswith(b"\n"):
@@ -95,24 +91,21 @@ class PageReader:
         return None
 
     def learn(self, body: bytes) -> Page:
-        """The same, line by line, at up to 0.4 ms a KB; remembers the layout.
-
-        Raises:
-            PageTooLarge, NotAnExposition: as ``read`` does.
-        """
-        read = self._lines.read(body)
+        """The same, line by line, at up to 0.4 ms a KB; remembers the layout. Raises as ``read``."""
+        found, malformed = self._lines.read(body)
+        values = list(found.values())
         headers = _TYPE_LINE.findall(body)
-        layout = Layout(read.series, frozenset(name.decode("utf-8", "replace") for name in headers))
+        layout = Layout(tuple(found), frozenset(name.decode("utf-8", "replace") for name in headers))
         if self._layout == layout:
             layout = self._layout
         self._layout = layout
         self._memory = None
         blocks = _remember(body, self._wanted)
-        # Without vLLM's own series there is nothing to compare the next page with.
-        ours = any(series.name.startswith(self._wanted.prefixes) for series in read.series)
-        if ours and read.malformed == 0 and _same(_read_blocks(body, blocks), read.values):
+        # Until vLLM's own series are there, there is nothing to compare the next page with.
+        ours = any(series.name.startswith(self._wanted.prefixes) for series in found)
+        if ours and malformed == 0 and _same(_read_blocks(body, blocks), values):
             self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))
-        return Page(layout, read.values, read.malformed)
+        return Page(layout, values, malformed)
 
 
 def _refuse_unended(body: bytes) -> None:

@@ -65,7 +65,7 @@ class Fetcher:
         for redirects_left in range(_REDIRECTS, -1, -1):
             async with self._open_session().get(url, ssl=self._options.tls, allow_redirects=False) as response:
                 if response.status not in _REDIRECTING:
-                    return await self._accepted(response)
+                    return await self._body(response)
                 target = url.join(URL(response.headers.get("Location", ""), encoded=True))
                 if target.origin() != url.origin() or not redirects_left:
                     break
@@ -74,15 +74,12 @@ class Fetcher:
             f"status {response.status}; at most {_REDIRECTS} redirects are followed, on the same server only"
         )
 
-    async def _accepted(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         if response.status != 200:
             raise BadStatus(f"status {response.status}")
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             raise NotAnExposition(f"the body is encoded as {encoding[:32]!r}")
-        return await self._body(response)
-
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         limit = self._options.page_bytes
         if response.content_length is not None and response.content_length > limit:
             response.close()

@@ -50,15 +50,6 @@ class Series:
     labels: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """The contents of a page's lines: ``values[i]`` belongs to ``series[i]``."""
-
-    series: tuple[Series, ...]
-    values: list[float]
-    malformed: int
-
-
 class LineReader:
     """Reads pages; stateless."""
 
@@ -70,8 +61,8 @@ class LineReader:
             re.MULTILINE,
         )
 
-    def read(self, body: bytes) -> Lines:
-        """The wanted samples; a malformed or overlong line, or a repeated series, is skipped and counted.
+    def read(self, body: bytes) -> tuple[dict[Series, float], int]:
+        """The wanted samples, and how many lines were skipped: malformed or overlong ones, and repeated series.
 
         Raises:
             PageTooLarge: more wanted series than the limit.
@@ -93,8 +84,8 @@ class LineReader:
                 if len(found) > self._limits.series:
                     raise PageTooLarge(f"more than {self._limits.series} series of the families in use")
         if malformed > good:
-            raise NotAnExposition(f"{malformed} of {malformed + good} lines are malformed")
-        return Lines(tuple(found), list(found.values()), malformed)
+            raise NotAnExposition(f"{malformed} of {malformed + good} lines are not of the format")
+        return found, malformed
 
     def _lines(self, body: bytes) -> Iterator[bytes]:
         """The first ``JUDGED_LINES`` lines; after them those that begin with a wanted prefix."""

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.names import RATIOS, Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 OTHER = EngineKey("other", "other")
-_HIGHEST = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
 
 
 def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
@@ -39,7 +38,7 @@ def _gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:
     known = [engine.gauges[gauge] for engine in engines if gauge in engine.gauges]
     if not known:
         return None
-    return max(known) if gauge in _HIGHEST else sum(known)
+    return max(known) if gauge in RATIOS else sum(known)
 
 
 def _histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:

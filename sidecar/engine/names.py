@@ -83,6 +83,7 @@ GAUGES: dict[Gauge, tuple[str, ...]] = {
     Gauge.KV_CACHE_USAGE: ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     Gauge.LIFETIME_ACCEPTANCE: ("spec_decode_draft_acceptance_rate",),
 }
+RATIOS = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
 
 HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
     Phase.TTFT: ("time_to_first_token_seconds",),

@@ -47,7 +47,6 @@ class EnginePlan:
 @dataclass(frozen=True, slots=True)
 class _Sample:
     index: int
-    name: str  # without prefix
     labels: Mapping[str, str]
 
 
@@ -61,7 +60,7 @@ def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
     capacities: dict[str | None, set[int | None]] = defaultdict(set)
     for index, series in enumerate(layout.series):
         prefix, name = names.split(series.name)
-        sample = _Sample(index, name, dict(series.labels))
+        sample = _Sample(index, dict(series.labels))
         if not prefix:
             continue
         if name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9

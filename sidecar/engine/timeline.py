@@ -3,7 +3,6 @@
 import math
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from sidecar.engine.continuation import Totals
 from sidecar.engine.names import Counter, Gauge
@@ -15,18 +14,10 @@ _FIRST_POSITION = _WAITING + 1
 _PRUNE = 64  # readings dropped together, since dropping from the front of a list moves the rest
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The time that a timeline covers, in the clock's seconds."""
-
-    start: float
-    end: float
-
-
 class Timeline:
     """Bounded history of continued counters (``Continuation``); times must increase.
 
-    Values are interpolated linearly between polls; outside the span there are none. A window that contains a
+    Between two polls values are interpolated linearly; outside the history there are none. A window that contains a
     restart of vLLM misses what was counted between the last poll before it and the restart.
     """
 
@@ -34,27 +25,14 @@ class Timeline:
         """Keeps ``history`` seconds and ``max_readings`` polls at most, and up to 64 more between two clean-ups."""
         self._history = history
         self._max = max_readings
-        self._times: list[float] = []
+        self.times: list[float] = []  # of the readings, oldest first; not to be modified
         self._rows: list[array[float]] = []
         self._restarts: list[float] = []
 
-    def __len__(self) -> int:
-        return len(self._times)
-
-    @property
-    def span(self) -> Span | None:
-        """From the oldest reading to the newest; None before the first."""
-        return Span(self._times[0], self._times[-1]) if self._times else None
-
-    @property
-    def times(self) -> list[float]:
-        """The times of the readings, oldest first. Do not modify."""
-        return self._times
-
     def append(self, at: float, totals: Totals) -> None:
         """Adds a reading. One that is not later than the last restarts the history: the clock was set back."""
-        if self._times and at <= self._times[-1]:
-            self._times, self._rows, self._restarts = [], [], []
+        if self.times and at <= self.times[-1]:
+            self.times, self._rows, self._restarts = [], [], []
         if totals.restarted:
             self._restarts.append(at)
         counters = totals.engine.counters
@@ -62,18 +40,18 @@ class Timeline:
         gauges = totals.engine.gauges
         row.extend(gauges.get(gauge, math.nan) for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
         row.extend(totals.engine.accepted_per_position)
-        self._times.append(at)
+        self.times.append(at)
         self._rows.append(row)
         self._prune(at - self._history)
 
     def _prune(self, oldest: float) -> None:
-        stale = max(bisect_right(self._times, oldest), len(self._times) - self._max)
+        stale = max(bisect_right(self.times, oldest), len(self.times) - self._max)
         if stale >= _PRUNE:
-            del self._times[:stale], self._rows[:stale]
-            self._restarts = [at for at in self._restarts if at > self._times[0]]
+            del self.times[:stale], self._rows[:stale]
+            self._restarts = [at for at in self._restarts if at > self.times[0]]
 
     def value_at(self, counter: Counter, at: float) -> float | None:
-        """The counter's total at a moment; None outside the span, or if vLLM did not export it."""
+        """The counter's total at a moment; None outside the history, or if vLLM did not export it."""
         return self._interpolate(_COLUMNS[counter], at)
 
     def growth(self, counter: Counter, start: float, end: float) -> float | None:
@@ -95,7 +73,7 @@ class Timeline:
 
     def queue_at(self, at: float) -> tuple[float, float] | None:
         """Requests running and waiting at the last reading up to a moment; None if vLLM did not export them."""
-        index = bisect_right(self._times, at) - 1
+        index = bisect_right(self.times, at) - 1
         if index < 0:
             return None
         running, waiting = self._cell(index, _RUNNING), self._cell(index, _WAITING)
@@ -106,16 +84,16 @@ class Timeline:
         return any(start < at <= end for at in self._restarts)
 
     def _interpolate(self, column: int, at: float) -> float | None:
-        if not self._times or not self._times[0] <= at <= self._times[-1]:
+        if not self.times or not self.times[0] <= at <= self.times[-1]:
             return None
-        right = bisect_right(self._times, at)
+        right = bisect_right(self.times, at)
         before = self._cell(right - 1, column)
-        if right == len(self._times) or before is None or self._times[right - 1] == at:
+        if right == len(self.times) or before is None or self.times[right - 1] == at:
             return before
         after = self._cell(right, column)
         if after is None:
             return None
-        share = (at - self._times[right - 1]) / (self._times[right] - self._times[right - 1])
+        share = (at - self.times[right - 1]) / (self.times[right] - self.times[right - 1])
         return before + (after - before) * share
 
     def _cell(self, index: int, column: int) -> float | None:

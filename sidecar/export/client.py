@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sidecar.export import metrics
-from sidecar.export.families import Family, is_histogram
+from sidecar.export.families import Family
 from sidecar.export.text import go_float
 
 
@@ -43,7 +43,7 @@ def _family(metric: Metric) -> Family:
 
 def _metric(family: Family) -> Metric:
     metric = family.metric
-    if is_histogram(family):
+    if family.edges:
         return _histogram(family)
     converted = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind)
     for labels, value in zip(family.labels, family.values, strict=True):

@@ -5,17 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from sidecar import __version__
+from sidecar import __version__, errors
 from sidecar.analysis.attribution.result import Attribution
 from sidecar.analysis.engine_state import EngineReport
 from sidecar.analysis.latency import LatencyBaselines
 from sidecar.analysis.request_state import ModelRequests, RequestReport
-from sidecar.analysis.speed_state import ModelSpeed
 from sidecar.analysis.target_state import TargetReport
 from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge
-from sidecar.errors import ScrapeError
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
 
@@ -165,30 +163,21 @@ def _add_speed(families: Families, report: TargetReport) -> None:
             families.add(metrics.ENGINE_SPEEDUP_ERROR, engine.speedup.error, *key)
             families.add(metrics.BREAK_EVEN_ACCEPTANCE, engine.break_even_acceptance, *key)
     for model, speed in report.speeds.items():
-        _add_model_speed(families, model, speed)
+        for running, seconds in speed.plain_seconds.items():
+            families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
+        for temperature, of_bucket in speed.temperatures.items():
+            ratio = of_bucket.speedup.ratio if of_bucket.speedup is not None else None
+            families.add(metrics.SPEEDUP, ratio, model, temperature)
     for model, balance in report.balances.items():
         for temperature, found in balance.items():
             families.add(metrics.TIME_SAVED, found.saved_seconds, model, temperature)
             families.add(metrics.TIME_LOST, found.lost_seconds, model, temperature)
 
 
-def _add_model_speed(families: Families, model: str, speed: ModelSpeed) -> None:
-    for running, seconds in speed.plain_seconds.items():
-        families.add(metrics.PLAIN_STEP, seconds, model, running, str(speed.reference))
-    for temperature, found in speed.temperatures.items():
-        if found.speedup is not None:
-            families.add(metrics.SPEEDUP, found.speedup.ratio, model, temperature)
-
-
 def _scrape_reasons() -> list[str]:
-    """Every reason why a poll can fail, so that each is exported from 0 on."""
-    found = {ScrapeError.reason}
-    waiting = [ScrapeError]
-    while waiting:
-        for error in waiting.pop().__subclasses__():
-            found.add(error.reason)
-            waiting.append(error)
-    return sorted(found - {"scrape", "page"})
+    """Every reason for which a poll can fail, so that each is exported from 0 on."""
+    classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ScrapeError)]
+    return sorted({one.reason for one in classes} - {"scrape", "page"})  # these two are base classes
 
 
 def _add_engine(families: Families, engine: EngineReport, max_positions: int) -> None:

@@ -5,7 +5,7 @@ import gzip
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -19,17 +19,6 @@ from sidecar.export.text import TextRenderer
 
 _MOST_FILTERED = 16  # pages with selected metrics, before the state is read again
 _GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's time
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Everything that one page shows, as of one moment.
-
-    ``vllm_pages`` are the pages of the vLLM servers that are up, by target, if their own series are re-exported.
-    """
-
-    families: Iterable[Family]
-    vllm_pages: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +41,15 @@ class Exporter:
 
     def __init__(
         self,
-        read: Callable[[], Reading],
+        read: Callable[[], tuple[Iterable[Family], Mapping[str, bytes]]],
         passthrough_series: int = 0,
         every: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``passthrough_series`` bounds vLLM's own series."""
+        """``read`` returns all families, and the page of each vLLM that is up, by target, if these are re-exported.
+
+        ``passthrough_series`` bounds vLLM's own series.
+        """
         self._read = read
         self._passthrough_series = passthrough_series
         self._every = every
@@ -94,11 +86,11 @@ class Exporter:
     async def _take(self) -> None:
         self._taken_at = self._clock()
         self._rendered.clear()
-        reading = self._read()
-        self._families = [*reading.families, *process_families(self._process)]
+        families, vllm_pages = self._read()
+        self._families = [*families, *process_families(self._process)]
         self._own = b""
-        if reading.vllm_pages:
-            self._own = await asyncio.to_thread(own_series, reading.vllm_pages, self._passthrough_series)
+        if vllm_pages:
+            self._own = await asyncio.to_thread(own_series, vllm_pages, self._passthrough_series)
 
     def _render(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sidecar.analysis.histogram import Histogram
-from sidecar.export.metrics import Kind, Metric
+from sidecar.export.metrics import Metric
 
 Labels = tuple[str, ...]  # values, in the order of the metric's label names
 
@@ -69,8 +69,3 @@ class Families:
             family = Family(metric, self._scope_names + metric.labels, edges=edges)
             self._families[metric.name] = family
         return family
-
-
-def is_histogram(family: Family) -> bool:
-    """Whether the family's samples are rows of bucket counts."""
-    return family.metric.kind is Kind.HISTOGRAM

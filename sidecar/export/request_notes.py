@@ -4,7 +4,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from sidecar.analysis.attribution.outcome import AttributionOutcome
+from sidecar.analysis.attribution.result import AttributionOutcome
 from sidecar.analysis.request_state import RequestReport
 from sidecar.analysis.verdict import ModelJudgement
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prometheus_client.utils import floatToGoString
 
-from sidecar.export.families import Family, Labels, is_histogram
+from sidecar.export.families import Family, Labels
 
 _PLAIN = 1e6  # from this value on Go writes an exponent and Python does not
 
@@ -49,11 +49,12 @@ class TextRenderer:
 
 def _learn(family: Family) -> str:
     name = family.metric.name
-    lines = [f"# HELP {name} {_escape_help(family.metric.help)}\n", f"# TYPE {name} {family.metric.kind}\n"]
+    text = family.metric.help.replace("\\", r"\\").replace("\n", r"\n")
+    lines = [f"# HELP {name} {text}\n", f"# TYPE {name} {family.metric.kind}\n"]
     lines = [line.replace("%", "%%") for line in lines]
     for labels in family.labels:
         pairs = list(zip(family.label_names, labels, strict=True))
-        lines += _histogram_lines(name, pairs, family.edges) if is_histogram(family) else [_line(name, pairs)]
+        lines += _histogram_lines(name, pairs, family.edges) if family.edges else [_line(name, pairs)]
     return "".join(lines)
 
 
@@ -70,7 +71,3 @@ def _line(name: str, pairs: list[tuple[str, str]]) -> str:
 
 def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _escape_help(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -12,11 +13,12 @@ from aiohttp.typedefs import Handler
 from sidecar.export import runbook
 from sidecar.export.exporter import Exporter, TooManyRenders
 from sidecar.export.page import page
-from sidecar.export.recent import at_most_every
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})
 """The paths of the probes, whose responses reveal nothing."""
+
+_Made = TypeVar("_Made")
 
 _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 
@@ -103,3 +105,18 @@ def _file(body: bytes, content_type: str) -> Handler:
         return web.Response(body=body, content_type=content_type, headers={"Cache-Control": "max-age=300"})
 
     return send
+
+
+def at_most_every(
+    seconds: float, make: Callable[[], _Made], clock: Callable[[], float] = time.monotonic
+) -> Callable[[], _Made]:
+    """``make``, whose result is reused for ``seconds``."""
+    kept: list[tuple[float, _Made]] = []
+
+    def recent() -> _Made:
+        now = clock()
+        if not kept or now - kept[0][0] >= seconds:
+            kept[:] = [(now, make())]
+        return kept[0][1]
+
+    return recent

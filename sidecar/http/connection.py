@@ -8,9 +8,9 @@ response and begin the next request.
 """
 
 import asyncio
-from ipaddress import ip_address
 from typing import Final, Protocol, cast
 
+from sidecar.http.hosts import address_of
 from sidecar.http.unsent import is_sending
 
 _READ_BYTES: Final = 16_384
@@ -36,6 +36,8 @@ class Connection(asyncio.BufferedProtocol):
     ``idle_since`` is when it connected or its last handler returned, by the loop's clock.
     """
 
+    _transport: asyncio.Transport
+
     def __init__(self, server: Gate, header_seconds: float, idle_seconds: float) -> None:
         self._server = server
         self._buffer = memoryview(bytearray(_READ_BYTES))  # asyncio's TLS fills a slice, which a bytearray would copy
@@ -46,7 +48,6 @@ class Connection(asyncio.BufferedProtocol):
         self.is_serving = False
         self.idle_since = asyncio.get_running_loop().time()
         self._inner: asyncio.Protocol | None = None
-        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_discarding = False
         self._is_head_begun = True  # a new connection owes its first head from the start
@@ -56,7 +57,8 @@ class Connection(asyncio.BufferedProtocol):
         # Cast because uvloop's transports do not subclass asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
-        self.is_loopback = _is_loopback(self.address)
+        known = address_of(self.address)  # None if the client is gone already
+        self.is_loopback = known is not None and (getattr(known, "ipv4_mapped", None) or known).is_loopback
         self._inner = self._server.admit(self)
         if self._inner is None:
             self._transport.abort()
@@ -119,8 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         """Aborts, since closing would wait for a client that does not read; the connection no longer counts."""
         if self._inner is not None:
             self._server.forget(self._inner)
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def _arm(self, seconds: float) -> None:
         self._disarm()
@@ -133,16 +134,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         self._timer = None
-        if self._transport is None:
-            return
         if self._is_head_begun or is_sending(self._transport):
             self._server.timed_out()
         self._transport.abort()
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        found = ip_address(address)
-    except ValueError:  # the client was gone before its address was read, or the address has a zone
-        return False
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback

@@ -101,7 +101,8 @@ class GuardedServer:
             OSError: the address cannot be bound.
         """
         await self._runner.setup()
-        listener = Listener(self._connection, self._access, self.options.header_seconds, self._refuse)
+        heads, idle = self.options.header_seconds, self.options.idle_seconds
+        listener = Listener(lambda: Connection(self, heads, idle), self._access, heads, self._refuse)
         try:
             address = await listener.start(host, port)
         except OSError:
@@ -144,9 +145,6 @@ class GuardedServer:
 
     def _refuse(self, reason: str) -> None:
         self.refusals[reason] += 1
-
-    def _connection(self) -> Connection:
-        return Connection(self, self.options.header_seconds, self.options.idle_seconds)
 
     def _has_place(self, connection: Connection) -> bool:
         """Whether the limits allow another connection, if need be by closing the one idle longest."""

@@ -5,7 +5,7 @@ that domain. Nobody can register an IP address, a name without a dot, or a name 
 """
 
 from collections.abc import Collection
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 ANY: Final = "*"
@@ -19,12 +19,13 @@ def is_ours(host: str, allowed: Collection[str]) -> bool:
     """
     name, bracket, _ = host.strip().lower().partition("]")
     name = name.removeprefix("[") if bracket else name.partition(":")[0].removesuffix(".")
-    return "." not in name or ANY in allowed or name in allowed or name.endswith(_PRIVATE) or _is_address(name)
+    is_private = "." not in name or name.endswith(_PRIVATE)
+    return is_private or ANY in allowed or name in allowed or address_of(name) is not None
 
 
-def _is_address(name: str) -> bool:
+def address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that this text is; None if it is none."""
     try:
-        ip_address(name)
+        return ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None

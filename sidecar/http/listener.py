@@ -50,8 +50,8 @@ class Listener:
             OSError: an address cannot be bound.
         """
         listeners: list[socket.socket] = []
-        flags = socket.AI_PASSIVE
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(infos):
                 listeners.append(socket.create_server(address, family=family, backlog=backlog))
@@ -60,7 +60,9 @@ class Listener:
             for listener in listeners:
                 listener.close()
             raise
-        self._loops = [AcceptLoop(one, self._open, self._exhausted, self._log) for one in listeners]
+        self._loops = [
+            AcceptLoop(one, self._open, lambda: self._refused(NO_DESCRIPTORS), self._log) for one in listeners
+        ]
         bound_host, bound_port = listeners[0].getsockname()[:2]
         return bound_host, bound_port
 
@@ -70,9 +72,6 @@ class Listener:
             loop.close()
         for task in list(self._opening):
             task.cancel()
-
-    def _exhausted(self) -> None:
-        self._refused(NO_DESCRIPTORS)
 
     def _open(self, connection: socket.socket) -> None:
         try:

@@ -47,8 +47,8 @@ class Recorder:
         self._max_bytes = max_bytes
         self._log = log
         self._every = every
-        self._pages = _Lines(_page_line, _PENDING_PAGES)
-        self._records = _Lines(_request_line, _PENDING_NUMBERS)
+        self._pages = _Lines(_page_fields, _PENDING_PAGES)
+        self._records = _Lines(request_fields, _PENDING_NUMBERS)
         self._files: dict[_Lines, FileIO] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -139,8 +139,8 @@ class Recorder:
                     self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
 
     def _append(self, lines: "_Lines", file: FileIO, pending: list[Any]) -> bool:
-        """Whether it was written; a write that fails midway leaves the file as it was."""
-        member = gzip.compress(b"".join(map(lines.encode, pending)))
+        """Whether there was room; a write that fails midway leaves the file as it was."""
+        member = gzip.compress(b"".join(msgspec.json.encode(lines.fields(item)) + b"\n" for item in pending))
         if self.written + len(member) > self._max_bytes:
             return False
         begin, rest = file.tell(), memoryview(member)
@@ -159,10 +159,10 @@ class Recorder:
 
 
 class _Lines:
-    """Items waiting to be written to one file; ``encode`` turns one into a line, in another thread."""
+    """Items waiting to be written to one file; ``fields`` makes one a line's JSON object, in another thread."""
 
-    def __init__(self, encode: Callable[[Any], bytes], most: int) -> None:
-        self.encode = encode
+    def __init__(self, fields: Callable[[Any], dict[str, Any]], most: int) -> None:
+        self.fields = fields
         self.taken = 0
         self.dropped = 0
         self._most = most
@@ -212,13 +212,9 @@ class _Scrapes:
         self._sink.failed(at, error)
 
 
-def _page_line(page: tuple[float, float, bytes]) -> bytes:
+def _page_fields(page: tuple[float, float, bytes]) -> dict[str, Any]:
     start, end, body = page
-    return msgspec.json.encode({"start": start, "end": end, "text": body.decode(errors="replace")}) + b"\n"
-
-
-def _request_line(record: RequestRecord) -> bytes:
-    return msgspec.json.encode(request_fields(record)) + b"\n"
+    return {"start": start, "end": end, "text": body.decode(errors="replace")}
 
 
 def request_fields(record: RequestRecord) -> dict[str, Any]:

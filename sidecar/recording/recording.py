@@ -86,6 +86,7 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
     chunks = [float(offset) for offset in line.get("chunks") or ()]
     if path.endswith(_CHAT):
         chunks = chunks[1:]  # the role has its own event, before any token
+    first_token = chunks[0] if chunks else line.get("first_token")  # not every source reports single events
     temperature = line.get("temperature")
     usage = line.get("usage") or {}
     return RequestRecord(
@@ -96,7 +97,7 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
         choices=int(line.get("choices", 1)),
         stream=bool(line["stream"]),
         start=start,
-        first_token=_first_token(line, start, chunks),
+        first_token=None if first_token is None else start + float(first_token),
         end=end,
         outcome=Outcome(line.get("outcome", Outcome.COMPLETED)),
         max_tokens=line.get("max_tokens"),
@@ -106,12 +107,6 @@ def _record(line: Mapping[str, Any]) -> RequestRecord:
         acceptance=_acceptance(line.get("speculative_decoding")),
         event_offsets=tuple(chunks),
     )
-
-
-def _first_token(line: Mapping[str, Any], start: float, chunks: list[float]) -> float | None:
-    """From the stream's events, or as the source reported it, since not every source reports single events."""
-    offset = chunks[0] if chunks else line.get("first_token")
-    return None if offset is None else start + float(offset)
 
 
 def _acceptance(numbers: Mapping[str, Any] | None) -> RequestAcceptance | None:

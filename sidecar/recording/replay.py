@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,14 +127,10 @@ def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> It
     """All events in chronological order; a request ends before the next starts, as a sequential client would see it."""
     events: list[_Timed] = [(record.end, 0, record) for record in records]
     events += [(record.start, 1, RequestStart(record.id, record.start)) for record in records]
-    events.sort(key=_when)
+    when = itemgetter(0, 1)
+    events.sort(key=when)
     polls: Iterator[_Timed] = ((scrape.at, 2, scrape) for scrape in scrapes)
-    for _, _, event in merge(events, polls, key=_when):
-        yield event
-
-
-def _when(timed: _Timed) -> tuple[float, int]:
-    return timed[:2]
+    return (event for _, _, event in merge(events, polls, key=when))
 
 
 class _Player:

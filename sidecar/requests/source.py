@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from sidecar.log import Log
 from sidecar.requests.record import RequestRecord, RequestStart
@@ -47,7 +47,7 @@ class RequestSource(Protocol):
 class NoSource:
     """Observes no requests."""
 
-    drop_reasons: frozenset[str] = frozenset()
+    drop_reasons: ClassVar = frozenset[str]()
 
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - the protocol's signature

@@ -1,21 +1,30 @@
 """Loads the settings from a file and an environment, or reports everything that is wrong with them."""
 
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import InitSettingsSource
+from pydantic_settings import EnvSettingsSource, InitSettingsSource
 
 from sidecar.errors import SettingsError
 from sidecar.settings.messages import Written, conflict_messages, messages, unknown_variable
 from sidecar.settings.model import Settings
-from sidecar.settings.sources import EnvironmentSource, own_variables
-from sidecar.settings.tree import leaves
+from sidecar.settings.tree import PREFIX, leaves
 from sidecar.settings.yaml_file import read_yaml
 
-_MEASURED = ("baseline", "plain_steps")  # the keys of a baseline file
+_MEASURED = ("baseline", "plain_steps")  # what a baseline file may hold
+# Kubernetes puts these into every container for a Service whose name begins with "specdec"
+# (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables). ``…_PORT`` could also be
+# meant as a setting, so there the value must be Kubernetes' too.
+_SERVICE_LINK = re.compile(
+    r"SPECDEC_(\w+_)?SERVICE_(HOST|PORT(_\w+)?)=.*"
+    r"|SPECDEC_(\w+_)?PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"
+    r"|SPECDEC_(\w+_)?PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*",
+    re.ASCII | re.DOTALL,
+)
 
 
 def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Settings:
@@ -27,7 +36,9 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
     Raises:
         SettingsError: with a line for everything that is wrong, not only the first.
     """
-    variables = own_variables(environ)
+    variables = {
+        name: text for name, text in environ.items() if name.startswith(PREFIX) and not is_service_link(name, text)
+    }
     known = {leaf.variable for leaf in leaves()}
     problems = [unknown_variable(name) for name in sorted(variables.keys() - known)]
     given = {name: text for name, text in variables.items() if name in known and text.strip()}
@@ -38,7 +49,7 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
     except ValueError as error:
         problems.append(f"{config}: {error}")
         readable = False
-    written = Written(_merged(file, EnvironmentSource(given)()), frozenset(given), str(config) if config else None)
+    written = Written(_merged(file, _environment(given)), frozenset(given), str(config) if config else None)
     try:
         written = _with_baseline_file(written)
     except ValueError as error:
@@ -51,6 +62,18 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def is_service_link(name: str, text: str) -> bool:
+    """Whether Kubernetes created this variable for a Service."""
+    return bool(_SERVICE_LINK.fullmatch(f"{name}={text}"))
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The settings in the variables given, not in the process's own, as pydantic-settings nests them."""
+    source = EnvSettingsSource(Settings, case_sensitive=False)
+    source.env_vars = {name.lower(): text for name, text in variables.items()}
+    return source()
 
 
 def _settings(values: dict[Any, Any]) -> Settings:

@@ -149,38 +149,40 @@ def context():
     )
 
 
-def across_pods():
-    """Pods that lose and are replaced every eight minutes; in another namespace such a pod stays, and fires by "
-    "itself."""
-    name, summary = "SpecDecodeAcceptanceLowAcrossPods", "MODEL: pods that lose from speculation keep being replaced"
-
-    def short_lived(instance, acceptance, start, namespace="prod", requests=6):
-        pod = Pod(instance, start=start, minutes=8, namespace=namespace).drafting(5, acceptance, requests=requests)
+def replaced(instance, acceptance, *, namespace="prod", requests=6, more=lambda pod: pod):
+    """Pods of eight minutes each, one after the other; ``more`` adds series to each."""
+    pods = []
+    for start in range(0, 88, 8):
+        pod = Pod(f"{instance}-{start}", start=start, minutes=8, namespace=namespace)
+        more(pod.drafting(5, acceptance, requests=requests))
         pod.series = {series: f"{values} stale" for series, values in pod.series.items()}
-        return pod
+        pods.append(pod)
+    return pods
 
-    starts = range(0, 88, 8)
 
-    def firing():
-        text = (
-            "For most of the last 30 minutes some pod of m accepted less than acceptance_net_negative of its draft "
-            "tokens, but none for long enough to fire by itself: pods are being replaced."
-        )
-        return Firing("critical", text, {"model_name": "m", "namespace": "prod"})
+def across(namespace="prod"):
+    text = (
+        "For most of the last 30 minutes some pod of m accepted less than acceptance_net_negative of its draft "
+        "tokens, but none for long enough to fire by itself: pods are being replaced."
+    )
+    return Firing("critical", text, {"model_name": "m", "namespace": namespace})
 
+
+def across_pods():
+    """Pods that lose and are replaced; in another namespace such a pod stays, and fires by itself."""
     yield Scene(
         "bad pods that are replaced before they can fire",
-        name,
-        summary,
+        "SpecDecodeAcceptanceLowAcrossPods",
+        "MODEL: pods that lose by speculation replace each other",
         [
-            *(short_lived(f"bad-{start}", 0.48, start) for start in starts),
-            *(short_lived(f"good-{start}", 0.52, start, "good") for start in starts),
-            *(short_lived(f"slow-{start}", 0.3, start, "slow", requests=3.5) for start in starts),
+            *replaced("bad", 0.48),
+            *replaced("good", 0.52, namespace="good"),
+            *replaced("slow", 0.3, namespace="slow", requests=3.5),
             Pod("stays", namespace="staging", minutes=100).drafting(5, 0.3),
             Pod("recovers", namespace="test", minutes=100).drafting(5, 0.3, minutes=25, then=(0.9, 5)),
             Pod("once", namespace="dev", minutes=100).drafting(5, 0.3, minutes=8, then=(0.9, 5)),
         ],
-        [(10, []), (40, [firing()]), (85, [firing()]), (120, [])],
+        [(10, []), (40, [across()]), (85, [across()]), (120, [])],
         reads=LOW,
     )
 
@@ -341,23 +343,24 @@ def p10():
     )
 
 
+def fell(instance, drop, model="m"):
+    return Firing(
+        "warning",
+        f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same hour of "
+        "the day before, with as many draft tokens per draft; more than acceptance_regression. Find out what changed: "
+        "the draft model, the quantization, the traffic.",
+        {"instance": f"{instance}:9911", "model_name": model},
+    )
+
+
 def regressed():
     name, summary = "SpecDecodeAcceptanceRegressed", "MODEL: acceptance fell below that of the day before"
-
-    def firing(instance, drop, model="m"):
-        return Firing(
-            "warning",
-            f"The acceptance rate of {model} on {instance}:9911 is {drop} (percentage points) lower than at the same "
-            "hour of the day before, with as many draft tokens per draft; this is more than acceptance_regression. "
-            "Find out what changed: the draft model, the quantization, the traffic.",
-            {"instance": f"{instance}:9911", "model_name": model},
-        )
 
     def pod(instance, past, now, model="m", *, namespace="prod", minutes=150, k=3, drafts=5, **limits):
         made = Pod(instance, model=model, namespace=namespace, minutes=DAY + 150, **limits)
         return made.days_apart(past, now, minutes=minutes, k=k, drafts=drafts)
 
-    expected = [firing("fell", "5.2%"), firing("small", "10%"), firing("k-alike", "10%"), firing("fresh", "10%", "new")]
+    expected = [fell("fell", "5.2%"), fell("small", "10%"), fell("k-alike", "10%"), fell("fresh", "10%", "new")]
     yield Scene(
         "below the same hour of the day before: the pod's own or, where it has none, the model's in its namespace",
         name,
@@ -396,7 +399,7 @@ def regressed():
             Pod("falls", minutes=2 * DAY).drafting_in([*night[:4], (600, 5, 0.6), (240, 5, 0.7)], 3, "0", 10, 0),
         ],
         [(minute, []) for minute in (610, 640, 700, 1150, 1210, 1260, DAY + 300, DAY + 610)]
-        + [(DAY + 640, [firing("falls", "6%")]), (DAY + 1100, [firing("falls", "6%")])],
+        + [(DAY + 640, [fell("falls", "6%")]), (DAY + 1100, [fell("falls", "6%")])],
     )
     gap = (DAY - 150, None, None)
     yield Scene(
@@ -410,8 +413,8 @@ def regressed():
         ],
         [
             (DAY + 25, []),
-            (DAY + 50, [firing("back", "10%"), firing("part", "50%")]),
-            (DAY + 66, [firing("part", "20%")]),
+            (DAY + 50, [fell("back", "10%"), fell("part", "50%")]),
+            (DAY + 66, [fell("part", "20%")]),
             *((DAY + minute, []) for minute in (75, 85, 100)),
         ],
         reads=LOW,

@@ -1,7 +1,7 @@
 """Scenes for the alerts on speedup; a low acceptance that pays does not page."""
 
-from tests.alerts.alert_scenes_acceptance import low
-from tests.alerts.alert_series import Pod, counter, gauge
+from tests.alerts.alert_scenes_acceptance import LOW, across, at, fell, low, replaced
+from tests.alerts.alert_series import DAY, Pod, counter, gauge
 from tests.alerts.alert_tools import Firing, Scene
 
 
@@ -159,4 +159,53 @@ def acceptance_low():
     )
 
 
-SCENES = [*slower_than_plain(), *at_temperature(), *acceptance_low()]
+def across_pods():
+    """Replaced every eight minutes or lasting: a paying pod does not count, nor does its alert speak for the others."""
+
+    def times(speedup):
+        return lambda pod: pod.gauge("specdec_engine_speedup_ratio", (8, speedup), engine="0")
+
+    swinging = [(8, 5, 0.3), (6, 5, 0.9)] * 8  # minutes, drafts per second, acceptance
+    yield Scene(
+        "pods that pay are none that lose, and the information about one does not hold the page back",
+        "SpecDecodeAcceptanceLowAcrossPods",
+        "MODEL: pods that lose by speculation replace each other",
+        [
+            *replaced("pays", 0.3, namespace="pays", more=times(1.02)),
+            *replaced("loses", 0.3, namespace="loses", more=times(0.98)),
+            *replaced("thumb", 0.3, namespace="beside"),
+            Timed("paying", namespace="beside", minutes=100).drafting(5, 0.3).timed(1.6),
+            Timed("swings", namespace="swings", minutes=100).drafting_in(swinging, 3, "0", 10, 0).timed(1.6),
+        ],
+        [(10, [])] + [(minute, [across("loses"), across("beside")]) for minute in (40, 60, 85)] + [(120, [])],
+        reads=LOW,
+    )
+
+
+def explained():
+    """What an alert for information explains, and what it does not: it fires for 50 minutes, and for 5 more."""
+    yield Scene(
+        "it ends with the information on the whole pod, too",
+        "SpecDecodeAcceptanceLowAtTemperature",
+        "MODEL: speculative decoding loses at one temperature",
+        [Timed("part").drafting(5, 0.3, minutes=40, then=(0.9, 5)).bucket("1+", 4, 0.3).timed(1.6)],
+        [(9, []), (37, [at("part", "30%")]), (52, []), (60, []), (70, []), (85, [at("part", "30%")])],
+        reads=LOW,
+    )
+    now = [(60, 5, 0.3), (90, 5, 0.6)]  # minutes, drafts per second, acceptance
+    yield Scene(
+        "it does not end with the information on a pod that pays",
+        "SpecDecodeAcceptanceRegressed",
+        "MODEL: acceptance fell below that of the day before",
+        [
+            Timed("pays", minutes=DAY + 150)
+            .drafting_in([(150, 5, 0.8), (DAY - 150, None, None), *now], 3, "0", 10, 0)
+            .timed(1.6)
+        ],
+        [(DAY + 25, []), (DAY + 50, [fell("pays", "50%")])]
+        + [(DAY + minute, [fell("pays", "20%")]) for minute in (66, 75, 85, 100)],
+        reads=LOW,
+    )
+
+
+SCENES = [*slower_than_plain(), *at_temperature(), *acceptance_low(), *across_pods(), *explained()]

@@ -27,6 +27,7 @@ COLD = {0.0: 1}
 MIXED = {0.0: 7, 1.2: 3}
 HOT = {1.2: 1}
 LOW, AT_TEMPERATURE = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature"
+REGRESSED = "SpecDecodeAcceptanceRegressed"
 
 
 async def through_hot_traffic(proxy, receivers, http, alertmanager_url):
@@ -57,12 +58,14 @@ def say(text):
     print(text, flush=True)  # noqa: T201 - the detection time is a result, shown with -s
 
 
-async def held_back(http, url, name):
+async def held_back(http, url, name, instance=""):
+    """Waits until Alertmanager holds such an alert back, of any instance or of one."""
     async with asyncio.timeout(PATIENCE):
         while True:
             async with http.get(f"{url}/api/v2/alerts") as answer:
                 alerts = await answer.json()
-            if any(one["labels"]["alertname"] == name and one["status"]["inhibitedBy"] for one in alerts):
+            found = [one for one in alerts if one["labels"]["alertname"] == name and one["status"]["inhibitedBy"]]
+            if any(instance in one["labels"]["instance"] for one in found):
                 return
             await asyncio.sleep(0.1)
 
@@ -154,6 +157,25 @@ async def firing(http, url, name, severity):
             if any((one["alertname"], one["severity"]) == (name, severity) for one in found):
                 return
             await asyncio.sleep(0.1)
+
+
+async def test_information_on_a_pod_that_pays_holds_back_its_parts_but_no_regression(around, http):
+    receivers, address = around
+
+    async def post(*alerts):
+        names = ("alertname", "severity", "instance")
+        labels = [{"model_name": "m"} | dict(zip(names, values, strict=True)) for values in alerts]
+        body = [{"labels": own, "annotations": {"summary": own["alertname"]}} for own in labels]
+        async with http.post(f"{address}/api/v2/alerts", json=body) as answer:
+            assert answer.status == 200
+
+    await post((LOW, "info", "pays"), (LOW, "critical", "loses"))
+    for pod in ("pays", "loses"):
+        await post((AT_TEMPERATURE, "warning", pod))
+        await held_back(http, address, AT_TEMPERATURE, pod)
+    await post((REGRESSED, "warning", "loses"), (REGRESSED, "warning", "pays"))
+    await held_back(http, address, REGRESSED, "loses")
+    assert "instance=pays" in await receivers.message(f"[1] {REGRESSED}")
 
 
 def check_the_texts(bucket, pod, instance):

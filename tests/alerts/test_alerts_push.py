@@ -66,12 +66,15 @@ async def scene(served):
     class Scene:
         def __init__(self, urls, **options):
             self.clock, self.log, self.reports = Clock(), Log(), []
+            self.set_back = 0.0  # the wall clock, in seconds
             known = {"alertmanagers": tuple(urls), "labels": {"instance": "pod-7"}, "runbooks": "https://r.example"}
             options = PushOptions(**known | {"limits": make_limits(), "rules": RULES} | options)
             self.name = urls[0].partition("://")[2]
-            self.push = Push(
-                lambda: self.reports, options, StateLog(self.log, self.clock), self.clock, lambda: WALL + self.clock.now
-            )
+            log = StateLog(self.log, self.clock)
+            self.push = Push(lambda: self.reports, options, log, self.clock, self.wall)
+
+        def wall(self):
+            return WALL + self.clock.now - self.set_back
 
         async def evaluate(self, *reports, after=0):
             self.clock.now += after
@@ -127,7 +130,7 @@ async def test_a_replica_that_refuses_alerts_is_reported_to_the_others(scene):
     for _ in range(12):
         await pushed.evaluate(EVEN, after=60)
     refused = [alert for post in well.posts for alert in post if alert["labels"]["alertname"] == REFUSED]
-    name = pushed.push.replica_names[1]
+    name = list(dict.fromkeys(name for name, _ in pushed.push.sent))[1]
     assert refused[0]["labels"]["alertmanager"] == name
     assert refused[0]["annotations"]["description"] == f"The sidecar pod-7 cannot deliver its alerts to {name}."
     ill.status = 200
@@ -162,6 +165,19 @@ async def test_it_is_sent_again_only_after_the_resend_interval_and_then_resolved
     ended = replica.posts[-1][0]
     assert ended["labels"] == replica.posts[0][0]["labels"]
     assert (at(ended["startsAt"]), at(ended["endsAt"])) == (1000, 1075)
+
+
+async def test_a_firing_alert_is_renewed_and_resolved_though_the_clock_was_set_back(scene):
+    """Alertmanager rejects an alert whose start is after its end."""
+    replica = Replica()
+    pushed = await scene(replica)
+    await pushed.evaluate(EVEN)
+    pushed.set_back = 3600
+    await pushed.evaluate(EVEN, after=60)
+    pushed.set_back = 7200
+    await pushed.evaluate(FINE, after=15)
+    times = [(at(post[0]["startsAt"]), at(post[0]["endsAt"])) for post in replica.posts]
+    assert times == [(1000, 1240), (-2540, -2300), (-6125, -6125)]
 
 
 async def test_every_replica_is_notified_and_one_that_is_down_later(scene):

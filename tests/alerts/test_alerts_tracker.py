@@ -57,6 +57,21 @@ def test_what_ended_and_holds_again_is_a_new_alert():
     assert notices(tracker, 2, "m") == [("m", 2, None)]
 
 
+def test_a_clock_that_was_set_back_leaves_no_time_in_the_future():
+    tracker = Tracker(pace=0)
+    firing, ended = (Alert(rule=RULE, match=Match({"model_name": label}, 0.5)) for label in ("firing", "ended"))
+
+    def known(now, wall, *alerts):
+        notices = tracker.update(alerts, now, wall).values()
+        return {one.alert.match.labels["model_name"]: (one.started, one.ended) for one in notices}
+
+    known(0, 5000, firing, ended)
+    assert known(15, 5015, firing) == {"firing": (5000, None), "ended": (5000, 5015)}
+    assert known(30, 1000, firing) == {"firing": (1000, None), "ended": (1000, 1000)}
+    assert known(45, 1015, firing) == {"firing": (1000, None), "ended": (1000, 1000)}  # once and for all
+    assert known(60, 1030) == {"firing": (1000, 1030), "ended": (1000, 1000)}
+
+
 def test_findings_past_the_bound_are_counted():
     tracker = Tracker(pace=0, most=2)
     assert [label for label, *_ in notices(tracker, 0, "a", "b", "c")] == ["a", "b"]
@@ -75,8 +90,27 @@ def test_pace_stretches_both_times(pace):
     assert notices(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
 
 
-def test_an_alert_on_one_temperature_ends_with_the_one_on_the_whole_and_stays_so():
-    whole = replace(RULE, name="SpecDecodeAcceptanceLow", keep=0)
+def test_one_name_with_two_severities_is_two_alerts():
+    """As in Prometheus: what was information must hold for its whole time before it pages."""
+    match = Match({"model_name": "m"}, 0.3)
+    critical, info = (Alert(rule=replace(RULE, severity=severity), match=match) for severity in ("critical", "info"))
+    tracker = Tracker()
+
+    def known(now, alert):
+        notices = tracker.update([alert], now, WALL + now).values()
+        return {one.alert.rule.severity: (one.started - WALL, one.ended and one.ended - WALL) for one in notices}
+
+    known(0, info)
+    assert known(100, info) == {"info": (100, None)}
+    assert known(104, critical) == {"info": (100, None)}
+    assert known(105, critical) == {"info": (100, 105)}
+    assert known(113, critical) == {"info": (100, 105)}
+    assert known(114, critical) == {"info": (100, 105), "critical": (114, None)}
+
+
+@pytest.mark.parametrize("severity", ["critical", "info"])
+def test_an_alert_on_one_temperature_ends_with_the_one_on_the_whole_and_stays_so(severity):
+    whole = replace(RULE, name="SpecDecodeAcceptanceLow", severity=severity, keep=0)
     part = replace(RULE, name="SpecDecodeAcceptanceLowAtTemperature", keep=0)
     low = Alert(rule=whole, match=Match({"model_name": "m"}, 0.4))
     hot = Alert(rule=part, match=Match({"model_name": "m", "temperature": "1+"}, 0.3))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.attribution.outcome import AttributionOutcome
+from sidecar.analysis.attribution.result import AttributionOutcome
 from sidecar.analysis.engine_state import Lookback
 from sidecar.analysis.request_state import RequestState
 from sidecar.analysis.target_state import TargetState

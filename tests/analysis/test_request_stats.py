@@ -1,7 +1,9 @@
-"""One model's requests since the start."""
+"""One model's requests since the start, and the slow tenth of them on busy and on small pods."""
 
-from sidecar.analysis.attribution.result import AttributedRequest, Attribution
-from sidecar.analysis.request_stats import RequestStats
+import pytest
+
+from sidecar.analysis.attribution.result import AttributedRequest, Attribution, AttributionOutcome
+from sidecar.analysis.request_stats import AcceptanceTail, RequestStats
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.requests.record import Outcome
 
@@ -49,6 +51,18 @@ def test_requests_add_up_by_temperature_and_attribution():
     assert stats.requests["0", Attribution.EXACT, Outcome.COMPLETED] == 2
 
 
+def test_the_window_of_attribution_outcomes_forgets():
+    stats = RequestStats(("0",), 60)
+    stats.add(request(attribution=Attribution.NONE, without_usage=True), 100.0)
+    stats.add(request(), 130.0)
+    assert stats.attribution_outcomes(160.0) == dict.fromkeys(AttributionOutcome, 0) | {
+        AttributionOutcome.WITHOUT_USAGE: 1,
+        AttributionOutcome.EXACT: 1,
+    }
+    assert stats.attribution_outcomes(161.0)[AttributionOutcome.WITHOUT_USAGE] == 0
+    assert sum(stats.attribution_outcomes(191.0).values()) == 0
+
+
 def test_accepted_tokens_by_position_come_from_the_histogram():
     stats = RequestStats(("0",), 60)
     stats.add(request(), 0)  # 10 steps: 8 accepted the first token, 5 the second, 2 the third
@@ -76,3 +90,34 @@ def test_aborted_requests_tell_nothing_of_latency():
     stats.add(request(outcome=Outcome.ABORTED), 0)
     latencies = stats.latencies["0"]
     assert [d.cumulative()[-1] for d in (latencies.ttft, latencies.tpot, latencies.duration)] == [0, 0, 0]
+
+
+def tail_of(rates, start=0.0, every=1.0):
+    tail = AcceptanceTail(60)
+    for index, rate in enumerate(rates):
+        tail.add(rate, start + index * every)
+    return tail
+
+
+def test_the_tail_is_the_windows_tenth_percentile():
+    tail = tail_of([0.9] * 100 + [0.1 * index for index in range(11)] * 5)
+    assert tail.p10(154, 20) == pytest.approx(0.1)
+
+
+def test_with_few_requests_the_window_of_the_tail_stretches_to_as_many_as_it_takes_within_an_hour():
+    tail = tail_of([0.0] * 10 + [0.5] * 20, every=120)
+    last = 29 * 120
+    assert tail.p10(last, 20) == 0.5
+    assert tail.p10(last, 30) == 0.0
+    assert tail.p10(last, 31) is None
+    assert tail.p10(last + 3600, 2) is None
+    assert tail.p10(last + 3600, 1) == 0.5
+
+
+def test_without_a_request_there_is_no_tail():
+    assert AcceptanceTail(60).p10(0, 0) is None
+
+
+def test_the_tail_keeps_a_bounded_number():
+    tail = tail_of([0.1] * 2000 + [0.9] * 1000, every=0.001)
+    assert tail.p10(3, 20) == 0.9

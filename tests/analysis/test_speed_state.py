@@ -196,7 +196,7 @@ def test_a_clock_set_back_is_survived():
     server = Server(curves={"m": CURVE})
     server.run(40, 4, 0.03, length=2, drafted=3)
     server.engine.at -= 1000
-    server.engine.timeline._times.clear()
+    server.engine.timeline.times.clear()
     server.engine.timeline._rows.clear()
     server.run(40, 4, 0.015, length=2, drafted=3)
     assert server.model.whole.speedup.ratio == pytest.approx(2 * 0.02 / 0.015)

@@ -76,6 +76,18 @@ async def test_probes_need_no_password_and_the_healthcheck_speaks_tls(vllm, auth
         assert checked.returncode == 0, checked.stderr
 
 
+async def test_a_report_of_this_machines_sidecar_speaks_tls(vllm, authority):
+    port = free_port()
+    variables = environment(vllm, web_config_file=authority.web_config(), listen=f"127.0.0.1:{port}")
+    async with running(load_settings(None, variables)):
+        made = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-m", "sidecar", "report"],
+            env=variables, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert f"at https://127.0.0.1:{port};" in made.stdout
+
+
 async def test_traces_and_proxy_over_tls(vllm, authority):
     users = authority.web_config(users={"collector": "secret"}).rename(authority.folder / "users.yaml")
     plain = authority.web_config()

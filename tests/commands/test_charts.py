@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from sidecar.commands.charts import Chart, Point, Series, page
-from sidecar.commands.sweep.saved import load
+from sidecar.commands.sweep.results import load
 from tests.commands.commands_tools import command
 from tests.commands.sweep.sweep_tools import simulated
 from tests.export.page.conftest import browser  # noqa: F401 - a fixture

@@ -198,11 +198,8 @@ class FaultyVllm(SimulatedVllm):
             make = _FAULTS.get(fault.kind)
             if make is None or request.path.rstrip("/") != "/metrics":
                 return await handler(request)
-            if request.path == "/metrics":
-                return await make(request, fault, self.page.render())
-            # A fault's body is as described, not gzip of it.
-            accept = ",".join(request.headers.getall("Accept", []))
-            return await make(request, fault, self.page.render_mounted(request.rel_url.raw_query_string, accept, ""))
+            query = request.rel_url.raw_query_string if request.path == "/metrics/" else ""
+            return await make(request, fault, self.page.render(query))
 
         return order
 

@@ -10,19 +10,11 @@ from sidecar.demo.generation import FinishReason, Prompt, Sampling
 from sidecar.demo.options import SimulatorOptions
 
 
-class Outputs:
-    """A sink that is never called: the driver, not the engine, delivers tokens."""
-
-    def put(self, index, tokens, reason):
-        raise AssertionError
-
-
 def submit(engine, *, prompt=8, temperature=0.0, max_tokens=20, now=0.0, hashes=(), ignore_eos=True):
     return engine.submit(
         Prompt(prompt, hashes),
         Sampling(temperature, max_tokens, ignore_eos),
         index=0,
-        sink=Outputs(),
         now=now,
     )
 
@@ -97,13 +89,12 @@ def test_latencies_are_those_of_the_steps():
     submit(engine, prompt=4, max_tokens=30, now=-2.0)
     reports = run(engine)
     (finished,) = [finished for report in reports for finished in report.finished]
-    assert finished.queue == 2.0
+    assert finished.scheduled - finished.arrival == 2.0
     assert reports[0].first_token_seconds == [5.0]  # two in the queue, a step and four prompt tokens
     gaps = [gap for report in reports for gap in report.inter_token_seconds]
     assert gaps == [1.0] * (len(reports) - 1)  # one an output event, not one a token
-    assert finished.decode == sum(gaps)
-    assert finished.e2e == 5.0 + finished.decode
-    assert finished.time_per_output_token == finished.decode / 29
+    assert finished.last_token - finished.arrival == 5.0 + sum(gaps)
+    assert finished.time_per_output_token == sum(gaps) / 29
 
 
 def test_drafting_costs_time_in_steps_that_verify():
@@ -153,34 +144,18 @@ def test_requests_without_ignore_eos_stop_by_themselves():
     assert 10 < mean < 40
 
 
-def test_full_cache_preempts_and_every_request_still_finishes():
-    options = SimulatorOptions(num_gpu_blocks=32, max_model_len=500, max_num_seqs=8)
-    engine = Engine(options)
-    generations = [submit(engine, prompt=20, max_tokens=200, temperature=1.0) for _ in range(8)]
-    reports = run(engine)
-    assert total(reports, "preemptions") == sum(generation.preemptions for generation in generations) > 0
-    assert [generation.output_tokens for generation in generations] == [200] * 8
-    assert total(reports, "generation_tokens") == 1600
-    assert total(reports, "prompt_tokens") == 160  # what is computed anew is not counted again
-    assert sum(len(report.first_token_seconds) for report in reports) == 8
-    assert engine.load.kv_usage == 0
-
-
-def test_oldest_request_is_never_preempted():
+def test_full_cache_admits_nothing_more_and_every_request_still_finishes():
     engine = Engine(SimulatorOptions(num_gpu_blocks=32, max_model_len=500))
-    generations = [submit(engine, prompt=20, max_tokens=300, temperature=1.0) for _ in range(6)]
-    run(engine)
-    assert generations[0].preemptions == 0
-    assert generations[-1].preemptions > 0
-
-
-def test_preempted_request_goes_before_those_that_never_ran():
-    engine = Engine(SimulatorOptions(num_gpu_blocks=32, max_model_len=500, max_num_seqs=2))
-    first, second, third = [submit(engine, prompt=20, max_tokens=300, temperature=1.0) for _ in range(3)]
-    run(engine)
-    assert second.preemptions > 0
-    # The third would have fitted at once; the second had to wait for the first's blocks.
-    assert third.scheduled >= first.last_token
+    generations = [submit(engine, prompt=60, max_tokens=200, temperature=1.0) for _ in range(8)]
+    engine.schedule(0.0)
+    assert (engine.load.running, engine.load.waiting, engine.load.kv_usage) == (8, 0, 1)
+    late = submit(engine, prompt=60, max_tokens=1)
+    reports = run(engine)
+    assert late.scheduled >= min(generation.last_token for generation in generations)
+    assert [generation.output_tokens for generation in generations] == [200] * 8
+    assert total(reports, "generation_tokens") == 1601
+    assert total(reports, "prompt_tokens") == 9 * 60
+    assert engine.load.kv_usage == 0
 
 
 def test_cache_holds_all_tokens_but_the_one_just_sampled():
@@ -214,36 +189,19 @@ def test_block_hashes_agree_up_to_the_first_difference():
     assert one[1] != other[1]
 
 
-def test_long_prompt_is_computed_in_several_steps():
-    engine = Engine(SimulatorOptions(max_num_batched_tokens=100))
-    submit(engine, prompt=250, max_tokens=1)
-    reports = run(engine)
-    assert [report.generation_tokens for report in reports] == [0, 0, 1]
-
-
-def test_long_prompt_does_not_stop_those_that_run():
-    engine = Engine(SimulatorOptions(max_num_batched_tokens=100))
-    first = submit(engine, max_tokens=50)
-    engine.schedule(0.0)
-    engine.complete(0.1)
-    submit(engine, prompt=400, max_tokens=1)
-    engine.schedule(0.1)
-    engine.complete(0.2)
-    assert first.output_tokens > 1
-
-
 def test_abort_ends_waiting_and_running_ones_and_gives_their_blocks_back():
     engine = Engine(SimulatorOptions(max_num_seqs=1))
     running, waiting = submit(engine, max_tokens=500), submit(engine)
     engine.schedule(0.0)
     engine.complete(0.1)
-    assert engine.abort(waiting, 0.1).reason is FinishReason.ABORT
+    assert engine.abort(waiting)
     engine.schedule(0.1)
     tokens = running.output_tokens
-    assert engine.abort(running, 0.15).reason is FinishReason.ABORT
+    assert engine.abort(running)
     report = engine.complete(0.2)
     assert (report.drafts, report.outputs, running.output_tokens) == (0, [], tokens)
-    assert engine.abort(running, 0.2) is None
+    assert not engine.abort(running)
+    assert (running.finished, waiting.finished) == (FinishReason.ABORT, FinishReason.ABORT)
     assert (engine.load.running, engine.load.waiting, engine.load.kv_usage) == (0, 0, 0)
     assert engine.schedule(0.3) is None
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,7 +55,8 @@ def ttft(*counts, labels=M, edges=BUCKETS):
 
 def judged(body, **limits):
     """One page by the line reader alone."""
-    return LineReader(wanted(), PageLimits(**limits)).read(body)
+    found, malformed = LineReader(wanted(), PageLimits(**limits)).read(body)
+    return SimpleNamespace(series=tuple(found), values=list(found.values()), malformed=malformed)
 
 
 def values(page):

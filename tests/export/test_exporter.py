@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.export.exporter import Exporter, Reading, TooManyRenders
+from sidecar.export.exporter import Exporter, TooManyRenders
 from sidecar.export.families import Family
 from sidecar.export.metrics import Kind, Metric
 
@@ -42,7 +42,7 @@ def exporter(state, export_options):
     from sidecar.export.collector import OwnCounts, export_families
 
     families = export_families([state.report(1_700_000_003.5)], OwnCounts(failures={"west": 0}), export_options)
-    exporter = Exporter(lambda: Reading(families))
+    exporter = Exporter(lambda: (families, {}))
     return lambda *asked: asyncio.run(exporter.render(*asked))
 
 
@@ -151,7 +151,7 @@ def counted():
 
         def reading(self):
             self.readings += 1
-            return Reading([Family(PLAIN, (), [()], [float(self.readings)])])
+            return [Family(PLAIN, (), [()], [float(self.readings)])], {}
 
         async def read(self, accept="", encoding="", *names):
             return (await self.exporter.render(accept, encoding, frozenset(names))).body

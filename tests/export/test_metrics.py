@@ -23,7 +23,7 @@ from sidecar.export.collector import ExportOptions, OwnCounts, export_families
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.http.guard import GuardedServer, Refusal
 from sidecar.requests.middleware.source import DROP_REASONS as MIDDLEWARE_REASONS
-from sidecar.requests.proxy.outcomes import Counters
+from sidecar.requests.proxy.outcomes import ProxyStats
 from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 from sidecar.settings.groups import Limits, Thresholds
 
@@ -94,7 +94,7 @@ def filled(engines, models, *, source=True, refusals=Refusal):
     counts = OwnCounts(
         failures=dict.fromkeys(("t", "alerts", "middleware", "proxy"), 1),
         http_refusals=dict.fromkeys(refusals, 0),
-        proxy=Counters().snapshot(clients=0, upstreams=0, idle=0),
+        proxy=ProxyStats(),
         alerts_sent={(f"am-{n}", outcome): 1 for n in range(3) for outcome in ("accepted", "rejected", "failed", "x")},
     )
     options = ExportOptions(

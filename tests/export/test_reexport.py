@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.export.exporter import Exporter, Reading
+from sidecar.export.exporter import Exporter
 from sidecar.export.families import Family
 from sidecar.export.metrics import Kind, Metric
 from sidecar.export.reexport import own_series
@@ -27,7 +27,7 @@ def samples(families):
 
 
 def rendered_with(body, accept="", limit=10_000):
-    exporter = Exporter(lambda: Reading([Family(PLAIN, (), [()], [1.0])], {"a": body}), limit)
+    exporter = Exporter(lambda: ([Family(PLAIN, (), [()], [1.0])], {"a": body}), limit)
     return asyncio.run(exporter.render(accept, ""))
 
 

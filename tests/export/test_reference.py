@@ -13,7 +13,7 @@ from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.limitation import Limitation
 from sidecar.export.reference import all_metrics, metrics_reference
 from sidecar.requests.middleware import asgi as middleware
-from sidecar.requests.traces.options import TracesOptions
+from sidecar.requests.traces.otlp_receiver import TracesOptions
 from sidecar.settings import load_settings
 
 DOCS = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

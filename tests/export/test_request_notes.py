@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.attribution.outcome import AttributionOutcome
+from sidecar.analysis.attribution.result import AttributionOutcome
 from sidecar.analysis.request_state import ModelRequests, RequestReport
 from sidecar.analysis.request_stats import RequestStats
 from sidecar.analysis.verdict import Evidence, Judge, ModelEvidence, VerdictThresholds

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from sidecar.http.connection import Connection
 from sidecar.http.guard import GuardedServer, GuardOptions, Refusal
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -219,7 +220,7 @@ async def test_loopback_has_its_own_places_and_one_address_cannot_take_all_other
 
         def client(address):
             found = _Client(address)
-            connection = server._connection()
+            connection = Connection(server, server.options.header_seconds, server.options.idle_seconds)
             connection.connection_made(found)
             opened.append(connection)
             return found

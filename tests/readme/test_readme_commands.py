@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.app import running
-from sidecar.commands.sweep.saved import save
+from sidecar.commands.sweep.results import save
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions

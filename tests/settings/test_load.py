@@ -9,7 +9,7 @@ from sidecar.settings import Settings, load_settings
 from sidecar.settings.addresses import Address
 from sidecar.settings.field_types import notation
 from sidecar.settings.groups import Target
-from sidecar.settings.sources import is_service_link
+from sidecar.settings.load import is_service_link
 from sidecar.settings.tree import leaves
 
 EVERY = Path(__file__).with_name("every.yaml")

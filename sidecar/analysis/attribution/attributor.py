@@ -13,7 +13,6 @@ from typing import Final
 
 from sidecar.analysis.attribution.admission import Admission
 from sidecar.analysis.attribution.engine_learner import EngineLearner
-from sidecar.analysis.attribution.engine_model import EngineModel
 from sidecar.analysis.attribution.estimate import ObservedRequest, first_token, observe
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.result import AttributedRequest, Attribution, attributed
@@ -54,11 +53,6 @@ class Attributor:
         self._held: list[deque[ObservedRequest]] = [deque() for _ in self._index]
         self._ready: list[AttributedRequest] = []
         self.dropped: Tally[str] = Tally()
-
-    @property
-    def model(self) -> EngineModel | None:
-        """How steps and drafts are counted; None while too little is known."""
-        return self._engine.model if self._engine.ready else None
 
     @property
     def coverage(self) -> float | None:

@@ -78,11 +78,14 @@ class Attributors:
         waiting, self._waiting = self._waiting, deque()
         for event in waiting:
             self.started(event) if isinstance(event, RequestStart) else self.finished(event)
-        return self._settled(at)
+        return self.settle(at)
 
-    def failed(self, at: float) -> list[Settled]:
-        """The same after a failed scrape, so that nothing piles up while scrapes fail."""
-        return self._settled(at)
+    def settle(self, at: float) -> list[Settled]:
+        """The requests that need no further scrape; also called after one that failed, so that nothing piles up."""
+        settled, self._lost = self._lost, []
+        for model, attributor in self.by_model.items():
+            settled += (Settled(model, one) for one in attributor.poll(at, _of(model, self._timelines)))
+        return settled
 
     def flush(self) -> list[Settled]:
         """Attributes all remaining requests, whatever is missing."""
@@ -93,12 +96,6 @@ class Attributors:
         settled, self._lost = self._lost, []
         for model, attributor in self.by_model.items():
             settled += (Settled(model, one) for one in attributor.flush())
-        return settled
-
-    def _settled(self, at: float) -> list[Settled]:
-        settled, self._lost = self._lost, []
-        for model, attributor in self.by_model.items():
-            settled += (Settled(model, one) for one in attributor.poll(at, _of(model, self._timelines)))
         return settled
 
     def _owner(self, model: str | None) -> Attributor | None:

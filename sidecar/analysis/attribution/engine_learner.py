@@ -7,19 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.attribution.drafting import Drafting
-from sidecar.analysis.attribution.engine_model import (
-    USUAL_PREFILL,
-    USUAL_PREFILL_SHARED,
-    EngineModel,
-    Prefill,
-    applies,
-    consistent,
-    coverage,
-    enough,
-    every_step_drafts,
-    residual,
-    seen_share,
-)
+from sidecar.analysis.attribution.engine_model import USUAL_PREFILL, USUAL_PREFILL_SHARED, EngineModel, Prefill
 from sidecar.analysis.attribution.estimate import (
     Estimate,
     ObservedRequest,
@@ -28,7 +16,7 @@ from sidecar.analysis.attribution.estimate import (
     estimate,
     steps_of,
 )
-from sidecar.analysis.attribution.exposure import Amount, Exposures
+from sidecar.analysis.attribution.exposure import PARTLY_SEEN, Amount, Exposures
 from sidecar.analysis.attribution.options import AttributionOptions
 from sidecar.analysis.attribution.windows import Window, Windows
 
@@ -37,6 +25,10 @@ _PREFILLS: Final = 256  # the latest measurements, which follow the load
 _ENOUGH_PREFILLS: Final = 8  # fewer are too few for a meaningful standard deviation
 _QUEUED: Final = 0.02  # waiting / (running + waiting): 0.000 to 0.002 without a queue, 0.3 with one (recordings)
 _SEEN_IN_FLIGHT: Final = 0.9  # of vLLM's running and waiting requests
+_MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
+_ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
+_ENOUGH_DRAFTS: Final = 100
+_MOST_RESIDUAL: Final = 0.1  # that allows inferred numbers: five times what whole recordings leave
 
 
 class EngineLearner:
@@ -59,7 +51,7 @@ class EngineLearner:
         """Whether every request is seen, judging by vLLM's gauges and, once known, by the tokens."""
         if self._in_flight < _SEEN_IN_FLIGHT * (self._running + self._waiting):
             return False
-        return not self.ready or seen_share(self._exposures.sums, self._exposures.counted) == 1
+        return not self.ready or self._exposures.seen_share == 1
 
     @property
     def drafted(self) -> bool:
@@ -68,23 +60,26 @@ class EngineLearner:
 
     @property
     def applies(self) -> bool:
-        """Whether requests may be given inferred numbers."""
-        share = seen_share(self._exposures.sums, self._exposures.counted)
-        return self.ready and applies(self.model, share) and consistent(self.residual)
+        """Whether requests may be given inferred numbers.
+
+        A shared clock and a queue need all requests in flight. The fit of drafts tolerates some unseen ones.
+        """
+        share, alone = self._exposures.seen_share, not self.model.clock_is_shared and not self.model.queued
+        seen = share > _MOSTLY_SEEN or (alone and (self.model.every_step_drafts or share > PARTLY_SEEN))
+        return self.ready and seen and (self.residual or 0.0) < _MOST_RESIDUAL
 
     @property
     def coverage(self) -> float | None:
         """Attributed draft tokens as a share of those counted, 0 to 1; None while unknown."""
-        if not self.ready:
+        if not self.ready or not self.drafted:
             return None
-        return coverage(
-            self._exposures.counted, self._drafts() if self.applies else self._exposures.sums[Amount.EXACT_DRAFTS]
-        )
+        attributed = self._drafts() if self.applies else self._exposures.sums[Amount.EXACT_DRAFTS]
+        return min(attributed / self._exposures.counted.drafts, 1.0)
 
     @property
     def residual(self) -> float | None:
-        """The relative difference of the requests' sums from the counters; None while unknown."""
-        return residual(self._exposures.sums, self._exposures.counted, self._drafts()) if self.ready else None
+        """How far the requests' sums are off the counters, relative to the counters; None while unknown."""
+        return self._exposures.residual(self._drafts()) if self.ready else None
 
     @property
     def limit(self) -> int | None:
@@ -111,7 +106,7 @@ class EngineLearner:
         """Takes in a finished request, whose amounts are spread from ``start`` to ``end``."""
         known = request.record.acceptance
         if exact and known is not None:
-            self._exposures.spread(amounts_exact(request.record), start, end)
+            self._exposures.spread(amounts_exact(request.record, known), start, end)
             if self.ready and self.model.every_step_drafts:
                 self._measure_prefill(request, known.drafts)
             return
@@ -142,11 +137,11 @@ class EngineLearner:
             return
         self._learned = at
         sums, counted = self._exposures.sums, self._exposures.counted
-        if not enough(sums, counted):
+        if sums[Amount.REQUESTS] < _ENOUGH_REQUESTS or counted.drafts < _ENOUGH_DRAFTS:
             return
         self.model = replace(
             self.model,
-            every_step_drafts=every_step_drafts(sums, counted),
+            every_step_drafts=self._exposures.every_step_drafts,
             prefill=self._prefill(),
             drafts_per_token=counted.drafts / max(counted.generated, 1.0),
         )
@@ -177,7 +172,7 @@ class EngineLearner:
     def _prefill_by_sums(self) -> Prefill | None:
         """The prefill for which requests' sums equal the counters; None if they may differ for other reasons."""
         sums, counted = self._exposures.sums, self._exposures.counted
-        share, number = seen_share(sums, counted), sums[Amount.CLOCKED]
+        share, number = self._exposures.seen_share, sums[Amount.CLOCKED]
         if number < _ENOUGH_PREFILLS or share < 1 or self.model.queued or not self.model.every_step_drafts:
             return None
         emitted = counted.emitted - (sums[Amount.EMITTED] - sums[Amount.CLOCKED_EMITTED])

@@ -9,17 +9,15 @@ from sidecar.analysis.attribution.exposure import Amount, accepted_tokens, optio
 from sidecar.analysis.attribution.truncation import truncated_tokens
 from sidecar.analysis.attribution.windows import Windows
 from sidecar.requests.observe.endpoint import RESPONSES
-from sidecar.requests.record import Outcome, RequestRecord
+from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
 
 _FIRST_EVENT_LAG: Final = 0.7  # steps by which the first event is late: 0.3 to 1.1 (recordings)
 _UNEVENNESS: Final = 0.1  # standard deviation of a partial window's steps, relative to all of them (recordings)
 _ENOUGH_DRAFTS: Final = 20  # for a draft length measured over the request's own time
 _MERGED: Final = 3.0  # standard errors
 _MOST_AMBIGUITY: Final = 0.1  # of a request's duration
-_MOST_ERROR: Final = (
-    0.045  # in a request's own rate: half of such errors are within 0.03, the median of all within 0.02
-)
-_MOST_BIAS: Final = 0.025  # in a request's part of its bucket's rate: the bar of 0.02 with half of the traffic exact
+_MOST_ERROR: Final = 0.045  # of a request's own rate: half of such errors are within 0.03, the median of all 0.02
+_MOST_BIAS: Final = 0.025  # of a request's part in its bucket's rate: the bar of 0.02 with half of the traffic exact
 _FIRST_EVENT_ERROR: Final = 0.35  # standard error of that lag
 
 
@@ -207,11 +205,8 @@ def amounts_inferred(request: ObservedRequest, steps: Steps, found: Estimate) ->
     return amounts
 
 
-def amounts_exact(record: RequestRecord) -> dict[int, float]:
+def amounts_exact(record: RequestRecord, known: RequestAcceptance) -> dict[int, float]:
     """What a request with vLLM's own numbers accounts for."""
-    known = record.acceptance
-    if known is None:
-        return {}
     tokens = record.completion_tokens
     if tokens is None:
         tokens = known.drafts + known.accepted_tokens + 1

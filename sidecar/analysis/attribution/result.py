@@ -1,7 +1,5 @@
 """A request with its share of the engine's speculation."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +13,16 @@ class Attribution(StrEnum):
     EXACT = "exact"  # vLLM's own numbers, in the response
     INFERRED = "inferred"  # estimated from vLLM's counters and the request's times
     NONE = "none"  # unknown
+
+
+class AttributionOutcome(StrEnum):
+    """How the attribution of a finished request turned out; all but the first two have no numbers."""
+
+    EXACT = "exact"
+    INFERRED = "inferred"
+    WITHOUT_USAGE = "without_usage"  # a complete stream that carries no token count
+    UNFINISHED = "unfinished"  # failed or aborted
+    UNKNOWN = "unknown"  # vLLM's counters do not determine it, or its model is not on vLLM's page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +107,12 @@ def _tpot(record: RequestRecord) -> float | None:
     return (record.end - first) / (tokens - 1)
 
 
-def acceptance_error(requests: Iterable[AttributedRequest]) -> float:
-    """The standard error of the acceptance rate of many requests together; infinite if nothing was drafted."""
-    square = drafted = 0.0
-    for request in requests:
-        square += request.error * request.error
-        drafted += request.draft_tokens
-    return math.sqrt(square) / drafted if drafted > 0 else math.inf
+def attribution_outcome(request: AttributedRequest) -> AttributionOutcome:
+    """The attribution outcome of ``request``."""
+    if request.attribution is Attribution.EXACT:
+        return AttributionOutcome.EXACT
+    if request.attribution is Attribution.INFERRED:
+        return AttributionOutcome.INFERRED
+    if request.outcome is not Outcome.COMPLETED:
+        return AttributionOutcome.UNFINISHED
+    return AttributionOutcome.WITHOUT_USAGE if request.without_usage else AttributionOutcome.UNKNOWN

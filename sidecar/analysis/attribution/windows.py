@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from sidecar.engine.names import Counter
+from sidecar.engine.names import SPECULATION, Counter
 from sidecar.engine.timeline import Timeline
 
 Interval = tuple[float, float]  # Unix seconds
@@ -135,12 +135,7 @@ class Windows:
         return self._windows[bisect_right(self._ends, moment) :]
 
 
-_COUNTERS: Final = (
-    Counter.DRAFTS,
-    Counter.DRAFT_TOKENS,
-    Counter.ACCEPTED_TOKENS,
-    Counter.GENERATION_TOKENS,
-)
+_COUNTERS: Final = (*SPECULATION, Counter.GENERATION_TOKENS)
 
 
 def growth_between(timelines: Sequence[Timeline], start: float, end: float, *, count_steps: bool) -> Growth | None:

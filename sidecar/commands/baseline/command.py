@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     measured = {model: phases for model, grown in found.models.items() if (phases := _phases(grown))}
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in found.curves.items()}
     for model in sorted(found.models.keys() - found.curves.keys()):
-        print(f"{model}: no plain step times ({found.why_not(model)})", file=sys.stderr)
+        why = "it speculates" if model in found.drafted else "too little was decoded, or vLLM exports no step times"
+        print(f"{model}: no plain step times ({why})", file=sys.stderr)
     if not measured and not plain:
         print(_nothing(urls, seen=bool(found.models)), file=sys.stderr)
         return 1

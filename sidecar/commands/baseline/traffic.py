@@ -22,13 +22,12 @@ async def send(options: SweepOptions, prompts: Sequence[str]) -> None:
         MeasurementError: the server does not answer like an OpenAI-style one.
     """
     async with Client("--url", options.url, options) as client:
-        model = await client.model()
-        await client.try_out(model, prompts[0])
+        await client.connect(prompts[0])
         turns = cycle(prompts)
 
         async def worker() -> None:
             while True:
-                record = await client.ask(model, next(turns), _TEMPERATURE, options.max_tokens)
+                record = await client.ask(next(turns), _TEMPERATURE, options.max_tokens)
                 if record.outcome is not Outcome.COMPLETED:
                     await asyncio.sleep(_AFTER_FAILURE)
 

@@ -1,7 +1,6 @@
 """How ``baseline`` measures: by polling one or more servers, or from a recording."""
 
 import asyncio
-import random
 import sys
 import time
 from collections import defaultdict
@@ -15,14 +14,10 @@ from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.commands.baseline.traffic import send
 from sidecar.commands.sweep.options import SweepOptions
 from sidecar.engine.continuation import Continuation
-from sidecar.engine.fetch import Fetcher
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Phase
-from sidecar.engine.pacing import Pacing
-from sidecar.engine.page_source import PageSource
 from sidecar.engine.plan import EngineKey
-from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
@@ -45,16 +40,12 @@ class Watched:
     seconds: float
     until: float
 
-    def why_not(self, model: str) -> str:
-        """Why there is no curve of a model."""
-        return "it speculates" if model in self.drafted else "too little was decoded, or vLLM exports no step times"
-
 
 class _Engines:
     """A scrape sink: one server's histograms, engine by engine, so that each one's restarts are its own."""
 
-    def __init__(self, decoding: PlainDecoding) -> None:
-        self.decoding = decoding
+    def __init__(self) -> None:
+        self.decoding = PlainDecoding()
         self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
         self._fault: str | None = None  # the last one printed: a lasting fault is printed once
         self.version = VersionFamily.UNKNOWN
@@ -62,10 +53,6 @@ class _Engines:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores durations and intervals."""
         self._fault = None
-        self.take(at, page)
-
-    def take(self, at: float, page: PageSnapshot) -> None:
-        """Takes in a page."""
         if page.version is not VersionFamily.UNKNOWN:
             self.version = page.version
         for engine in page.engines:
@@ -98,8 +85,9 @@ async def watch(
     Raises:
         MeasurementError: the server does not answer requests.
     """
-    servers = [(url, _Engines(PlainDecoding())) for url in urls]
-    tasks = [asyncio.create_task(_poll(url, settings, engines, seconds)) for url, engines in servers]
+    servers = [_Engines() for _ in urls]
+    polls = (_poll(url, settings, engines, seconds) for url, engines in zip(urls, servers, strict=True))
+    tasks = [asyncio.create_task(poll) for poll in polls]
     try:
         if load is not None:
             await send(load, prompts)
@@ -108,7 +96,7 @@ async def watch(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return _watched([engines for _, engines in servers], seconds, time.time())
+    return _watched(servers, seconds, time.time())
 
 
 def from_recording(directory: Path) -> Watched:
@@ -117,23 +105,22 @@ def from_recording(directory: Path) -> Watched:
     Raises:
         RecordingError: it cannot be read.
     """
-    engines = _Engines(PlainDecoding())
+    engines = _Engines()
     times = []
     for scrape in read_scrapes(directory):
         if scrape.snapshot is not None:
-            engines.take(scrape.at, scrape.snapshot)
+            engines.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
             times.append(scrape.at)
     return _watched([engines], round(times[-1] - times[0]) if times else 0.0, times[-1] if times else 0.0)
 
 
 def _watched(servers: Sequence[_Engines], seconds: float, until: float) -> Watched:
     by_model: dict[str, list[EngineSnapshot]] = defaultdict(list)
-    for engines in servers:
-        for engine in engines.growth():
-            by_model[engine.key.model_name].append(engine)
     curves: dict[str, PlainCurve] = {}
     drafted: set[str] = set()
     for engines in servers:
+        for engine in engines.growth():
+            by_model[engine.key.model_name].append(engine)
         curves |= engines.decoding.curves()
         drafted |= engines.decoding.drafted
     return Watched(
@@ -147,13 +134,10 @@ def _watched(servers: Sequence[_Engines], seconds: float, until: float) -> Watch
 
 
 async def _poll(url: str, settings: Settings, sink: _Engines, seconds: float) -> None:
-    fetcher = Fetcher(url, wiring.fetch(settings))
-    source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
-    poller = Poller(source, Pacing(wiring.pacing(settings), random.random), sink, time.time, time.monotonic)
-    try:
-        async with asyncio.timeout(seconds):
-            await poller.run()
-    except TimeoutError:
-        await poller.poll()  # once more, at the very end
-    finally:
-        await fetcher.close()
+    async with wiring.page_source(url, settings) as source:
+        poller = wiring.poller(source, settings, sink)
+        try:
+            async with asyncio.timeout(seconds):
+                await poller.run()
+        except TimeoutError:
+            await poller.poll()  # once more, at the very end

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import re
 import sys
 from collections.abc import Iterator
 
@@ -12,10 +11,8 @@ from sidecar import wiring
 from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS, limitations
 from sidecar.commands.check.vllm_command import findings
-from sidecar.commands.check.vllm_flags import NEWEST, Version
-from sidecar.engine.fetch import Fetcher
+from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
 from sidecar.engine.names import Counter
-from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import redacted
@@ -80,11 +77,10 @@ def _check_arguments(line: str, version: Version) -> int:
 
 
 def _version(text: str) -> Version:
-    """``0.32`` or ``v0.8.5.post1`` as (0, 32) and (0, 8, 5)."""
-    match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
-    if match is None:
+    version = read_version(text)
+    if version is None:
         raise argparse.ArgumentTypeError("write a version such as 0.32")
-    return tuple(int(part) for part in match[1].split("."))
+    return version
 
 
 async def _check_all(settings: Settings) -> list[int]:
@@ -94,15 +90,13 @@ async def _check_all(settings: Settings) -> list[int]:
 
 async def _check(target: Target, settings: Settings) -> int:
     print(f"\n{target.name}: {redacted(target.vllm_url)}")
-    fetcher = Fetcher(target.vllm_url, wiring.fetch(settings))
     try:
-        page = await PageSource(fetcher, wiring.page_limits(settings), filtered=False).next()
+        async with wiring.page_source(target.vllm_url, settings) as source:
+            page = await source.next()
     except ScrapeError as error:
         print(f"  no usable page ({error.reason}): {error}")
         print(f"  {_remedy(error, target.vllm_url)}")
         return 1
-    finally:
-        await fetcher.close()
     for line in _describe(page):
         print(f"  {line}")
     return 0

@@ -3,14 +3,15 @@
 import difflib
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sidecar.commands.check.vllm_flags import KEYS, METHODS, Entry, Version, wrong
+from sidecar.commands.check.vllm_flags import KEYS, METHODS, TABLE, Entry, Version, wrong
 
 _NEED_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 _NUMBER: Final = "num_speculative_tokens"
+_SHORT: Final = {"-sc": "--speculative-config", "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ def _read(words: list[str]) -> _Command:
     command = _Command()
     words = [word for word in words if word.strip()]
     for place, word in enumerate(words):
-        if not word.startswith("-") or _is_number(word):
+        if not _is_flag(word):
             continue
         name, equals, value = word.partition("=")
         following = words[place + 1] if place + 1 < len(words) else None
         given = value if equals else following if following is not None and not _is_flag(following) else None
         head, dot, key = name.partition(".")
-        head = {"-sc": "--speculative-config", "-tp": "--tensor-parallel-size"}.get(head, head.replace("_", "-"))
+        head = _SHORT.get(head, head.replace("_", "-"))
         if head == "--speculative-config":
             _read_config(command, key if dot else None, given)
         else:
@@ -61,11 +62,8 @@ def _read(words: list[str]) -> _Command:
 
 
 def _is_flag(word: str) -> bool:
-    return word.startswith("-") and not _is_number(word)
-
-
-def _is_number(word: str) -> bool:
-    return word.lstrip("-").replace(".", "", 1).isdigit()
+    """Whether it is one, and no negative number."""
+    return word.startswith("-") and not word.lstrip("-").replace(".", "", 1).isdigit()
 
 
 def _plain(value: str | None) -> Any:
@@ -113,14 +111,13 @@ def _keys(config: dict[str, Any], version: Version) -> Iterator[Finding]:
     for key in config:
         if (entry := wrong("key", key, version)) is not None:
             yield _finding(entry, f"the key {key}")
-        elif key not in KEYS and not _was_known(key):
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            yield Finding(f"the key {key} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
+        elif key not in KEYS and not any((one.kind, one.name) == ("key", key) for one in TABLE):
+            yield _unknown(f"the key {key}", key, KEYS)
 
 
-def _was_known(key: str) -> bool:
-    """Whether some version knows it. Then it is valid in this version too, unless the table says otherwise."""
-    return any(wrong("key", key, version) is not None for version in ((0, 10), (0, 32), (0, 33)))
+def _unknown(shown: str, name: str, known: Collection[str]) -> Finding:
+    near = difflib.get_close_matches(name, known, n=1)
+    return Finding(f"{shown} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def _method(command: _Command, version: Version) -> Iterator[Finding]:
@@ -132,8 +129,7 @@ def _method(command: _Command, version: Version) -> Iterator[Finding]:
         if (entry := wrong("method", method, version)) is not None:
             yield _finding(entry, f"the method {method}")
         elif method not in METHODS and not method.endswith("_mtp"):
-            near = difflib.get_close_matches(method, METHODS, n=1)
-            yield Finding(f"the method {method} is unknown" + (f"; did you mean {near[0]}?" if near else ""))
+            yield _unknown(f"the method {method}", method, METHODS)
         if method in _NEED_MODEL and not config.get("model"):
             yield Finding(f"the method {method} needs a model")
     if tokens is None and isinstance(method, str) and method in {"ngram", "ngram_gpu", "draft_model"}:
@@ -152,7 +148,7 @@ def _beside(command: _Command, version: Version) -> Iterator[Finding]:
         yield Finding(f"draft_tensor_parallel_size must be the target's {target} for draft_model (seen in 0.32)")
     if "--disable-log-stats" in flags:
         yield Finding("--disable-log-stats hides the spec_decode counters, so nothing can be monitored; leave it out")
-    if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version <= (0, 15):
+    if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version < (0, 16):
         yield Finding("pipeline parallelism does not work with speculation up to 0.15")
     yield from (Finding(note, is_fault=False) for note in _notes(command, version))
 

@@ -5,6 +5,7 @@ Sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31
 version was not seen, ``is_verified`` is False.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -32,13 +33,9 @@ class Entry:
         return self.since <= version and (self.until is None or version < self.until)
 
 
-_SPLIT: Final[Version] = (0, 8, 3)
-_GONE: Final = "was removed in about 0.8.3"
-
-
-def _moved(name: str, key: str) -> Entry:
-    remedy = f"write --speculative-config '{{\"{key}\": …}}'"
-    return Entry(kind="flag", name=name, problem=_GONE, remedy=remedy, since=_SPLIT, is_verified=False)
+def _moved(name: str, remedy: str) -> Entry:
+    problem = "was removed in about 0.8.3"
+    return Entry(kind="flag", name=name, problem=problem, remedy=remedy, since=(0, 8, 3), is_verified=False)
 
 
 def _never(kind: Kind, name: str, remedy: str) -> Entry:
@@ -54,21 +51,19 @@ _LOADS: Final = "write num_speculative_tokens_per_batch_size (0.24 and later) to
 _SAMPLING: Final = "leave it out; rejection_sample_method chooses among today's samplers"
 
 TABLE: Final = (
-    _moved("--speculative-model", "model"),
-    _moved("--num-speculative-tokens", "num_speculative_tokens"),
-    _moved("--speculative-draft-tensor-parallel-size", "draft_tensor_parallel_size"),
-    _moved("--speculative-max-model-len", "max_model_len"),
-    _moved("--speculative-model-quantization", "quantization"),
-    _moved("--ngram-prompt-lookup-max", "prompt_lookup_max"),
-    _moved("--ngram-prompt-lookup-min", "prompt_lookup_min"),
-    Entry(
-        kind="flag",
-        name="--speculative-disable-by-batch-size",
-        problem=_GONE,
-        remedy=_LOADS,
-        since=_SPLIT,
-        is_verified=False,
+    *(
+        _moved(flag, f"write --speculative-config '{{\"{key}\": …}}'")
+        for flag, key in (
+            ("--speculative-model", "model"),
+            ("--num-speculative-tokens", "num_speculative_tokens"),
+            ("--speculative-draft-tensor-parallel-size", "draft_tensor_parallel_size"),
+            ("--speculative-max-model-len", "max_model_len"),
+            ("--speculative-model-quantization", "quantization"),
+            ("--ngram-prompt-lookup-max", "prompt_lookup_max"),
+            ("--ngram-prompt-lookup-min", "prompt_lookup_min"),
+        )
     ),
+    _moved("--speculative-disable-by-batch-size", _LOADS),
     _dropped("flag", "--speculative-disable-mqa-scorer", "leave it out"),
     _dropped("flag", "--disable-logprobs-during-spec-decoding", "leave it out: logprobs are returned"),
     _dropped("flag", "--spec-decoding-acceptance-method", _SAMPLING),
@@ -118,21 +113,16 @@ TABLE: Final = (
         until=(0, 14),
     ),
     _never("method", "mlp", "the name was mlp_speculator, until 0.32"),
-    Entry(
-        kind="method",
-        name="mlp_speculator",
-        problem="was removed in 0.33",
-        remedy="use eagle3 or mtp",
-        since=(0, 33),
-        is_verified=False,
-    ),
-    Entry(
-        kind="method",
-        name="medusa",
-        problem="was removed in 0.33",
-        remedy="use eagle3 or mtp",
-        since=(0, 33),
-        is_verified=False,
+    *(
+        Entry(
+            kind="method",
+            name=name,
+            problem="was removed in 0.33",
+            remedy="use eagle3 or mtp",
+            since=(0, 33),
+            is_verified=False,
+        )
+        for name in ("mlp_speculator", "medusa")
     ),
     *(
         Entry(
@@ -169,6 +159,12 @@ METHODS: Final = frozenset(
     }
 )
 """The methods of 0.32; the names of single models' MTP are accepted too."""
+
+
+def read_version(text: str) -> Version | None:
+    """``0.32`` as (0, 32) and ``v0.8.5.post1`` as (0, 8, 5); None if it does not begin like a version."""
+    match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
+    return None if match is None else tuple(map(int, match[1].split(".")))
 
 
 def wrong(kind: Kind, name: str, version: Version) -> Entry | None:

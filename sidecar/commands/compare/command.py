@@ -9,9 +9,8 @@ from typing import Final
 from sidecar.commands.arguments import file_to_write, share, written
 from sidecar.commands.compare.comparison import Comparison, compare
 from sidecar.commands.compare.html import html
-from sidecar.commands.compare.render import as_json, text
-from sidecar.commands.compare.words import Gate, gate
-from sidecar.commands.sweep.saved import load
+from sidecar.commands.compare.render import Gate, as_json, gate, text
+from sidecar.commands.sweep.results import load
 from sidecar.settings import Settings
 
 HELP = "compare saved sweeps: before and after a change, with differences, their error and a verdict"

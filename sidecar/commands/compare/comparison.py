@@ -11,7 +11,6 @@ from typing import Final
 
 from sidecar.commands.estimates import (
     LEAST_BATCHES,
-    Batches,
     Interval,
     by_rounds,
     quantile_interval,
@@ -132,7 +131,7 @@ def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Diff
             metric=metric,
             before=None if then is None else then.value,
             after=None if now is None else now.value,
-            change=relative_change(then, now) if then is not None and now is not None and comparable else None,
+            change=relative_change(then, now) if comparable else None,
         )
 
 
@@ -141,7 +140,7 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
     cut = by_rounds(len(samples), rounds)
     if metric in (ACCEPTANCE, LENGTH):
         exact = [one for one in samples if one.drafts is not None]
-        alone = Batches(1, len(exact)) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
+        alone = len(exact) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
         accepted = [float(one.accepted_tokens) for one in exact]
         if not exact:  # from vLLM's counters: one number without an error
             found = level.acceptance if metric is ACCEPTANCE else level.acceptance_length
@@ -156,8 +155,8 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
     return quantile_interval(values, 0.99 if metric.name.endswith("P99") else 0.5, cut, confidence)
 
 
-def _tokens_per_second(level: LevelSummary, cut: Batches | None, confidence: float) -> Interval | None:
-    """The relative error is that of a request's tokens per second, as the number in flight is constant."""
+def _tokens_per_second(level: LevelSummary, cut: int | None, confidence: float) -> Interval | None:
+    """The relative error is that of tokens per second of a request: the number in flight is the same throughout."""
     samples = level.samples
     tokens, durations = [float(one.tokens or 0) for one in samples], [one.duration for one in samples]
     found, value = ratio_interval(tokens, durations, cut, confidence), level.speed.tokens_per_second
@@ -173,7 +172,7 @@ def _notes(before: SweepResult, after: SweepResult, pairs: _Pairs) -> Iterator[s
         yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
-        yield f"{missing} levels were measured on one side only and are left out"
+        yield f"levels measured on one side only are left out: {missing}"
     numbers = {(len(one.position_rates), len(other.position_rates)) for one, other in pairs}
     if any(one and other and one != other for one, other in numbers):
         yield "the numbers of speculative tokens differ, which alone changes acceptance: compare length and TPOT"

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from sidecar.commands.charts import Chart, Point, Series, page
 from sidecar.commands.compare.comparison import TPOT_P50, Comparison
-from sidecar.commands.compare.render import text
-from sidecar.commands.compare.words import verdict
+from sidecar.commands.compare.render import text, verdict
 from sidecar.commands.sweep.html import lines, milliseconds, positions
 from sidecar.commands.sweep.results import SweepResult
 

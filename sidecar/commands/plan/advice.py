@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.commands.plan.hardware import BYTES
-from sidecar.commands.plan.memory import Budget, Deployment, budget
+from sidecar.commands.plan.memory import BYTES, Budget, Deployment, budget
 from sidecar.commands.plan.model_files import ModelFiles
 
 SMALLEST_RATIO: Final = 8.0  # target / draft parameters
@@ -49,18 +48,13 @@ class Plan:
         """The reasons against it; empty for a good plan."""
         return [check.remedy for check in self.checks if check.remedy is not None]
 
-    @property
-    def break_even_acceptance(self) -> float | None:
-        """The acceptance rate at light load below which drafting cannot pay; None without a draft."""
-        return draft_cost(self.deployment)
-
 
 def draft_cost(deployment: Deployment) -> float | None:
     """c: the time of a draft token / that of a target step, at light load; None without a draft.
 
-    There, decoding is bound by reading the weights, so c is a ratio of bytes per GPU. With K tokens a step takes as
-    long as 1 + c K plain ones, so the acceptance rate (1 + c K - 1) / K = c breaks even. Load only raises it: c is a
-    lower bound.
+    Drafting cannot pay below this acceptance rate. Decoding is bound there by reading the weights, so c is a ratio of
+    bytes per GPU. With K tokens a step takes 1 + c K plain ones, and so the acceptance rate (1 + c K - 1) / K = c
+    breaks even. Load only raises it: a lower bound.
     """
     if not deployment.draft.billions:
         return None

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from sidecar.commands.arguments import number, positive, whole
 from sidecar.commands.plan.advice import plan
-from sidecar.commands.plan.hardware import BYTES, GPU_GB
-from sidecar.commands.plan.memory import NO_DRAFT, Deployment, KvShape, Model
+from sidecar.commands.plan.memory import BYTES, GPU_GB, NO_DRAFT, Deployment, KvShape, Model
 from sidecar.commands.plan.methods import methods
 from sidecar.commands.plan.model_files import ModelFiles, read_model
 from sidecar.commands.plan.render import as_json, text
@@ -76,7 +75,8 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     Raises:
         InputError: a size is missing, or a model's files cannot be read.
     """
-    target_files, draft_files = _files(arguments.target_dir), _files(arguments.draft_dir)
+    folders = (arguments.target_dir, arguments.draft_dir)
+    target_files, draft_files = (None if folder is None else read_model(folder) for folder in folders)
     target = _model("target", arguments.target, target_files, arguments)
     draft = NO_DRAFT
     if arguments.draft is not None or draft_files is not None:
@@ -93,16 +93,12 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         target_files,
         draft_files,
     )
-    others = () if draft.billions else methods(found.deployment)
+    others = () if draft.billions else methods(target)
     if arguments.json:
         print(json.dumps(as_json(found, others, arguments.context), indent=2, allow_nan=False))
     else:
         print("\n".join(text(found, others, arguments.context)))
     return 0
-
-
-def _files(folder: Path | None) -> ModelFiles | None:
-    return None if folder is None else read_model(folder)
 
 
 def _draft_gpus(arguments: argparse.Namespace) -> int:

@@ -5,10 +5,29 @@ included.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
-from sidecar.commands.plan.hardware import BYTES
+GPU_GB: Final = {  # as the data sheets have it
+    "h100": 80.0,
+    "h200": 141.0,
+    "b200": 180.0,
+    "a100-40": 40.0,
+    "a100-80": 80.0,
+    "a10": 24.0,
+    "a30": 24.0,
+    "a40": 48.0,
+    "l4": 24.0,
+    "l40s": 48.0,
+    "rtx4090": 24.0,
+    "rtx5090": 32.0,
+    "mi250": 128.0,
+    "mi300x": 192.0,
+    "mi325x": 256.0,
+}
 
-_GB = 1e9
+BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+"""Bytes per parameter or cached value, without quantization's scales and zero points."""
+_GB: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.commands.plan.memory import Deployment, budget
+from sidecar.commands.plan.memory import Model
 
 # An EAGLE-3 head is one decoder layer whose attention reads two hidden states, a layer that fuses three into one, and
 # an output layer over a draft vocabulary. SpecForge's configuration for Llama 3.1 8B (draft vocabulary 32,000) gives
@@ -28,9 +28,9 @@ class Method:
     purpose: str
 
 
-def methods(deployment: Deployment) -> tuple[Method, ...]:
+def methods(target: Model) -> tuple[Method, ...]:
     """All of them for this target; heads are estimated at 16 bits."""
-    head = head_billions(deployment.target.billions) * 2
+    head = _HEAD_BILLIONS * (target.billions / _HEAD_TARGET) ** _HEAD_POWER * 2
     return (
         Method(
             "eagle3", "a head trained for this target", head, "chat and code at low to medium load; the first choice"
@@ -41,13 +41,3 @@ def methods(deployment: Deployment) -> tuple[Method, ...]:
             "suffix", "a Python package, and host memory", 0.0, "output that repeats earlier ones: agents, templates"
         ),
     )
-
-
-def head_billions(target_billions: float) -> float:
-    """An EAGLE-3 head's parameters, in billions; an estimate."""
-    return float(_HEAD_BILLIONS * (target_billions / _HEAD_TARGET) ** _HEAD_POWER)
-
-
-def leaves_room(deployment: Deployment, method: Method) -> bool:
-    """Whether a KV cache fits beside the target and the method."""
-    return budget(deployment).kv_gb_without_draft - (method.memory_gb or 0.0) > 0

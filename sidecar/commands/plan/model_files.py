@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.commands.plan.hardware import BYTES
-from sidecar.commands.plan.memory import KvShape
+from sidecar.commands.plan.memory import BYTES, KvShape
 from sidecar.errors import InputError
 
 _MOST_CONFIG: Final = 4 * 1024 * 1024  # bytes

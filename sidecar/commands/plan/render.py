@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from sidecar.commands.plan.advice import Plan
-from sidecar.commands.plan.methods import HEAD_ESTIMATE, Method, leaves_room
+from sidecar.commands.plan.advice import Plan, draft_cost
+from sidecar.commands.plan.methods import HEAD_ESTIMATE, Method
 from sidecar.commands.tables import aligned
 
 _NAMES: Final = {
@@ -35,7 +35,7 @@ def as_json(found: Plan, methods: tuple[Method, ...], context: int | None) -> di
         "verdict": found.fit,
         "reasons": found.reasons,
         "remarks": list(found.remarks),
-        "break_even_acceptance": _rounded(found.break_even_acceptance),
+        "break_even_acceptance": _rounded(draft_cost(found.deployment)),
         "methods": [asdict(method) for method in methods],
         "head_estimate": HEAD_ESTIMATE if methods else None,
     }
@@ -101,7 +101,7 @@ def _methods(found: Plan, methods: tuple[Method, ...]) -> Iterator[str]:
         (
             method.name,
             "in the target" if method.memory_gb is None else f"{method.memory_gb:,.1f} GB",
-            "yes" if leaves_room(found.deployment, method) else "NO",
+            "yes" if found.budget.kv_gb_without_draft > (method.memory_gb or 0.0) else "NO",
             method.needs,
             method.purpose,
         )

@@ -1,5 +1,0 @@
-"""The subcommand ``preflight``."""
-
-from sidecar.commands.preflight.command import HELP, add_arguments, run
-
-__all__ = ["HELP", "add_arguments", "run"]

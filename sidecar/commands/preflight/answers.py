@@ -13,8 +13,9 @@ from typing import Final
 
 from sidecar.analysis.quantile import interpolated
 from sidecar.analysis.temperature import TemperatureBuckets
-from sidecar.commands.check.vllm_flags import NEWEST, Version
+from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
 from sidecar.commands.preflight.watch import Watched
+from sidecar.engine.names import Gauge
 from sidecar.requests.record import Outcome, RequestRecord
 
 LEAST_REQUESTS: Final = 20
@@ -126,7 +127,7 @@ def _output(completed: Sequence[RequestRecord]) -> Line:
 
 def _load(found: Watched) -> Line:
     question = "light load"
-    running = [poll.running for poll in found.polls if poll.running is not None]
+    running = _gauge(found, Gauge.REQUESTS_RUNNING)
     if not running:
         return Line(question, Answer.UNKNOWN, _no_page(found))
     mean = fmean(running)
@@ -136,7 +137,7 @@ def _load(found: Watched) -> Line:
 
 def _queue(found: Watched) -> Line:
     question = "no queue"
-    waiting = [poll.waiting for poll in found.polls if poll.waiting is not None]
+    waiting = _gauge(found, Gauge.REQUESTS_WAITING)
     if not waiting:
         return Line(question, Answer.UNKNOWN, _no_page(found))
     share = sum(one > 0 for one in waiting) / len(waiting)
@@ -146,13 +147,17 @@ def _queue(found: Watched) -> Line:
 
 def _cache(found: Watched) -> Line:
     question = "room in the KV cache"
-    usage = [poll.kv_usage for poll in found.polls if poll.kv_usage is not None]
+    usage = _gauge(found, Gauge.KV_CACHE_USAGE)
     if not usage:
         return Line(question, Answer.UNKNOWN, _no_page(found))
     peak = max(usage)
     answer = Answer.USE if peak <= ROOMY else Answer.LEAVE if peak > FULL else Answer.OPEN
     of = "" if found.kv_tokens is None else f" of {found.kv_tokens:,.0f} tokens"
     return Line(question, answer, f"{fmean(usage):.0%}{of} on average, {peak:.0%} at most", peak > FULL)
+
+
+def _gauge(found: Watched, gauge: Gauge) -> list[float]:
+    return [poll[gauge] for poll in found.polls if gauge in poll]
 
 
 def _no_page(found: Watched) -> str:
@@ -200,9 +205,9 @@ def _fate(name: str, version: Version) -> str | None:
 
 def _version(found: Watched) -> tuple[Version, str]:
     """The version that vLLM reports, else the newest known."""
-    numbers = (found.version or "").removeprefix("v").split(".")[:2]
-    if len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers):
-        return tuple(map(int, numbers)), f"vLLM {found.version}"
+    version = read_version(found.version or "")
+    if version is not None:
+        return version, f"vLLM {found.version}"
     return NEWEST, f"vLLM {'.'.join(map(str, NEWEST))} (assumed, as this one does not report its version)"
 
 

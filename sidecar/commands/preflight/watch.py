@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,9 +12,9 @@ import structlog
 from sidecar import wiring
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.engine.fetch import Fetcher
-from sidecar.engine.names import SPECULATION, Counter, Gauge
+from sidecar.engine.merge import merge
+from sidecar.engine.names import SPECULATION, Gauge
 from sidecar.engine.page_source import PageSource
-from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.record import RequestRecord, RequestStart
 from sidecar.settings import Settings
@@ -22,24 +23,18 @@ _MOST_REQUESTS: Final = 100_000  # further requests are counted but not kept
 _EVERY: Final = 1.0  # seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
-    """vLLM's gauges, all engines together; None if not on the page. ``kv_usage`` is the fullest engine's."""
-
-    running: float | None
-    waiting: float | None
-    kv_usage: float | None
-
-
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """The observations. ``version`` is from vLLM's ``/version``; ``speculates``: it already drafts."""
+    """What was seen; ``polls`` are vLLM's gauges at each poll, all engines together.
+
+    ``version`` is what vLLM's ``/version`` says; ``speculates``: it drafts already.
+    """
 
     seconds: float = 0.0
     requests: list[RequestRecord] = field(default_factory=list)
     not_kept: int = 0
     lost: int = 0
-    polls: list[Poll] = field(default_factory=list)
+    polls: list[Mapping[Gauge, float]] = field(default_factory=list)
     version: str | None = None
     speculates: bool = False
     kv_tokens: float | None = None
@@ -96,30 +91,11 @@ async def _poll(fetcher: Fetcher, settings: Settings, found: Watched) -> None:
         except ScrapeError as error:
             found.last_fault = f"{error.reason}: {error}"
         else:
-            _note(page.engines, found)
+            engine = merge(page.engines)
+            found.polls.append(engine.gauges)
+            found.speculates |= any(counter in engine.counters for counter in SPECULATION)
+            found.kv_tokens = engine.kv_cache_capacity_tokens
         await asyncio.sleep(_EVERY)
-
-
-def _note(engines: tuple[EngineSnapshot, ...], found: Watched) -> None:
-    found.polls.append(
-        Poll(
-            running=_total(engines, Gauge.REQUESTS_RUNNING),
-            waiting=_total(engines, Gauge.REQUESTS_WAITING),
-            kv_usage=max((one.gauges[Gauge.KV_CACHE_USAGE] for one in engines if _has_usage(one)), default=None),
-        )
-    )
-    found.speculates |= any(counter in one.counters for one in engines for counter in (*SPECULATION, Counter.DRAFTS))
-    capacities = [one.kv_cache_capacity_tokens for one in engines if one.kv_cache_capacity_tokens is not None]
-    found.kv_tokens = sum(capacities) if capacities else None
-
-
-def _has_usage(engine: EngineSnapshot) -> bool:
-    return Gauge.KV_CACHE_USAGE in engine.gauges
-
-
-def _total(engines: tuple[EngineSnapshot, ...], gauge: Gauge) -> float | None:
-    known = [one.gauges[gauge] for one in engines if gauge in one.gauges]
-    return sum(known) if known else None
 
 
 def _version(body: bytes) -> str:

@@ -8,8 +8,7 @@ from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.verdict import Estimate, VerdictThresholds, judge
 from sidecar.commands.report.report import ModelTable, Report, Row, row
-from sidecar.export.speed_status import temperature_speed
-from sidecar.export.status import temperature_status
+from sidecar.export.status import temperature_speed, temperature_status
 from sidecar.recording.replay import ReplayResult, replay
 
 

@@ -1,28 +1,18 @@
 """A report as text, as Markdown and as JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
-from sidecar.commands.report.report import Engine, ModelTable, Report, Row, Times
+from sidecar.commands.report.report import Engine, Report, Row, Times
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
 
+_TIMES: Final = ("TTFT P50", "P99", "TPOT P50", "P99")
 _HEADER: Final = (
-    *(
-        "temperature",
-        "verdict",
-        "speedup",
-        "acceptance",
-        "P10",
-        "P50",
-        "P90",
-        "of attributed drafts",
-        "requests",
-        "attribution",
-    ),
-    *("TTFT P50", "P99", "TPOT P50", "P99"),
+    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90"),
+    *("of attributed drafts", "requests", "attribution"),
+    *_TIMES,
 )
-_ENGINES: Final = ("engine", "acceptance", "TTFT P50", "P99", "TPOT P50", "P99")
+_ENGINES: Final = ("engine", "acceptance", *_TIMES)
 
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 
@@ -37,11 +27,6 @@ def as_markdown(report: Report) -> Iterator[str]:
     return _lines(report, markdown, "### ", "- ")
 
 
-def as_json(report: Report) -> dict[str, Any]:
-    """Plain JSON values: times in seconds, ratios 0 to 1."""
-    return asdict(report)
-
-
 def _lines(report: Report, table: _Table, heading: str, item: str) -> Iterator[str]:
     yield f"{heading}Speculative decoding by temperature"
     yield ""
@@ -49,7 +34,7 @@ def _lines(report: Report, table: _Table, heading: str, item: str) -> Iterator[s
     for model in report.models:
         yield ""
         yield from () if model.answer is None else (model.answer,)
-        yield _about(model)
+        yield f"model {model.name}: coverage {ratio(model.coverage)}, residual {ratio(model.residual)}"
         if model.rows:
             yield ""
             yield from table(_HEADER, [_row(row) for row in model.rows])
@@ -62,10 +47,6 @@ def _lines(report: Report, table: _Table, heading: str, item: str) -> Iterator[s
     yield ""
     yield f"net_negative is acceptance below {marks['net_negative']:g}, net_positive from {marks['break_even']:g} on"
     yield from ("", *(f"{item}{note}" for note in report.notes)) if report.notes else ()
-
-
-def _about(model: ModelTable) -> str:
-    return f"model {model.name}: coverage {ratio(model.coverage)}, residual {ratio(model.residual)}"
 
 
 def _row(row: Row) -> tuple[str, ...]:

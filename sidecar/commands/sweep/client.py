@@ -37,6 +37,7 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=options.request_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
+        self.model = options.model or ""  # the one to request, known once connected
         self.last_fault = ""  # of the last failed request: a status or an error's class
 
     async def __aenter__(self) -> Self:
@@ -47,46 +48,40 @@ class Client:
     ) -> None:
         await self._session.close()
 
-    async def model(self) -> str:
-        """The model to request: the one in the options, else the first that the server names.
+    async def connect(self, prompt: str) -> None:
+        """Finds the model, the first that the server names if the options have none, and asks it for one token.
 
         Raises:
-            MeasurementError: it names none.
+            MeasurementError: the server names no model, or the request fails.
         """
-        model = self._options.model or await self._first_model()
-        if model is None:
+        self.model = self.model or await self._first_model()
+        if not self.model:
             fault = f"no model under /v1/models ({self.last_fault})"
             raise MeasurementError(f"{self.argument}: {fault}; is it a vLLM? Or give --model")
-        return model
+        if (await self.ask(prompt, 0.0, 1)).outcome is not Outcome.COMPLETED:
+            raise MeasurementError(f"{self.argument}: a request for {self.model} failed: {self.last_fault}")
 
-    async def try_out(self, model: str, prompt: str) -> None:
-        """Asks for one token.
-
-        Raises:
-            MeasurementError: the request fails.
-        """
-        record = await self.ask(model, prompt, 0.0, 1)
-        if record.outcome is not Outcome.COMPLETED:
-            raise MeasurementError(f"{self.argument}: a request for {model} failed: {self.last_fault}")
-
-    async def _first_model(self) -> str | None:
+    async def _first_model(self) -> str:
         try:
             async with self._session.get(f"{self._url}/v1/models", allow_redirects=False) as response:
                 if response.status != 200:
                     self.last_fault = f"status {response.status}"
-                    return None
-                found = msgspec.json.decode(await response.content.read(_MOST_MODELS), type=_Models)
+                    return ""
+                body = b""
+                while len(body) < _MOST_MODELS and (piece := await response.content.readany()):
+                    body += piece
+                found = msgspec.json.decode(body, type=_Models)
         except (*_FAILURES, msgspec.DecodeError) as error:
             self.last_fault = type(error).__name__
-            return None
-        return found.data[0].id if found.data else None
+            return ""
+        return found.data[0].id if found.data else ""
 
-    async def ask(self, model: str, prompt: str, temperature: float, max_tokens: int) -> RequestRecord:
+    async def ask(self, prompt: str, temperature: float, max_tokens: int) -> RequestRecord:
         """Sends one request and reads its response; the record's outcome says if it failed."""
         options = self._options
         observer = ExchangeObserver(str(next(self._numbers)), options.endpoint)
         body: dict[str, Any] = {
-            "model": model,
+            "model": self.model,
             "temperature": temperature,
             "max_tokens": max_tokens,
             "stream": True,

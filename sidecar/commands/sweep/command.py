@@ -19,8 +19,7 @@ from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
 from sidecar.commands.sweep.progress import Progress
 from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.results import SweepResult
-from sidecar.commands.sweep.saved import as_json, save
+from sidecar.commands.sweep.results import SweepResult, as_json, save
 from sidecar.commands.sweep.sweep import sweep
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
@@ -133,7 +132,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         request_seconds=arguments.request_timeout,
         seconds=arguments.duration,
         api_key=key,
-        tls=wiring.fetch(settings).tls,
+        tls=wiring.tls(settings),
         page_limits=wiring.page_limits(settings),
         thresholds=wiring.verdicts(settings),
     )

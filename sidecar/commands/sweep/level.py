@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Final
@@ -42,7 +42,6 @@ class Measured:
 class Task:
     """What all levels share. ``on_end`` is called after each request; ``stop`` ends a level early."""
 
-    model: str
     prompts: Sequence[str]
     requests: int
     max_tokens: int
@@ -50,42 +49,33 @@ class Task:
     on_end: Callable[[], None]
 
 
-@dataclass(slots=True)
-class _Tally:
-    samples: list[Sample] = field(default_factory=list)
-    failed: int = 0
-
-
 async def measure(client: Client, counters: CounterReader, level: Level, task: Task) -> Measured:
     """One level, as far as it got before ``task.stop``."""
     before = await counters.settled()
-    tally = _Tally()
+    ended: list[Sample | None] = []  # None for a request that failed
     begun = time.monotonic()
-    await unless_stopped(_run(client, level, task, tally), task.stop)
+    await unless_stopped(_run(client, level, task, ended), task.stop)
     seconds = time.monotonic() - begun
     after = await counters.settled()
     return Measured(
         level=level,
-        samples=tuple(tally.samples),
-        failed=tally.failed,
+        samples=tuple(one for one in ended if one is not None),
+        failed=ended.count(None),
         seconds=seconds,
         counted=None if before is None or after is None else after.since(before),
         others=before is not None and before.busy,
-        complete=len(tally.samples) + tally.failed == task.requests,
+        complete=len(ended) == task.requests,
     )
 
 
-async def _run(client: Client, level: Level, task: Task, tally: _Tally) -> None:
+async def _run(client: Client, level: Level, task: Task, ended: list[Sample | None]) -> None:
     temperatures = spread(level.workload, task.requests)
 
     async def ask(number: int) -> bool:
         temperature, prompt = temperatures[number], task.prompts[number % len(task.prompts)]
-        record = await client.ask(task.model, prompt, temperature, task.max_tokens)
+        record = await client.ask(prompt, temperature, task.max_tokens)
         completed = record.outcome is Outcome.COMPLETED
-        if completed:
-            tally.samples.append(sample(record, temperature))
-        else:
-            tally.failed += 1
+        ended.append(sample(record, temperature) if completed else None)
         task.on_end()
         return completed
 

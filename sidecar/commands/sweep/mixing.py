@@ -41,10 +41,7 @@ def _check(level: LevelSummary, mix: dict[str, float], alone: Sequence[LevelSumm
 
 def _temperature(mixed: LevelSummary, alone: LevelSummary) -> MixedTemperature:
     inside = [one for one in mixed.samples if one.temperature == alone.temperature]
-    change = None
-    before, after = _p99(alone.samples, alone), _p99(inside, mixed)
-    if before is not None and after is not None:
-        change = relative_change(before, after)
+    change = relative_change(_p99(alone.samples, alone), _p99(inside, mixed))
     return MixedTemperature(
         temperature=alone.temperature or 0.0,
         ttft_alone=alone.speed.ttft,

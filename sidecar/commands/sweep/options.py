@@ -110,8 +110,6 @@ class SweepOptions:
             faults.append(f"--rate: write requests per second up to {MOST_AT_ONCE} or percentages of the capacity")
         if self.requests < 1 or self.max_tokens < 2 or self.rounds < 1:
             faults.append("--requests, --rounds, --max-tokens: at least 1 request of 2 tokens is needed")
-        if self.endpoint not in (CHAT, COMPLETIONS):
-            faults.append("--endpoint: write chat or completions")
         total = self.total_requests
         if total > MOST_REQUESTS:
             faults.append(f"{total:,} requests are more than {MOST_REQUESTS:,}: fewer levels or --requests")

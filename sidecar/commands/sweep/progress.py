@@ -7,23 +7,25 @@ _WIDTH: Final = 30
 
 
 class Progress:
-    """Called after each request with what is being measured and the number of requests that have ended."""
+    """Called after each request with what is being measured."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
         self._total = total
         self._stream = stream
         self._is_terminal = stream.isatty()
         self._begun = time.monotonic()
+        self._ended = 0
         self._said = ""
 
-    def __call__(self, what: str, ended: int) -> None:
-        """Shows the progress."""
-        if self._is_terminal:
-            self._bar(what, ended)
-        elif what != self._said:
+    def __call__(self, what: str) -> None:
+        """Counts and shows it."""
+        if not self._is_terminal and what != self._said:
             self._said = what
-            self._stream.write(f"{ended - 1}/{self._total} requests done; measuring {what}\n")
+            self._stream.write(f"{self._ended}/{self._total} requests done; measuring {what}\n")
             self._stream.flush()
+        self._ended += 1
+        if self._is_terminal:
+            self._bar(what, self._ended)
 
     def _bar(self, what: str, ended: int) -> None:
         full = min(_WIDTH * ended // self._total, _WIDTH)

@@ -22,8 +22,9 @@ def text(result: SweepResult) -> Iterator[str]:
     if result.capacity is not None:
         yield f"capacity: {result.capacity:.3g} requests/s"
     yield ""
-    rows = [row for level in result.levels for row in _level(level)]
-    yield from aligned(_LEVELS if compared else _without_baseline(_LEVELS), _shown(rows, compared=compared))
+    rows = [_LEVELS, *(row for level in result.levels for row in _level(level))]
+    header, *rows = rows if compared else [(*row[:2], *row[3:-2]) for row in rows]
+    yield from aligned(header, rows)
     yield ""
     yield from aligned(_TEMPERATURES, [_temperature(one) for one in result.temperatures])
     yield ""
@@ -31,14 +32,6 @@ def text(result: SweepResult) -> Iterator[str]:
     for check in result.mixes:
         yield from _mix(check)
     yield from _caveats(result)
-
-
-def _shown(rows: list[tuple[str, ...]], *, compared: bool) -> list[tuple[str, ...]]:
-    return rows if compared else [_without_baseline(row) for row in rows]
-
-
-def _without_baseline(row: tuple[str, ...]) -> tuple[str, ...]:
-    return (*row[:2], *row[3:-2])
 
 
 def _level(level: LevelSummary) -> Iterator[tuple[str, ...]]:

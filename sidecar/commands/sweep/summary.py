@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from sidecar.analysis.acceptance import over_engines
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.verdict import Estimate, Evidence, Judgement, Verdict, VerdictThresholds, judge
-from sidecar.commands.estimates import Batches, Interval, batches, quantile_interval, relative_change
+from sidecar.commands.estimates import Interval, batches, quantile_interval, relative_change
 from sidecar.commands.sweep.level import Measured
 from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.results import LevelSummary, Quantiles, Source, Speculation, Speed, TemperatureSummary
@@ -39,10 +39,10 @@ def level_summary(measured: Measured, baseline: Measured | None, thresholds: Ver
         and found.attribution == "exact"
         and abs(counted - found.draft_tokens) > _OTHERS * max(found.draft_tokens, 1)
     )
-    speedup = None if compared is None or baseline is None else _speedup(measured, baseline)
+    gain = None if compared is None or baseline is None else _gain(measured, baseline)
     load, workload = measured.level.load, measured.level.workload
     return LevelSummary(
-        **_fields(found),
+        **msgspec.structs.asdict(found),
         temperature=workload.temperature,
         mix=None if workload.temperature is not None else {f"{one:g}": weight for one, weight in workload.weights},
         at_once=load.at_once,
@@ -54,11 +54,11 @@ def level_summary(measured: Measured, baseline: Measured | None, thresholds: Ver
         speed=speed,
         baseline_drafts=drafts_too,
         baseline=other,
-        speedup=None if speedup is None else speedup.value,
-        speedup_error=None if speedup is None else speedup.error,
+        speedup=None if gain is None else 1 + gain.value,
+        speedup_error=None if gain is None else gain.error,
         speedup_p99=_quotient(compared.tpot.p99, speed.tpot.p99) if compared else None,
         throughput_ratio=_quotient(speed.tokens_per_second, compared.tokens_per_second) if compared else None,
-        verdict=_judged(found, thresholds, speedup).verdict,
+        verdict=_judged(found, thresholds, gain).verdict,
         samples=measured.samples,
         baseline_samples=() if baseline is None else baseline.samples,
     )
@@ -75,7 +75,7 @@ def temperature_summary(
     pays_up_to, stops_at = _paying([(one.at_once, one.speedup) for one in levels])
     pays_up_to_rate, stops_at_rate = _paying([(one.rate, one.speedup) for one in levels])
     return TemperatureSummary(
-        **_fields(found),
+        **msgspec.structs.asdict(found),
         temperature=levels[0].temperature or 0.0,
         verdict=verdict,
         action=ACTIONS[verdict] if found.attribution != "none" else NOTHING_DRAFTED,
@@ -114,8 +114,8 @@ def speculation(measured: Sequence[Measured]) -> Speculation:
     )
 
 
-def cut(samples: Sequence[Sample], load: Load) -> Batches | None:
-    """Batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
+def cut(samples: Sequence[Sample], load: Load) -> int | None:
+    """The number of batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
     if not samples:
         return None
     in_flight = load.at_once or (load.rate or 0.0) * sum(one.duration for one in samples) / len(samples)
@@ -127,22 +127,17 @@ def tpots(samples: Sequence[Sample]) -> list[float]:
     return [one.tpot for one in samples if one.tpot is not None]
 
 
-def _speedup(measured: Measured, baseline: Measured) -> Interval | None:
-    """The baseline's median TPOT over this one's, with its 95 % bounds."""
-    found = [
+def _gain(measured: Measured, baseline: Measured) -> Interval | None:
+    """The baseline's median TPOT over this one's, less 1, with its 95 % bounds."""
+    ours, plain = (
         quantile_interval(tpots(one.samples), 0.5, cut(one.samples, one.level.load), CONFIDENCE)
         for one in (measured, baseline)
-    ]
-    if found[0] is None or found[1] is None:
-        return None
-    change = relative_change(found[0], found[1])
-    if change is None or change.low is None or change.high is None:
-        return None if change is None else Interval(1 + change.value)
-    return Interval(1 + change.value, 1 + change.low, 1 + change.high)
+    )
+    return relative_change(ours, plain)
 
 
-def _judged(found: Speculation, thresholds: VerdictThresholds, speedup: Interval | None) -> Judgement:
-    """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
+def _judged(found: Speculation, thresholds: VerdictThresholds, gain: Interval | None) -> Judgement:
+    """By the rules of live traffic, but for its volume: a sweep itself decides how much is drafted."""
     evidence = Evidence(
         requests=found.requests,
         drafts=found.drafts,
@@ -150,7 +145,7 @@ def _judged(found: Speculation, thresholds: VerdictThresholds, speedup: Interval
         accepted_tokens=found.accepted_tokens,
         acceptance=found.acceptance,
         position_rates=found.position_rates,
-        speedup=None if speedup is None or speedup.error is None else Estimate(speedup.value, speedup.error / 2),
+        speedup=None if gain is None or gain.error is None else Estimate(1 + gain.value, gain.error / 2),
     )
     return judge(evidence, replace(thresholds, min_drafts_per_second=0.0, min_share=0.0))
 
@@ -171,10 +166,6 @@ def _paying(speedups: Sequence[tuple[_Load | None, float | None]]) -> tuple[_Loa
     known = [(load, speedup) for load, speedup in speedups if load is not None and speedup is not None]
     stops_at = next((load for load, speedup in known if speedup <= 1), None)
     return max((load for load, _ in known if stops_at is None or load < stops_at), default=None), stops_at
-
-
-def _fields(found: Speculation) -> dict[str, Any]:
-    return msgspec.structs.asdict(found)
 
 
 def _speed(measured: Measured) -> Speed:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -21,15 +22,14 @@ from sidecar.engine.page_source import PageSource
 _WARMING_UP: Final = 8  # requests at once
 _PAGE_SECONDS: Final = 5.0
 
-OnEnd = Callable[[str, int], None]
-"""Called with what is being measured and the number of requests that have ended."""
+OnEnd = Callable[[str], None]
+"""Called after each request with what is being measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
     client: Client
     counters: CounterReader
-    model: str
 
 
 async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Event, on_end: OnEnd) -> SweepResult:
@@ -41,68 +41,63 @@ async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Eve
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
     try:
         async with AsyncExitStack() as stack:
-            servers = await unless_stopped(_ready(stack, options, prompts), stop)
+            servers = await unless_stopped(_ready(stack, options, prompts), stop) or []
             levels = _Levels(options, prompts, stop, on_end)
-            if servers is not None:
+            if servers:
                 await levels.run(*servers)
             return _result(servers, levels, options)
     finally:
         timer.cancel()
 
 
-async def _ready(
-    stack: AsyncExitStack, options: SweepOptions, prompts: Sequence[str]
-) -> tuple["_Server", "_Server | None"]:
-    """The server to measure and its baseline, found and warmed up."""
-    target = await _server(stack, "--url", options.url, options)
-    await _warm_up(target, prompts[: options.requests], options)
-    if options.baseline_url is None:
-        return target, None
-    baseline = await _server(stack, "--baseline-url", options.baseline_url, options)
-    await _warm_up(baseline, prompts[: options.requests], options)
-    return target, baseline
+async def _ready(stack: AsyncExitStack, options: SweepOptions, prompts: Sequence[str]) -> list[_Server]:
+    """The server to measure and its baseline, if there is one, found and warmed up."""
+    asked = {"--url": options.url, "--baseline-url": options.baseline_url}
+    return [
+        await _server(stack, argument, url, options, prompts[: options.requests])
+        for argument, url in asked.items()
+        if url is not None
+    ]
 
 
-async def _server(stack: AsyncExitStack, argument: str, url: str, options: SweepOptions) -> _Server:
-    client = await stack.enter_async_context(Client(argument, url, options))
-    model = await client.model()  # the baseline may be served under another name
-    fetcher = Fetcher(url.rstrip("/").removesuffix("/v1"), FetchOptions(timeout=_PAGE_SECONDS, tls=options.tls))
-    stack.push_async_callback(fetcher.close)
-    return _Server(client, CounterReader(PageSource(fetcher, options.page_limits, filtered=True), model), model)
-
-
-async def _warm_up(server: _Server, prompts: Sequence[str], options: SweepOptions) -> None:
-    """Each prompt once, for one token, so that every level finds the same prefixes cached.
+async def _server(
+    stack: AsyncExitStack, argument: str, url: str, options: SweepOptions, prompts: Sequence[str]
+) -> _Server:
+    """Asks each prompt once, for one token, so that every level finds the same prefixes cached.
 
     Raises:
         MeasurementError: the first request fails.
     """
+    client = await stack.enter_async_context(Client(argument, url, options))
+    await client.connect(prompts[0])
     gate = asyncio.Semaphore(_WARMING_UP)
     temperature = options.workloads[0].weights[0][0]
 
     async def ask(prompt: str) -> None:
         async with gate:
-            await server.client.ask(server.model, prompt, temperature, 1)
+            await client.ask(prompt, temperature, 1)
 
-    await server.client.try_out(server.model, prompts[0])
     await asyncio.gather(*map(ask, prompts[1:]))
+    fetcher = Fetcher(url.rstrip("/").removesuffix("/v1"), FetchOptions(timeout=_PAGE_SECONDS, tls=options.tls))
+    stack.push_async_callback(fetcher.close)
+    # The baseline may be served under another name.
+    return _Server(client, CounterReader(PageSource(fetcher, options.page_limits, filtered=True), client.model))
 
 
 class _Levels:
-    """Runs level after level and counts the requests that have ended."""
+    """Runs level after level."""
 
     def __init__(self, options: SweepOptions, prompts: Sequence[str], stop: asyncio.Event, on_end: OnEnd) -> None:
         self._options = options
         self._prompts = prompts
         self._stop = stop
         self._on_end = on_end
-        self._ended = 0
         self.capacity: float | None = None
         self._found: dict[Level, list[Measured]] = {}
         self._baseline: dict[Level, list[Measured]] = {}
 
-    async def run(self, target: _Server, baseline: _Server | None) -> None:
-        """Each level with the baseline's right after it, so that a drift affects both."""
+    async def run(self, target: _Server, baseline: _Server | None = None) -> None:
+        """Each level with the baseline's right after it, so that a drift hits both."""
         if self._options.measures_capacity:
             await self._measure_capacity(target)
         for level in self._options.levels(self.capacity) * self._options.rounds:
@@ -137,22 +132,17 @@ class _Levels:
             self.capacity = len(found.samples) / found.seconds
 
     async def _on(self, server: _Server, level: Level, requests: int) -> Measured:
-        def one_more() -> None:
-            self._ended += 1
-            self._on_end(str(level), self._ended)
-
         task = Task(
-            model=server.model,
             prompts=self._prompts,
             requests=requests,
             max_tokens=self._options.max_tokens,
             stop=self._stop,
-            on_end=one_more,
+            on_end=partial(self._on_end, str(level)),
         )
         return await measure(server.client, server.counters, level, task)
 
 
-def _result(servers: tuple[_Server, _Server | None] | None, done: _Levels, options: SweepOptions) -> SweepResult:
+def _result(servers: Sequence[_Server], done: _Levels, options: SweepOptions) -> SweepResult:
     pairs = done.pairs
     summaries = tuple(level_summary(found, other, options.thresholds) for found, other in pairs)
     temperatures = []
@@ -168,10 +158,9 @@ def _result(servers: tuple[_Server, _Server | None] | None, done: _Levels, optio
         )
     )
     failed = any(measured.failed for pair in pairs for measured in pair if measured is not None)
-    known = [server for server in servers or () if server is not None]
-    faults = {server.client.argument: server.client.last_fault for server in known if server.client.last_fault}
+    faults = {server.client.argument: server.client.last_fault for server in servers if server.client.last_fault}
     return SweepResult(
-        model=known[0].model if known else options.model,
+        model=servers[0].client.model if servers else options.model,
         max_tokens=options.max_tokens,
         rounds=options.rounds,
         complete=complete,

@@ -37,7 +37,8 @@ def answer(target: Mapping[str, Any]) -> Answer:
     if judged and all(work["basis"] == "speedup" for work in judged.values()):
         said = _by_time(judged, target["models"])
     elif judged:
-        said = _by_temperature(judged, sum(_drafted(model) for model in models))
+        buckets = [work for model in models for work in model["temperatures"].values()]
+        said = _by_temperature(judged, sum(work["draft_tokens"] for work in buckets))
     if judged:
         is_covered = all(model["is_covered"] for model in target["models"])
         return said if is_covered else _of_what_is_seen(said, models, drafting)
@@ -53,10 +54,6 @@ def _acceptance(drafting: Sequence[Mapping[str, Any]]) -> str:
     if len(drafting) == 1:
         return f"{drafting[0]['acceptance']:.0%}"
     return ", ".join(f"{model['acceptance']:.0%} ({model['model_name']})" for model in drafting)
-
-
-def _drafted(model: Mapping[str, Any]) -> float:
-    return float(sum(work["draft_tokens"] for work in model["temperatures"].values()))
 
 
 def _of_what_is_seen(

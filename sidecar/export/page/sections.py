@@ -31,15 +31,15 @@ def _model(model: Status, thresholds: Mapping[str, float]) -> str:
         _bucket(label, work, thresholds) for label, work in model["temperatures"].items() if work["requests"]
     )
     coverage = f"coverage {percent(model['coverage'])}, residual {percent(model['residual'])}"
-    body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{_no_rows(sum(model["ended"].values()))}</p>'
+    ended = sum(model["ended"].values())
+    nothing = (
+        f"{unattributed(ended)}." if ended else "No request has finished in the window, or none is attributed yet."
+    )
+    body = f"{rows}{_legend(thresholds)}" if rows else f'<p class="facts">{nothing}.</p>'
     return (
         f"<h2>{escape(model['model_name'])} by temperature <small>{coverage}</small></h2>"
         f'<div class="buckets">{body}</div>'
     )
-
-
-def _no_rows(ended: int) -> str:
-    return f"{unattributed(ended)}." if ended else "No request has finished in the window, or none is attributed yet."
 
 
 def _legend(thresholds: Mapping[str, float]) -> str:
@@ -86,6 +86,7 @@ def _speed(model: Status) -> str:
     if speed["reference"] is None:
         return ""
     running = speed["requests_running"]
+    load = load_label(running) if running else None
     points = [(one["running"], one["actual_seconds"], one["plain_seconds"]) for one in speed["by_load"]]
     now, balance = "", ""
     if speed["speedup"] is not None:
@@ -98,7 +99,7 @@ def _speed(model: Status) -> str:
         f"<h2>{escape(model['model_name'])} against plain decoding <small>{escape(speed['reference'])}</small></h2>"
         f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running or 0:.1f} requests running'
         f'<div class="facts">{least}{escape(speed["withheld"] or "")}</div>{balance}</div>'
-        f'<div class="panel"><h3>Time per token by requests running</h3>{two_curves(points, load_of(running))}'
+        f'<div class="panel"><h3>Time per token by requests running</h3>{two_curves(points, load)}'
         '<div class="facts">Solid: speculating, since the start. Dashed: plain. The mark: now.</div></div></div>'
     )
 
@@ -108,18 +109,14 @@ _SAVED_OVER_A_DAY = (
 )
 
 
-def load_of(running: float | None) -> str | None:
-    """The load's label for this number of requests."""
-    return load_label(running) if running else None
-
-
 def _requests(count: int) -> str:
     return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
     acceptance = engine["acceptance"] or {"rate": None, "length": None}
-    gauges = engine["gauges"]
+    gauges = {"running": engine["gauges"].get("requests_running"), "waiting": engine["gauges"].get("requests_waiting")}
+    load = ", ".join(f"{count:.0f} {what}" for what, count in gauges.items() if count is not None)  # if exported
     length = "" if acceptance["length"] is None else f", {acceptance['length']:.2f} tokens a step"
     capacity = engine["kv_cache_capacity_tokens"]
     tokens = "" if capacity is None else f" of {capacity:,} tokens"
@@ -130,15 +127,9 @@ def _engine(engine: Status, thresholds: Mapping[str, float]) -> str:
         f"{over_time(engine['acceptance_history'], thresholds['acceptance_net_negative'])}</div>"
         f'<div class="panel"><h3>KV cache in use, peak</h3>{_value(percent(engine["kv_cache_usage_peak"]))}{tokens}'
         f"{over_time(engine['kv_cache_history'], thresholds['kv_cache_usage'])}"
-        f'<div class="facts">{_load(gauges)}</div></div>'
+        f'<div class="facts">{load}</div></div>'
         f'<div class="panel"><h3>Latency</h3>{_latencies(engine["latency"])}</div></div>'
     )
-
-
-def _load(gauges: Mapping[str, float]) -> str:
-    """Running and waiting requests, if vLLM exports them."""
-    known = {"running": gauges.get("requests_running"), "waiting": gauges.get("requests_waiting")}
-    return ", ".join(f"{count:.0f} {what}" for what, count in known.items() if count is not None)
 
 
 def _value(text: str) -> str:
@@ -167,11 +158,8 @@ def _gap(latency: Status) -> str:
     """In the first bucket the quantiles, the gap and its growth are unknown."""
     if latency["quantiles"]["0.99"] < latency["resolution"]:
         return _quantile(latency, "0.99")
-    return f"{seconds(latency['gap_seconds'])}{_growth(latency['gap_growth'])}"
-
-
-def _growth(times: float | None) -> str:
-    return "" if times is None else f" ({times:.1f} times the baseline)"
+    growth = latency["gap_growth"]
+    return seconds(latency["gap_seconds"]) + ("" if growth is None else f" ({growth:.1f} times the baseline)")
 
 
 def _notes(target: Status) -> str:

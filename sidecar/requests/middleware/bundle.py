@@ -7,10 +7,9 @@ import ast
 from importlib.resources import files
 from typing import Final
 
-_MODULES: Final = (  # each after those from which it imports
+_MODULES: Final = (  # each after those that it imports from; no name is defined in two of them (a test)
     "record",
     "observe/endpoint",
-    "observe/body",
     "observe/payload",
     "observe/stream",
     "observe/exchange_observer",
@@ -32,39 +31,19 @@ _HEADER: Final = '''"""specdec-sidecar's middleware for vLLM, generated from its
 
 
 def standalone_source() -> str:
-    """The source of one module, under any file name, that has ``ObserveRequests``.
-
-    Raises:
-        ValueError: two of the modules define the same name, so one would overwrite the other's.
-    """
+    """The source of one module, under any file name, that has ``ObserveRequests``."""
     imports: set[str] = set()
     bodies: list[str] = []
-    owners: dict[str, str] = {}
     usage = ""
     for module in _MODULES:
         source = files("sidecar.requests").joinpath(f"{module}.py").read_text(encoding="utf-8")
         tree = ast.parse(source)
         usage = ast.get_docstring(tree) or ""  # of the last module, which is the one to load
-        for name in _defined(tree):
-            if owners.setdefault(name, module) != module:
-                raise ValueError(f"{owners[name]}.py and {module}.py both define {name}")
         imports |= _outside_imports(tree)
         summary = usage.partition("\n")[0]
         bodies.append(f"# {module}.py: {summary}\n\n{_without_imports(source, tree)}")
     header = _HEADER.format(usage=usage)
     return "\n\n".join([header + "\n" + "\n".join(sorted(imports)), *bodies]) + "\n"
-
-
-def _defined(tree: ast.Module) -> list[str]:
-    names: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names.append(node.name)
-        elif isinstance(node, ast.Assign):
-            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.append(node.target.id)
-    return names
 
 
 def _outside_imports(tree: ast.Module) -> set[str]:

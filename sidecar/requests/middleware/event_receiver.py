@@ -104,12 +104,7 @@ class EventReceiver:
         self._has_turn = False
 
     async def start(self) -> None:
-        """Starts listening; replaces a socket that a predecessor left behind.
-
-        Raises:
-            FileExistsError: ``path`` is something other than a socket.
-            OSError: EADDRINUSE if another process listens there, or what the file system says.
-        """
+        """Starts listening; replaces a socket that a predecessor left behind. Raises as ``socket_file.bind`` does."""
         listener = new_socket()
         try:
             self._inode = await asyncio.to_thread(bind, listener, self._path)

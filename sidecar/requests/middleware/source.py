@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from sidecar.errors import listening
 from sidecar.log import Log
@@ -15,13 +16,9 @@ from sidecar.requests.source import RequestSink, Stats
 class MiddlewareSource:
     """Listens on a Unix socket."""
 
+    drop_reasons: ClassVar = DROP_REASONS
     socket: Path
     uid: int | None = None  # of vLLM's process; None: any process that can open the socket is accepted
-
-    @property
-    def drop_reasons(self) -> frozenset[str]:
-        """See ``RequestSource``."""
-        return DROP_REASONS
 
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - not sent

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Final
 
-from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import CHAT, COMPLETIONS, Endpoint
 from sidecar.requests.observe.payload import ReplyFields, RequestFields, read_reply, read_request
 from sidecar.requests.observe.stream import StreamReader
@@ -34,6 +33,26 @@ class Fault(StrEnum):
 
 
 _NO_REPLY: Final = ReplyFields()
+
+
+class Body:
+    """Collects a body that is read once it is complete; one of more than ``max_bytes`` is discarded."""
+
+    __slots__ = ("_max_bytes", "content", "too_large")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.content = bytearray()
+        self.too_large = False
+        self._max_bytes = max_bytes
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        if self.too_large:
+            return
+        self.content += piece
+        if len(self.content) > self._max_bytes:
+            self.too_large = True
+            self.content = bytearray()
 
 
 class ExchangeObserver:

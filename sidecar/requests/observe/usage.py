@@ -63,24 +63,19 @@ class UsageAsker:
         self.version = version
         self._mode = mode
         self._max_bytes = max_bytes
-        self._left: set[str] = set()  # models for which usage is not requested again
-        self._fingerprint: bytes | None = None  # vLLM's; None while unknown, empty if it sends none
+        self._left: set[str] = set()  # models that are not asked for again
+        self.fingerprint: bytes | None = None  # as JSON, as vLLM stamps it; None if not known yet, empty if it does not
 
     @property
     def needs_version(self) -> bool:
         """Whether the decision depends on vLLM's version."""
         return self._mode is AskUsage.KNOWN
 
-    @property
-    def enabled(self) -> bool:
-        """Whether usage may be requested at all at present."""
-        known = self.version is not None and self.version.startswith(KNOWN_VERSIONS)
-        return self._mode is AskUsage.ALWAYS or (self.needs_version and known)
-
     def might_ask(self, endpoint: Endpoint | None, headers: Collection[tuple[bytes, bytes]]) -> bool:
         """Whether to call ``ask`` with the complete body, which must be buffered until then."""
+        is_known = self.version is not None and self.version.startswith(KNOWN_VERSIONS)
         return (
-            self.enabled
+            (self._mode is AskUsage.ALWAYS or (self.needs_version and is_known))
             and endpoint in (CHAT, COMPLETIONS)
             and not any(name.lower() == b"content-encoding" for name, _ in headers)
         )
@@ -90,33 +85,24 @@ class UsageAsker:
         if len(body) > self._max_bytes:
             return None
         request = read_request(endpoint, body)
-        if request is None or not request.stream or self._leaves(request.model):
+        if request is None or not request.stream:
             return None
-        if request.choices > 1 and self._fingerprint is None:
-            return None  # its choices end one by one; the first cannot wait for the fingerprint in the last event
+        model = request.model or ""
+        if model in self._left or len(self._left) >= _MOST_MODELS:
+            return None
+        if request.choices > 1 and self.fingerprint is None:
+            return None  # its choices end one by one, and the first cannot wait for the fingerprint of the last event
         asking = _asking(body)
-        return None if asking is None else AskedStream(self, request.model or "", asking, choices=request.choices)
+        return None if asking is None else AskedStream(self, model, asking, choices=request.choices)
 
     def leave(self, model: str) -> None:
         """Do not ask for this model again."""
         self._left.add(model)
 
-    def stamped(self, fingerprint: bytes) -> None:
-        """A usage event had this fingerprint, as JSON; empty if it had none."""
-        self._fingerprint = fingerprint
-
     def forget(self) -> None:
         """Reset: vLLM was replaced."""
-        self.version = self._fingerprint = None
+        self.version = self.fingerprint = None
         self._left.clear()
-
-    @property
-    def fingerprint(self) -> bytes:
-        """The fingerprint as JSON; empty if vLLM sends none."""
-        return self._fingerprint or b""
-
-    def _leaves(self, model: str | None) -> bool:
-        return (model or "") in self._left or len(self._left) >= _MOST_MODELS
 
 
 def _asking(body: bytes) -> bytes | None:
@@ -228,7 +214,7 @@ class AskedStream:
         """The bytes to forward now that ``event`` is whole; ``sent`` of its bytes were forwarded already."""
         kind, fingerprint = kind_of(event)
         if kind is EventKind.USAGE and not sent:
-            self._asker.stamped(fingerprint)
+            self._asker.fingerprint = fingerprint
             self.outcome = AskedUsage.REMOVED
             self._passing = True
             closing, self._closing = self._closing, b""
@@ -239,7 +225,7 @@ class AskedStream:
             self._asker.leave(self._model)  # nothing is gained by asking
         elif kind is EventKind.LAST and self._choices > 1:
             closing = closing_of(event)
-            return out + event[sent : -len(closing)] + _stamp(self._asker.fingerprint) + closing
+            return out + event[sent : -len(closing)] + _stamp(self._asker.fingerprint or b"") + closing
         elif kind is EventKind.LAST:
             self._closing = closing_of(event)
             return out + event[sent : -len(self._closing)]

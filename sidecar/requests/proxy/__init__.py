@@ -8,5 +8,4 @@
 - ``head``: reads a message head; ``request`` and ``response``: what is forwarded of it; ``framing``: bodies
 - ``observer``: turns exchanges into request records
 - ``options``, ``patience``, ``outcomes``, ``sockets``: limits and times; how exchanges end; socket options
-- ``version``: learns vLLM's version, for asking for usage
 """

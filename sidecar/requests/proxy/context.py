@@ -8,7 +8,7 @@ from typing import Protocol
 from sidecar.errors import Refusal
 from sidecar.requests.proxy.observer import ObserverFactory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
-from sidecar.requests.proxy.outcomes import Counters
+from sidecar.requests.proxy.outcomes import ProxyStats
 from sidecar.requests.proxy.upstream import Pool
 
 
@@ -20,7 +20,7 @@ class Context:
     options: ProxyOptions
     observe: ObserverFactory
     clock: Callable[[], float]  # monotonic, in seconds
-    counters: Counters
+    counters: ProxyStats
     pool: Pool
     max_clients: int  # options.max_connections, or fewer if the process may not open enough files
     no_clients: asyncio.Event  # set when the last client connection has ended

@@ -162,7 +162,7 @@ class Exchange:
             else:
                 self._head_data(data)
         except Refusal:
-            self._fail("invalid")
+            self.fail("invalid")
 
     def upstream_ended(self, *, orderly: bool) -> None:
         """See ``UpstreamUser``."""
@@ -176,11 +176,11 @@ class Exchange:
             self._client.write(body.encode(self._forwarded(b"", done=True)))
             self._complete()
         elif self._heads is not None:
-            self._fail("interrupted")
+            self.fail("interrupted")
         elif self._uplink.retry():
             self._context.counters.retries += 1
         else:
-            self._fail("closed")
+            self.fail("closed")
 
     def upstream_writable(self, *, writable: bool) -> None:
         """See ``UpstreamUser``."""
@@ -192,10 +192,6 @@ class Exchange:
         if not self._client.is_writable():
             self._uplink.flow(wanted=False)
         self._client.reading_changed()
-
-    def connect_failed(self, kind: str) -> None:
-        """See ``UpstreamUser``."""
-        self._fail(kind)
 
     def _head_data(self, data: bytes) -> None:
         reader = self._heads
@@ -272,7 +268,8 @@ class Exchange:
         self._finish(ExchangeOutcome.COMPLETED)
         self._client.exchange_done(keep_alive=self._keep_alive)
 
-    def _fail(self, kind: str) -> None:
+    def fail(self, kind: str) -> None:
+        """See ``UpstreamUser``."""
         self._context.counters.upstream_errors[kind] += 1
         self._uplink.release(reuse=False)
         self._finish(ExchangeOutcome.UPSTREAM_FAILED)

@@ -6,7 +6,6 @@ dropped here and two parsers cannot disagree on them.
 
 import re
 from enum import Enum, auto
-from typing import Protocol
 
 from sidecar.errors import Refusal
 from sidecar.http.chunks import is_too_fine
@@ -19,29 +18,19 @@ _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n"
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
 
-class Decoder(Protocol):
-    """Turns framed bytes into payload. Once ``done``, ``rest`` holds the bytes after the body."""
-
-    done: bool
-    rest: bytes
-
-    def decode(self, data: bytes) -> bytes:
-        """The payload in ``data``; must not be called once ``done``. Raises ``Refusal``."""
-
-
 class Body:
     """A body passing through: decoded as its sender framed it, encoded for its receiver."""
 
     __slots__ = ("_decoder", "chunked", "done")
 
-    def __init__(self, decoder: Decoder, *, chunked: bool) -> None:
+    def __init__(self, decoder: "LengthDecoder | UntilCloseDecoder | ChunkedDecoder", *, chunked: bool) -> None:
         self._decoder = decoder
         self.chunked = chunked  # towards the receiver
         self.done = decoder.done  # the whole body was decoded
 
     @property
     def rest(self) -> bytes:
-        """The bytes after the body."""
+        """The bytes after the body, once it is ``done``."""
         return self._decoder.rest
 
     @property
@@ -50,7 +39,7 @@ class Body:
         return not self.chunked and not isinstance(self._decoder, LengthDecoder)
 
     def decode(self, data: bytes) -> bytes:
-        """The payload in ``data``. Raises ``Refusal``."""
+        """The payload in ``data``; must not be called once ``done``. Raises ``Refusal``."""
         payload = self._decoder.decode(data)
         self.done = self._decoder.done
         return payload
@@ -79,7 +68,7 @@ class LengthDecoder:
         self.rest = b""
 
     def decode(self, data: bytes) -> bytes:
-        """See ``Decoder``."""
+        """See ``Body``."""
         left = self._left
         if len(data) < left:
             self._left = left - len(data)
@@ -101,7 +90,7 @@ class UntilCloseDecoder:
         self.rest = b""
 
     def decode(self, data: bytes) -> bytes:
-        """See ``Decoder``."""
+        """See ``Body``."""
         return data
 
 
@@ -132,7 +121,7 @@ class ChunkedDecoder:
         self._trailers = 0
 
     def decode(self, data: bytes) -> bytes:
-        """See ``Decoder``; the payloads of several chunks come back as one."""
+        """See ``Body``; the payloads of several chunks come back as one."""
         if self._held:
             data, self._held = self._held + data, b""
         payload: list[bytes] = []

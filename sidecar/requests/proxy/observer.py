@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, Protocol, TypeVarTuple
+from typing import Final, TypeVarTuple
 from urllib.parse import unquote
 
-from sidecar.requests.observe.body import Body
 from sidecar.requests.observe.endpoint import endpoint_of
-from sidecar.requests.observe.exchange_observer import ExchangeObserver, Fault
+from sidecar.requests.observe.exchange_observer import Body, ExchangeObserver, Fault
 from sidecar.requests.observe.usage import AskedStream, AskUsage, UsageAsker
-from sidecar.requests.proxy.outcomes import Counters, ExchangeOutcome
+from sidecar.requests.proxy.outcomes import ExchangeOutcome, ProxyStats
 from sidecar.requests.source import RequestSink
 
 OUT_OF_MEMORY: Final = "out_of_memory"
@@ -20,45 +19,21 @@ Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
 
 
-class Observer(Protocol):
-    """Observes one exchange. Calls come in order, on the event loop, after the bytes were forwarded.
-
-    They must be quick. An exception is caught and counted; after that only ``finished`` is still called.
-    """
-
-    ask_bytes: int  # bytes of the request held back until it is complete, for ``ask``; 0: forwarded immediately
-
-    def ask(self, body: bytes) -> AskedStream | None:
-        """The complete request, changed so that it asks for usage; None: send it unchanged."""
-
-    def request_piece(self, piece: bytes) -> None:
-        """Payload of the request, without chunk framing."""
-
-    def request_end(self) -> None:
-        """The request is complete; a response may begin before it. Not called for an incomplete request."""
-
-    def reply_head(self, status: int, headers: Headers) -> None:
-        """The upstream's final response head, or its 101; not called for the proxy's own error responses."""
-
-    def reply_piece(self, piece: bytes) -> None:
-        """Payload of the response, without chunk framing; never called for a tunnel."""
-
-    def finished(self, outcome: ExchangeOutcome) -> None:
-        """The end; called exactly once."""
-
-
-ObserverFactory = Callable[[bytes, bytes, Headers], Observer | None]
+ObserverFactory = Callable[[bytes, bytes, Headers], "_RecordingObserver | None"]
 """Makes the observer of one exchange from the request's method, target and headers; None: it is not observed."""
 
 
 class GuardedObserver:
-    """The observer of one exchange, if there is one; what it raises is counted and goes no further."""
+    """The observer of one exchange, if there is one, called in order on the event loop after bytes were forwarded.
+
+    What it raises is counted and goes no further: after that only ``finished`` is still called.
+    """
 
     __slots__ = ("_counters", "_finished", "_observer")
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: ProxyStats) -> None:
         self._counters = counters
-        self._observer: Observer | None = None
+        self._observer: _RecordingObserver | None = None
         self._finished: Callable[[ExchangeOutcome], None] | None = None
 
     def begin(self, factory: ObserverFactory, method: bytes, target: bytes, headers: Headers) -> None:
@@ -73,11 +48,11 @@ class GuardedObserver:
 
     @property
     def ask_bytes(self) -> int:
-        """See ``Observer``."""
+        """How much of the request is held back until it is complete, for ``ask``; 0: it is forwarded immediately."""
         return 0 if self._observer is None else self._observer.ask_bytes
 
     def ask(self, body: bytes) -> AskedStream | None:
-        """See ``Observer``."""
+        """The complete request, to be changed so that it asks for usage; None: send it unchanged."""
         if self._observer is None or not self._observer.ask_bytes:
             return None
         try:
@@ -87,27 +62,27 @@ class GuardedObserver:
             return None
 
     def request_piece(self, piece: bytes) -> None:
-        """See ``Observer``."""
+        """Payload of the request, without chunk framing."""
         if piece and self._observer is not None:
             self._call(self._observer.request_piece, piece)
 
     def request_end(self) -> None:
-        """See ``Observer``."""
+        """The request is complete; a response may begin before it. Not called for an incomplete request."""
         if self._observer is not None:
             self._call(self._observer.request_end)
 
     def reply_head(self, status: int, headers: Headers) -> None:
-        """See ``Observer``."""
+        """The upstream's final response head, or its 101; not called for the proxy's own error responses."""
         if self._observer is not None:
             self._call(self._observer.reply_head, status, headers)
 
     def reply_piece(self, piece: bytes) -> None:
-        """See ``Observer``."""
+        """Payload of the response, without chunk framing; never called for a tunnel."""
         if piece and self._observer is not None:
             self._call(self._observer.reply_piece, piece)
 
     def finished(self, outcome: ExchangeOutcome) -> None:
-        """See ``Observer``; called even after a failure, so that no request stays in flight."""
+        """The end: called exactly once, even after a failure, so that no request stays in flight."""
         if self._finished is not None:
             self._call(self._finished, outcome)
         self._observer = self._finished = None
@@ -132,7 +107,7 @@ def observer_factory(
     memory = _Memory(_OBSERVED_BYTES)
     usage = asker or UsageAsker(AskUsage.NEVER, max_bytes=max_bytes)
 
-    def observe(method: bytes, target: bytes, headers: Headers) -> Observer | None:
+    def observe(method: bytes, target: bytes, headers: Headers) -> _RecordingObserver | None:
         path = unquote(target.partition(b"?")[0].decode("latin-1"))
         endpoint = endpoint_of(method.decode("latin-1"), path)
         if endpoint is None:
@@ -208,7 +183,7 @@ class _SharedBody(Body):
 
 
 class _RecordingObserver:
-    """One exchange on its way to becoming a record."""
+    """One exchange on its way to becoming a record; its methods are those of ``GuardedObserver``, and quick."""
 
     __slots__ = (
         "_asked_bytes", "_asker", "_bodies", "_exchange", "_memory", "_reply_begun", "_request_ended", "_sink",

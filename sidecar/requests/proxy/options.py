@@ -26,7 +26,7 @@ class Upstream:
 class ProxyOptions:
     """Limits and times; times are in seconds. Nothing limits how long a response may take."""
 
-    max_connections: int = 4096  # client connections; further ones get 503. Each may need an upstream connection too
+    max_connections: int = 4096  # of clients, each of which may need one to the upstream; further ones get 503
     max_header_bytes: int = 65_536  # of a request head, else 431
     max_body_bytes: int | None = None  # of a request body, else 413; None: the upstream decides
     awaited_body_bytes: int = 16_384  # a request body up to this size is received whole before the upstream gets it
@@ -40,9 +40,7 @@ class ProxyOptions:
     connect_seconds: float = 5.0  # to connect to the upstream, else 504
     pool_size: int = 256  # idle upstream connections kept
     pool_warm: int = 4  # idle upstream connections opened ahead of demand
-    pool_idle_seconds: float = (
-        3.0  # an upstream connection is kept; below uvicorn's 5 s, so that the proxy closes first
-    )
+    pool_idle_seconds: float = 3.0  # an upstream connection is kept: below uvicorn's 5 s, so the proxy closes first
     pool_fresh_seconds: float = 20.0  # the same for a connection that has not carried a request yet
     buffer_bytes: int = 16_384  # unsent bytes in one direction at which reading from the other side pauses
     read_bytes: int = 32_768  # taken from a connection in one read; so much may be unsent on top of buffer_bytes

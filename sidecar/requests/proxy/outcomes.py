@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 
@@ -44,45 +43,19 @@ UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyStats:
-    """A snapshot. Mappings hold every known key, from 0. All except the numbers of connections only grow."""
-
-    exchanges: int  # requests whose head was accepted
-    outcomes: Mapping[str, int]  # ended exchanges, by ``ExchangeOutcome``
-    refused: Mapping[str, int]  # requests and connections, by reason
-    upstream_errors: Mapping[str, int]  # failed exchanges, by kind
-    retries: int  # safe requests sent again because a pooled connection turned out to be closed
-    observer_failures: int
-    client_connections: int  # open now
-    upstream_connections: int  # open now, idle ones included
-    upstream_idle: int  # open and in the pool
-
-
 @dataclass(slots=True)
-class Counters:
-    """The totals behind ``ProxyStats``."""
+class ProxyStats:
+    """What the proxy counts. Mappings hold every known key, from 0. All but the numbers of connections only grow."""
 
-    exchanges: int = 0
-    retries: int = 0
-    observer_failures: int = 0
+    exchanges: int = 0  # requests whose head was accepted
     outcomes: dict[str, int] = field(default_factory=lambda: {str(outcome): 0 for outcome in ExchangeOutcome})
     refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSALS, 0))
     upstream_errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UPSTREAM_ERRORS, 0))
-
-    def snapshot(self, *, clients: int, upstreams: int, idle: int) -> ProxyStats:
-        """A copy that does not change."""
-        return ProxyStats(
-            exchanges=self.exchanges,
-            outcomes=MappingProxyType(dict(self.outcomes)),
-            refused=MappingProxyType(dict(self.refused)),
-            upstream_errors=MappingProxyType(dict(self.upstream_errors)),
-            retries=self.retries,
-            observer_failures=self.observer_failures,
-            client_connections=clients,
-            upstream_connections=upstreams,
-            upstream_idle=idle,
-        )
+    retries: int = 0  # safe requests sent again because a pooled connection turned out to be closed
+    observer_failures: int = 0
+    client_connections: int = 0  # open now; this and the next two are set when the proxy is asked for its stats
+    upstream_connections: int = 0  # open now, idle ones included
+    upstream_idle: int = 0  # open and in the pool
 
 
 def error_response(status: int, message: str, *, close: bool, head_only: bool = False) -> bytes:

@@ -1,9 +1,9 @@
 """The proxy itself: listens, forwards everything to one upstream, and counts."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from sidecar.http.access import Access
 from sidecar.http.listener import Listener
@@ -12,7 +12,7 @@ from sidecar.requests.proxy.client import ClientConnection
 from sidecar.requests.proxy.context import Context
 from sidecar.requests.proxy.observer import ObserverFactory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
-from sidecar.requests.proxy.outcomes import Counters, ProxyStats
+from sidecar.requests.proxy.outcomes import ProxyStats
 from sidecar.requests.proxy.sockets import allow_descriptors, notice_vanished_clients
 from sidecar.requests.proxy.upstream import Pool
 
@@ -45,16 +45,19 @@ class ProxyServer:
         self._log = log
         self._pool = Pool(upstream, options, clock, log, upstream_lost)
         self._context = Context(
-            upstream, options, observe, clock, Counters(), self._pool, options.max_connections, asyncio.Event()
+            upstream, options, observe, clock, ProxyStats(), self._pool, options.max_connections, asyncio.Event()
         )
         self._listener = Listener(self._client, access, options.header_seconds, self._refuse, log)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def stats(self) -> ProxyStats:
-        """A snapshot of the counters."""
-        return self._context.counters.snapshot(
-            clients=len(self._clients), upstreams=self._pool.open_count, idle=self._pool.idle_count
+        """The counters now; the mappings go on counting."""
+        return replace(
+            self._context.counters,
+            client_connections=len(self._clients),
+            upstream_connections=len(self._pool.open),
+            upstream_idle=len(self._pool.idle),
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -64,11 +67,9 @@ class ProxyServer:
         fewer clients are accepted.
         """
         self._context.max_clients = allow_descriptors(self._options.max_connections, self._log)
-
-        def prepare(listener: socket.socket) -> None:
-            notice_vanished_clients(listener, self._options.send_idle_seconds)
-
-        address = await self._listener.start(host, port, _BACKLOG, prepare)
+        address = await self._listener.start(
+            host, port, _BACKLOG, lambda listener: notice_vanished_clients(listener, self._options.send_idle_seconds)
+        )
         self._tick()
         return address
 

@@ -106,7 +106,7 @@ class Uplink:
         except ConnectFailed as failure:
             self._dial = None
             if self._user is not None:
-                self._user.connect_failed(failure.kind)
+                self._user.fail(failure.kind)
         else:
             self._dial = None
             self._attach(connection)

@@ -21,7 +21,7 @@ class UpstreamUser(Protocol):
     def uplink_connected(self) -> None:
         """A dial succeeded."""
 
-    def connect_failed(self, kind: str) -> None:
+    def fail(self, kind: str) -> None:
         """There is no connection; ``kind`` is a key of ``outcomes.UPSTREAM_ERRORS``."""
 
     def response_data(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
 
 class Pool:
-    """The idle connections, newest last, and the way to new ones."""
+    """The idle connections, and the way to new ones."""
 
     def __init__(
         self,
@@ -152,36 +152,26 @@ class Pool:
         self._lost = lost
         self._warm_size = min(options.pool_warm, options.pool_size)
         self.buffer = memoryview(bytearray(options.read_bytes))
-        self._idle: list[UpstreamConnection] = []
-        self._open: set[UpstreamConnection] = set()
+        self.idle: list[UpstreamConnection] = []  # waiting for a request, newest last
+        self.open: set[UpstreamConnection] = set()  # these and the ones in use
         self._warming: asyncio.Task[None] | None = None
         self._reachable: bool | None = None
         self._closed = False
 
-    @property
-    def open_count(self) -> int:
-        """Open connections, idle ones included."""
-        return len(self._open)
-
-    @property
-    def idle_count(self) -> int:
-        """Connections waiting for a request."""
-        return len(self._idle)
-
     def add(self, connection: UpstreamConnection) -> None:
         """The connection is open."""
-        self._open.add(connection)
+        self.open.add(connection)
 
     def discard(self, connection: UpstreamConnection) -> None:
         """The connection has ended; safe to repeat."""
-        self._open.discard(connection)
+        self.open.discard(connection)
         with suppress(ValueError):
-            self._idle.remove(connection)
+            self.idle.remove(connection)
 
     def take(self) -> UpstreamConnection | None:
         """The most recently used idle connection that is still open."""
-        while self._idle:
-            connection = self._idle.pop()
+        while self.idle:
+            connection = self.idle.pop()
             if connection.is_usable():
                 return connection
             connection.abort()
@@ -215,10 +205,10 @@ class Pool:
     def tick(self) -> None:
         """Close connections idle for too long and open missing ones; called every ``tick_seconds``."""
         now = self._clock()
-        for connection in [idle for idle in self._idle if idle.expires <= now]:
-            self._idle.remove(connection)
+        for connection in [idle for idle in self.idle if idle.expires <= now]:
+            self.idle.remove(connection)
             connection.abort()
-        if len(self._idle) < self._warm_size and self._warming is None and not self._closed:
+        if len(self.idle) < self._warm_size and self._warming is None and not self._closed:
             self._warming = asyncio.get_running_loop().create_task(self._warm())
 
     def close(self) -> None:
@@ -226,16 +216,16 @@ class Pool:
         self._closed = True
         if self._warming is not None:
             self._warming.cancel()
-        for connection in list(self._idle):
+        for connection in list(self.idle):
             connection.abort()
-        self._idle.clear()
+        self.idle.clear()
 
     def _keep(self, connection: UpstreamConnection, seconds: float) -> None:
-        if self._closed or len(self._idle) >= self._options.pool_size or not connection.writable:
+        if self._closed or len(self.idle) >= self._options.pool_size or not connection.writable:
             connection.abort()
             return
         connection.expires = self._clock() + seconds
-        self._idle.append(connection)
+        self.idle.append(connection)
 
     async def _dial(self, connection: UpstreamConnection) -> None:
         target = self._upstream
@@ -251,8 +241,8 @@ class Pool:
     async def _warm(self) -> None:
         try:
             with suppress(ConnectFailed):  # logged when the state changed; the next tick tries again
-                # No more than are missing now, or a server that accepts and closes would be dialled in a loop.
-                for _ in range(self._warm_size - len(self._idle)):
+                # No more than what is missing now, or a server that accepts and closes would be dialled in a loop.
+                for _ in range(self._warm_size - len(self.idle)):
                     self._keep(await self.connect(), self._options.pool_fresh_seconds)
         finally:
             self._warming = None

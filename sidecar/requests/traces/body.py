@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sidecar.http.chunks import is_too_fine
-from sidecar.requests.traces.refusal import BodyTimeout, Malformed, Overloaded, TooLarge
+from sidecar.requests.traces.refusal import ExportRefused
 
 _TOO_LARGE: Final = "the export is over its size limit"
 _BODIES: Final = 4
@@ -32,16 +32,14 @@ class BodyReader:
         """The body as sent.
 
         Raises:
-            TooLarge: over ``limit`` bytes, or announced to be.
-            BodyTimeout: incomplete after ``seconds``, or broken off.
-            Overloaded: others needed the memory.
-            Malformed: its chunks are not framed as HTTP requires (though aiohttp's C parser may let that run into the
-                time limit), or they are many and small, which the proxy refuses too.
+            ExportRefused: too_large, also if announced as such; timeout; overload, if others needed the memory;
+                malformed, if its chunks are not framed as HTTP requires, where aiohttp's C parser does not let that
+                run into the time limit, or many and small, as the proxy refuses them.
         """
         if not request.body_exists:  # aiohttp's empty stream is one object for all, and chunks of it never end
             return b""
         if (request.content_length or 0) > self._limit:
-            raise TooLarge(_TOO_LARGE)
+            raise ExportRefused("too_large", _TOO_LARGE)
         deadline = asyncio.timeout(self._seconds)
         self._sizes[deadline] = 0
         try:
@@ -49,10 +47,10 @@ class BodyReader:
                 return await self._read(request, deadline)
         except (TimeoutError, ConnectionError) as error:
             if deadline not in self._sizes:
-                raise Overloaded("the body arrives too slowly while many others arrive") from error
-            raise BodyTimeout("the body did not arrive in time") from error
+                raise ExportRefused("overload", "the body arrives too slowly beside so many others") from error
+            raise ExportRefused("timeout", "the body did not arrive in time") from error
         except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise Malformed("the body's framing is broken") from error
+            raise ExportRefused("malformed", "the body's framing is broken") from error
         finally:
             self._sizes.pop(deadline, None)
 
@@ -62,9 +60,9 @@ class BodyReader:
             body += piece
             chunks += ends_chunk
             if is_too_fine(chunks, len(body)):
-                raise Malformed("the body's chunks are too small")
+                raise ExportRefused("malformed", "the body's chunks are too small")
             if len(body) > self._limit:
-                raise TooLarge(_TOO_LARGE)
+                raise ExportRefused("too_large", _TOO_LARGE)
             if deadline in self._sizes:  # otherwise it was refused, and ends immediately
                 self._sizes[deadline] = len(body)
             if sum(self._sizes.values()) > _BODIES * self._limit:
@@ -78,8 +76,8 @@ def gunzipped(body: bytes, limit: int) -> bytes:
     """The decompressed body; gzip may have several members.
 
     Raises:
-        TooLarge: over ``limit`` bytes, of which no more is ever held, or over ``_MEMBERS`` members.
-        Malformed: not gzip, or cut short.
+        ExportRefused: too_large, over ``limit`` bytes, of which no more is ever held, or over ``_MEMBERS`` members;
+            malformed, if it is not gzip or cut short.
     """
     plain = bytearray()
     for _ in range(_MEMBERS):
@@ -89,12 +87,12 @@ def gunzipped(body: bytes, limit: int) -> bytes:
         try:
             plain += member.decompress(body, limit + 1 - len(plain))
         except zlib.error as error:
-            raise Malformed("the body is not gzip") from error
+            raise ExportRefused("malformed", "the body is not gzip") from error
         if len(plain) > limit:
-            raise TooLarge(_TOO_LARGE)
+            raise ExportRefused("too_large", _TOO_LARGE)
         if not member.eof:
-            raise Malformed("the gzip body is cut short")
+            raise ExportRefused("malformed", "the gzip body is cut short")
         body = member.unused_data
     if body:
-        raise TooLarge("the export has too many gzip members")
+        raise ExportRefused("too_large", "the export has too many gzip members")
     return bytes(plain)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from sidecar.requests.traces.refusal import Malformed, TooLarge
+from sidecar.requests.traces.refusal import ExportRefused
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2  # field numbers in trace_service.proto and trace.proto
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
@@ -21,6 +21,7 @@ _SPAN_BYTES: Final = 65_536  # vLLM's spans have about 600; a longer one is anot
 _BYTES_A_COMMA: Final = 12  # real exports have 18 or more; bounds what parsing can build
 
 _NOT_PROTOBUF: Final = "the body is not an ExportTraceServiceRequest"
+_TOO_MANY: Final = "too many spans in one export: lower the sender's batch size"
 _NOT_JSON: Final = "the body is not an ExportTraceServiceRequest in JSON"
 
 
@@ -28,8 +29,7 @@ def protobuf_spans(body: bytes, limit: int) -> Iterator[Span]:
     """Every span of an export, in order; an overlong one is empty.
 
     Raises:
-        Malformed: the bytes are not an ExportTraceServiceRequest.
-        TooLarge: more spans than ``limit``, or far more messages around the spans than that many need.
+        ExportRefused: malformed, or more spans than ``limit``, or far more messages around them than that many need.
     """
     walk = _Walk(limit * _FIELDS_A_SPAN)
     count = 0
@@ -39,23 +39,23 @@ def protobuf_spans(body: bytes, limit: int) -> Iterator[Span]:
                 for span in walk.messages(scope, _SPANS):
                     count += 1
                     if count > limit:
-                        raise TooLarge
+                        raise ExportRefused("too_large", _TOO_MANY)
                     yield Span() if len(span) > _SPAN_BYTES else Span.FromString(bytes(span))
     except (DecodeError, IndexError, ValueError) as error:  # the last: text that is not UTF-8
-        raise Malformed(_NOT_PROTOBUF) from error
+        raise ExportRefused("malformed", _NOT_PROTOBUF) from error
 
 
 def json_spans(body: bytes, limit: int) -> Iterator[Span]:
     """Like ``protobuf_spans``. The ids, which OTLP writes in hex, are read as base64: other bytes, but as unique."""
     if body.count(b",") * _BYTES_A_COMMA > len(body) + 1024:
-        raise Malformed(_NOT_JSON)
+        raise ExportRefused("malformed", _NOT_JSON)
     try:
         export = json_format.Parse(body, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except (json_format.ParseError, RecursionError, ValueError, AttributeError, TypeError) as error:
-        raise Malformed(_NOT_JSON) from error
+        raise ExportRefused("malformed", _NOT_JSON) from error
     spans = [span for resource in export.resource_spans for scope in resource.scope_spans for span in scope.spans]
     if len(spans) > limit:
-        raise TooLarge
+        raise ExportRefused("too_large", _TOO_MANY)
     yield from spans
 
 
@@ -70,21 +70,20 @@ class _Walk:
 
         Raises:
             IndexError: the message ends within a field.
-            Malformed: an impossible wire type, or not the one for this field.
-            TooLarge: the budget is spent.
+            ExportRefused: an impossible wire type, or not the one for this field; or the budget is spent.
         """
         at, end = 0, len(message)
         while at < end:
             self._budget -= 1
             if self._budget < 0:
-                raise TooLarge
+                raise ExportRefused("too_large", _TOO_MANY)
             tag, at = _varint(message, at)
             start, at = _extent(message, at, tag & 7)
             if at > end:
                 raise IndexError
             if tag >> 3 == number:
                 if tag & 7 != _LENGTH:
-                    raise Malformed(_NOT_PROTOBUF)
+                    raise ExportRefused("malformed", _NOT_PROTOBUF)
                 yield message[start:at]
 
 
@@ -97,7 +96,7 @@ def _extent(message: memoryview, at: int, wire_type: int) -> tuple[int, int]:
         return at, _varint(message, at)[1]
     if wire_type in (_FIXED32, _FIXED64):
         return at, at + (4 if wire_type == _FIXED32 else 8)
-    raise Malformed(_NOT_PROTOBUF)
+    raise ExportRefused("malformed", _NOT_PROTOBUF)
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
@@ -108,4 +107,4 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
-    raise Malformed(_NOT_PROTOBUF)
+    raise ExportRefused("malformed", _NOT_PROTOBUF)

@@ -1,27 +1,46 @@
 """The OTLP/HTTP endpoint: receives exports of spans, delivers RequestRecords."""
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import hdrs, web
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer, GuardOptions
 from sidecar.requests.record import RequestRecord
 from sidecar.requests.source import RequestSink
 from sidecar.requests.traces.body import BodyReader, gunzipped
-from sidecar.requests.traces.options import TracesOptions
 from sidecar.requests.traces.otlp import json_spans, protobuf_spans
 from sidecar.requests.traces.records import to_record
-from sidecar.requests.traces.refusal import ExportRefused, Inconsistent, Overloaded, Unsupported
-from sidecar.requests.traces.reply import JSON, PROTOBUF, accepted, failure
+from sidecar.requests.traces.refusal import REFUSALS, ExportRefused, Inconsistent
 
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
 PATH: Final = "/v1/traces"
 _INFLIGHT_BODIES: Final = 4  # bodies of the largest size that may wait or be decoded
 _ENCODINGS: Final = ("", "identity", "gzip")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesOptions:
+    """What an operator may set is in ``settings``; times are seconds."""
+
+    body_bytes: int = 4 * 1024 * 1024  # of one export, compressed and decompressed, else 413
+    body_seconds: float = 10.0  # for one export's body to arrive whole, else 408
+    max_inflight: int = 16  # exports that have arrived and wait or are decoded; a further one gets 503
+    max_spans: int = 10_000  # in one export, else 413; an OpenTelemetry Collector's batches have 8,192 by default
+    max_connections: int = 64  # open at once
+    header_seconds: float = 10.0  # for one request's head
+    idle_seconds: float = 75.0  # a connection may stay open between exports
+    retry_after_seconds: int = 1  # how long a refused sender is asked to wait
+    recent_spans: int = 32_768  # remembered to drop repeated spans: about 5 MiB
+    ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
 
 
 class OtlpReceiver:
@@ -60,11 +79,7 @@ class OtlpReceiver:
         )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens; returns host and port as bound.
-
-        Raises:
-            OSError: the address is in use or not ours.
-        """
+        """Listens; see ``GuardedServer.start``."""
         return await self._server.start(host, port)
 
     async def stop(self) -> None:
@@ -74,25 +89,25 @@ class OtlpReceiver:
     async def _receive(self, request: web.Request) -> web.Response:
         media_type = request.content_type
         try:
-            return accepted(media_type, await self._take(request))
+            return _accepted(media_type, await self._take(request))
         except ExportRefused as refusal:
             self._sink.dropped(refusal.reason, 1)
             headers = {}
-            if isinstance(refusal, Overloaded):
+            if refusal.reason == "overload":
                 headers["Retry-After"] = str(self._options.retry_after_seconds)
-            return failure(media_type, refusal.status, refusal.code, str(refusal), headers)
+            return _failure(media_type, *REFUSALS[refusal.reason], str(refusal), headers)
 
     async def _take(self, request: web.Request) -> int:
         """Reads, decodes and delivers one export; returns how many of its spans were refused."""
         if request.content_type not in (PROTOBUF, JSON):
-            raise Unsupported("the content type must be application/x-protobuf or application/json")
+            raise ExportRefused("unsupported", "the content type must be application/x-protobuf or application/json")
         encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         if encoding not in _ENCODINGS:
-            raise Unsupported("the content encoding must be gzip or identity")
+            raise ExportRefused("unsupported", "the content encoding must be gzip or identity")
         body = await self._bodies.read(request)
         room = _INFLIGHT_BODIES * self._options.body_bytes
         if self._inflight >= self._options.max_inflight or self._inflight_bytes + len(body) > room:
-            raise Overloaded("too many exports at once")
+            raise ExportRefused("overload", "too many exports at once")
         self._inflight += 1
         self._inflight_bytes += len(body)
         try:
@@ -104,7 +119,9 @@ class OtlpReceiver:
             self._inflight_bytes -= len(body)
         for record in records:
             if record.id not in self._recent:
-                self._remember(record.id)
+                self._recent[record.id] = None
+                if len(self._recent) > self._options.recent_spans:
+                    del self._recent[next(iter(self._recent))]
                 self._sink.finished(record)
         if refused:
             self._sink.dropped(Inconsistent.reason, refused)
@@ -116,7 +133,8 @@ class OtlpReceiver:
             body = gunzipped(body, self._options.body_bytes)
         latest_end = self._clock() + self._options.ahead_seconds
         records, refused = [], 0
-        for span in self._spans(body, media_type):
+        spans = json_spans if media_type == JSON else protobuf_spans
+        for span in spans(body, self._options.max_spans):
             try:
                 record = to_record(span, latest_end)
             except Inconsistent:
@@ -126,11 +144,23 @@ class OtlpReceiver:
                     records.append(record)
         return records, refused
 
-    def _spans(self, body: bytes, media_type: str) -> Iterator[Span]:
-        spans = json_spans if media_type == JSON else protobuf_spans
-        return spans(body, self._options.max_spans)
 
-    def _remember(self, span_id: str) -> None:
-        self._recent[span_id] = None
-        if len(self._recent) > self._options.recent_spans:
-            del self._recent[next(iter(self._recent))]
+def _accepted(media_type: str, refused: int) -> web.Response:
+    """200; ``refused`` spans are reported as a partial success."""
+    response = ExportTraceServiceResponse()
+    if refused:
+        response.partial_success.rejected_spans = refused
+        response.partial_success.error_message = "spans whose times, counts or ids cannot be true were refused"
+    is_json = media_type == JSON
+    body = json_format.MessageToJson(response).encode() if is_json else response.SerializeToString()
+    return web.Response(body=body, content_type=media_type)
+
+
+def _failure(media_type: str, status: int, code: int, message: str, headers: Mapping[str, str]) -> web.Response:
+    """An error: a google.rpc.Status with gRPC's ``code`` and ``message``, ASCII of less than 128 bytes."""
+    if media_type == PROTOBUF:
+        text = message.encode("ascii")
+        body = bytes((0x08, code, 0x12, len(text))) + text  # fields 1 (a varint) and 2 (a string) of google.rpc.Status
+    else:
+        media_type, body = JSON, json.dumps({"code": code, "message": message}).encode()
+    return web.Response(status=status, body=body, content_type=media_type, headers=headers)

@@ -1,63 +1,34 @@
 """Why an export, or one span of it, is refused. Messages are fixed text and contain nothing that was sent."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Final
 
 from sidecar.errors import SpecDecError
 
+# The HTTP status and gRPC's code for it, by the reason under which a refused export is counted.
+REFUSALS: Final[Mapping[str, tuple[int, int]]] = {
+    "malformed": (400, 3),  # INVALID_ARGUMENT: the body is not what its headers say
+    "unsupported": (415, 3),  # a media type or a content encoding other than those of OTLP/HTTP
+    "too_large": (413, 8),  # RESOURCE_EXHAUSTED: more bytes or more spans than the limits allow
+    "timeout": (408, 4),  # DEADLINE_EXCEEDED: the body did not arrive in time, or broke off
+    # UNAVAILABLE: too many exports at once. OpenTelemetry's exporter for Python did not retry 429 before 1.45.
+    "overload": (503, 14),
+}
+
 
 class ExportRefused(SpecDecError):
-    """A whole export that is refused.
+    """A whole export is refused; ``reason`` is a key of ``REFUSALS``."""
 
-    ``reason`` is the key under which it is counted, ``status`` the HTTP status and ``code`` gRPC's code for it.
-    """
-
-    reason: ClassVar[str] = "malformed"
-    status: ClassVar[int] = 400
-    code: ClassVar[int] = 3  # INVALID_ARGUMENT
-
-
-class Malformed(ExportRefused):
-    """The body is not what its headers say."""
-
-
-class Unsupported(ExportRefused):
-    """A media type or a content encoding other than those of OTLP/HTTP."""
-
-    reason = "unsupported"
-    status = 415
-
-
-class TooLarge(ExportRefused):
-    """More bytes or more spans than the limits allow."""
-
-    reason = "too_large"
-    status = 413
-    code = 8  # RESOURCE_EXHAUSTED
-
-    def __init__(self, message: str = "too many spans in one export: lower the sender's batch size") -> None:
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
-
-
-class BodyTimeout(ExportRefused):
-    """The body did not arrive in time, or broke off."""
-
-    reason = "timeout"
-    status = 408
-    code = 4  # DEADLINE_EXCEEDED
-
-
-class Overloaded(ExportRefused):
-    """Too many exports are being read at once; the sender is asked to retry.
-
-    The status is 503, which exporters retry; OpenTelemetry's exporter for Python did not retry 429 before 1.45.
-    """
-
-    reason = "overload"
-    status = 503
-    code = 14  # UNAVAILABLE
+        self.reason = reason
 
 
 class Inconsistent(SpecDecError):
     """One span whose times, counts or ids cannot be true. Only this span is refused."""
 
     reason: ClassVar[str] = "inconsistent"
+
+
+DROP_REASONS: Final = frozenset({Inconsistent.reason, *REFUSALS})
+"""Every reason that an ``OtlpReceiver`` gives its sink."""

@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sidecar.errors import listening
 from sidecar.http.access import Access
 from sidecar.log import Log
 from sidecar.requests.source import RequestSink, Stats
-from sidecar.requests.traces.options import DROP_REASONS, TracesOptions
-from sidecar.requests.traces.otlp_receiver import OtlpReceiver
+from sidecar.requests.traces.otlp_receiver import OtlpReceiver, TracesOptions
+from sidecar.requests.traces.refusal import DROP_REASONS
 from sidecar.settings.addresses import Address
 
 
@@ -17,14 +18,10 @@ from sidecar.settings.addresses import Address
 class TracesSource:
     """Listens for OTLP/HTTP."""
 
+    drop_reasons: ClassVar = DROP_REASONS
     listen: Address
     options: TracesOptions
     access: Access | None = None
-
-    @property
-    def drop_reasons(self) -> frozenset[str]:
-        """See ``RequestSource``."""
-        return frozenset(DROP_REASONS)
 
     @asynccontextmanager
     async def open(self, sink: RequestSink, log: Log, *, offsets: bool) -> AsyncIterator[Stats]:  # noqa: ARG002 - spans have none

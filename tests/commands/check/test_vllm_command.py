@@ -87,6 +87,14 @@ def test_a_method_is_judged_by_the_version(version, said):
     assert [text.split(" (")[0] for text in faults(GOOD, version)] == said
 
 
+@pytest.mark.parametrize("flag", ["--pipeline-parallel-size 2", "-pp 2"])
+@pytest.mark.parametrize(("version", "refused"), [((0, 15), True), ((0, 15, 1), True), ((0, 16), False)])
+def test_pipeline_parallelism_is_refused_to_the_last_release_of_0_15(flag, version, refused):
+    line = config(method="ngram", num_speculative_tokens=3)
+    assert any("pipeline" in text for text in faults(f"{line} {flag}", version)) == refused
+    assert not faults(f"{line} {flag.replace('2', '1')}", version)
+
+
 def test_old_flags_are_right_in_old_versions():
     line = "vllm serve m --speculative-model d --num-speculative-tokens 3"
     assert faults(line, (0, 7, 3)) == []

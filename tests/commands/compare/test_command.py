@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sidecar.commands.sweep.saved import save
+from sidecar.commands.sweep.results import save
 from tests.commands.commands_tools import command
 from tests.commands.sweep.sweep_tools import simulated, swept
 

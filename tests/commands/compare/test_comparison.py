@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from sidecar.commands.compare.comparison import compare
-from sidecar.commands.compare.words import Gate, Result, gate, result, verdict
+from sidecar.commands.compare.render import Gate, Result, gate, result, verdict
 from tests.commands.compare.made_sweeps import level, swept
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_claimed_from_one_round():
 def test_levels_of_one_side_only_are_left_out_with_a_note():
     found = compared(swept(level(1), level(2, temperature=1.0)), swept(level(3)))
     assert {str(one.level.workload) for one in found.differences} == {"0"}
-    assert "1 levels were measured on one side only and are left out" in found.notes
+    assert "levels measured on one side only are left out: 1" in found.notes
 
 
 def test_shares_of_the_capacity_are_one_load_at_different_rates():

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sidecar.commands.plan.advice import Fit, plan
+from sidecar.commands.plan.advice import Fit, draft_cost, plan
 from sidecar.commands.plan.memory import NO_DRAFT, Deployment, KvShape, Model
 from tests.commands.commands_tools import command
 
@@ -208,8 +208,8 @@ def test_quantized_pairs_get_a_remark(target, draft, said):
 
 def test_break_even_at_light_load_is_the_drafts_share_of_the_bytes_read():
     """1 + c K tokens a step: an 8B draft of a 70B target; held by one of two GPUs, it is read half as fast."""
-    shared, alone = (plan(pair(Model(70, "bf16"), Model(8, "bf16"), 2, 141.0, draft_gpus=gpus)) for gpus in (2, 1))
-    assert shared.break_even_acceptance == pytest.approx(8 / 70)
-    assert alone.break_even_acceptance == pytest.approx(2 * 8 / 70)
-    assert any("a length of 1 + 0.11 K, an acceptance of 11%" in remark for remark in shared.remarks)
-    assert plan(pair(Model(70, "bf16"), NO_DRAFT, 2, 141.0)).break_even_acceptance is None
+    shared, alone = (pair(Model(70, "bf16"), Model(8, "bf16"), 2, 141.0, draft_gpus=gpus) for gpus in (2, 1))
+    assert draft_cost(shared) == pytest.approx(8 / 70)
+    assert draft_cost(alone) == pytest.approx(2 * 8 / 70)
+    assert any("a length of 1 + 0.11 K, an acceptance of 11%" in remark for remark in plan(shared).remarks)
+    assert draft_cost(pair(Model(70, "bf16"), NO_DRAFT, 2, 141.0)) is None

@@ -9,9 +9,10 @@ import pytest
 
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.commands.preflight.answers import Answer, answers, conclusion
-from sidecar.commands.preflight.watch import Poll, Watched
+from sidecar.commands.preflight.watch import Watched
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
+from sidecar.engine.names import Gauge
 from sidecar.requests.observe.endpoint import CHAT
 from sidecar.requests.observe.payload import read_request
 from sidecar.requests.record import Outcome, RequestRecord
@@ -25,8 +26,9 @@ def request(temperature=0.0, *, ttft=0.1, duration=2.0, tokens=100, **fields):
 
 
 def watched(*requests, running=2.0, waiting=0.0, usage=0.2, version="0.32.0", **fields):
-    polls = [Poll(running=running, waiting=waiting, kv_usage=usage) for _ in range(10)]
-    return Watched(seconds=10.0, requests=list(requests), polls=polls, version=version, **fields)
+    gauges = {Gauge.REQUESTS_RUNNING: running, Gauge.REQUESTS_WAITING: waiting, Gauge.KV_CACHE_USAGE: usage}
+    poll = {gauge: value for gauge, value in gauges.items() if value is not None}
+    return Watched(seconds=10.0, requests=list(requests), polls=[poll] * 10, version=version, **fields)
 
 
 def answered(found, default=None):
@@ -87,6 +89,7 @@ def test_each_line_about_the_server_is_answered_from_its_page(question, change, 
         ("0.32.0", "min_tokens", Answer.USE, False),
         ("0.12.0", "min_p", Answer.OPEN, False),
         ("0.12.0", "repetition_penalty", Answer.OPEN, False),
+        ("0.12rc1.dev7+gabcdef", "min_p", Answer.OPEN, False),
         ("", "min_p", Answer.LEAVE, True),
     ],
 )

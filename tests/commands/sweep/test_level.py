@@ -79,6 +79,18 @@ async def test_counters_that_come_late_are_waited_for(served):
     assert result.temperatures[0].acceptance == 0.5
 
 
+async def test_a_list_of_models_longer_than_one_read_is_read_to_its_end(served):
+    answer = server([0, 0], [])
+
+    async def long(request):
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "m"}, {"id": "x" * 900_000}]})
+        return await answer(request)
+
+    async with served(long) as url:
+        assert (await swept(url, ("one",), requests=4)).model == "m"
+
+
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
     seen, elsewhere = [], []
 

@@ -11,7 +11,7 @@ def test_a_bar_on_terminals_and_a_line_per_level_elsewhere(terminal):
     stream.isatty = lambda: terminal
     progress = Progress(20, stream)
     for ended in range(1, 11):
-        progress("temperature 0.7, 4 at once" if ended > 5 else "temperature 0, 4 at once", ended)
+        progress("temperature 0.7, 4 at once" if ended > 5 else "temperature 0, 4 at once")
     progress.clear()
     said = stream.getvalue()
     if terminal:

@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.saved import as_json
+from sidecar.commands.sweep.results import as_json
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from tests.commands.sweep.sweep_tools import simulated, swept
 
@@ -138,9 +138,9 @@ async def test_stopping_keeps_what_has_ended():
     ended = []
     async with simulated() as vllm:
 
-        def on_end(_what, count):
-            ended.append(count)
-            if count == 10:
+        def on_end(what):
+            ended.append(what)
+            if len(ended) == 10:
                 stop.set()
 
         options = {"temperatures": (0.0, 1.0), "at_once": (2,), "requests": 1000, "max_tokens": 16}
@@ -198,7 +198,7 @@ async def test_rounds_go_through_all_levels_and_add_up(counted):
     asked = []
     async with simulated() as vllm:
         options = {"temperatures": (0.0, 1.2), "at_once": (2,), "requests": 4, "rounds": 3}
-        result = await swept(vllm.url, on_end=lambda what, _: asked.append(what), **options)
+        result = await swept(vllm.url, on_end=asked.append, **options)
         drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
     assert asked == (["temperature 0, 2 at once"] * 4 + ["temperature 1.2, 2 at once"] * 4) * 3
     assert result.complete

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -114,3 +115,17 @@ def test_the_file_imports_nothing_of_this_project():
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module.partition(".")[0])
     assert imported - set(sys.stdlib_module_names) == {"msgspec"}
+
+
+def test_no_name_is_defined_in_two_of_the_modules():
+    """One would overwrite the other's."""
+    names = []
+    for node in ast.parse(standalone_source()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.AnnAssign):
+            names.append(node.target.id)
+    assert len(names) > 100
+    assert [name for name, number in Counter(names).items() if number > 1] == []

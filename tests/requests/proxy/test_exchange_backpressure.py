@@ -80,8 +80,8 @@ async def test_slow_upstream_holds_the_client_back_and_gets_every_byte(chunked):
         body = bytes(range(250)) * (SIZE // 250)
         wire = b"%x\r\n%b\r\n0\r\n\r\n" % (SIZE, body) if chunked else body
         client.writer.write(b"POST / HTTP/1.1\r\n" + HOST + framing + b"\r\n\r\n" + wire)
-        await until(lambda: proxy.server._pool._open)
-        (upstream,) = proxy.server._pool._open
+        await until(lambda: proxy.server._pool.open)
+        (upstream,) = proxy.server._pool.open
         water = HighWater(lambda: [upstream.transport])
         await until(lambda: not upstream.writable)
         assert client.writer.transport.get_write_buffer_size() > 0

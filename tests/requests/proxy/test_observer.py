@@ -205,7 +205,7 @@ async def test_bodies_past_the_common_budget_are_forwarded_unobserved_and_counte
         for client in clients:
             await client.send(request[:-1])
         await until(lambda: len(server.connections) == 4)
-        await until(lambda: proxy.server._pool.open_count == 4)
+        await until(lambda: len(proxy.server._pool.open) == 4)
         for client in clients:
             assert (await client.ask(request[-1:])).body == b"ok"
         await until(lambda: len(sink.records) == 4)

@@ -11,8 +11,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from sidecar.requests.traces.options import TracesOptions
-from sidecar.requests.traces.otlp_receiver import OtlpReceiver
+from sidecar.requests.traces.otlp_receiver import OtlpReceiver, TracesOptions
 
 RECORDED = sorted((Path(__file__).parents[2] / "data" / "traces").glob("*.pb"))
 RECORDED_JSON = Path(__file__).parents[2] / "data" / "traces" / "llm_request-01.json"

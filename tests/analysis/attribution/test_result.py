@@ -1,7 +1,6 @@
 import pytest
 
-from sidecar.analysis.attribution.outcome import AttributionOutcome, SlidingOutcomes, attribution_outcome
-from sidecar.analysis.attribution.result import Attribution, attributed
+from sidecar.analysis.attribution.result import Attribution, AttributionOutcome, attributed, attribution_outcome
 from sidecar.requests.record import Outcome, RequestRecord
 
 STREAM = {"stream": True, "first_token": 0.5, "completion_tokens": None}
@@ -42,15 +41,3 @@ def request(attribution=Attribution.NONE, **changes):
 )
 def test_attribution_outcome(found, expected):
     assert attribution_outcome(found) is expected
-
-
-def test_the_window_forgets():
-    window = SlidingOutcomes(60.0)
-    window.add(request(**STREAM), 100.0)
-    window.add(request(Attribution.EXACT), 130.0)
-    assert window.read(160.0) == dict.fromkeys(AttributionOutcome, 0) | {
-        AttributionOutcome.WITHOUT_USAGE: 1,
-        AttributionOutcome.EXACT: 1,
-    }
-    assert window.read(161.0)[AttributionOutcome.WITHOUT_USAGE] == 0
-    assert sum(window.read(191.0).values()) == 0

@@ -1,4 +1,4 @@
-from sidecar.export.recent import at_most_every
+from sidecar.export.web import at_most_every
 
 
 def test_what_was_made_holds_for_its_time():

@@ -92,7 +92,7 @@ def _acceptance_p10_low(report: TargetReport, limits: PushThresholds) -> Iterato
 
 
 def _latency_gap_wide(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    """By the configured baseline; without one there is nothing to compare with."""
+    """Compares with the configured baseline; nothing matches without one."""
     by_model = _by_model(report.engines)
     for model in report.judgements:
         engines = by_model[model.model_name]

@@ -55,7 +55,7 @@ def confidence_factor(confidence: float, degrees: int) -> float:
 
 
 def design_effect(values: Sequence[float], cut: int) -> float:
-    """How many times the variance of their mean exceeds that of independent values; at least 1.
+    """The variance of their mean as a multiple of that of independent values; at least 1.
 
     They are ``cut`` into that many batches, with at least one value each.
     """

@@ -34,5 +34,5 @@ class SimulatorOptions:
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
     draft_seconds_per_token: float = 0.0  # added for each draft position, as they are drafted one after the other
 
-    max_body_bytes: int = 4 * 1024 * 1024  # a larger request is answered 413
-    max_choices: int = 128  # n times the number of prompts; more is answered 400
+    max_body_bytes: int = 4 * 1024 * 1024  # a larger request gets 413
+    max_choices: int = 128  # n times the number of prompts; more gets 400

@@ -78,7 +78,7 @@ class PageReader:
         return self.recall(body, thorough=thorough) or self.learn(body)
 
     def recall(self, body: bytes, *, thorough: bool = False) -> Page | None:
-        """The same, if the page has the remembered layout, which takes some 0.1 ms; else None. Raises as ``read``."""
+        """The same in some 0.1 ms if the page has the remembered layout, else None. Raises as ``read``."""
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if body and not body.endswith(b"\n"):
@@ -101,7 +101,7 @@ class PageReader:
         self._layout = layout
         self._memory = None
         blocks = _remember(body, self._wanted)
-        # Until vLLM's own series are there, there is nothing to compare the next page with.
+        # Without vLLM's own series there is nothing to compare the next page with.
         ours = any(series.name.startswith(self._wanted.prefixes) for series in found)
         if ours and malformed == 0 and _same(_read_blocks(body, blocks), values):
             self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))

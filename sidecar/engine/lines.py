@@ -84,7 +84,7 @@ class LineReader:
                 if len(found) > self._limits.series:
                     raise PageTooLarge(f"more than {self._limits.series} series of the families in use")
         if malformed > good:
-            raise NotAnExposition(f"{malformed} of {malformed + good} lines are not of the format")
+            raise NotAnExposition(f"{malformed} of {malformed + good} lines are malformed")
         return found, malformed
 
     def _lines(self, body: bytes) -> Iterator[bytes]:

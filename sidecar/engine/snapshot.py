@@ -117,7 +117,7 @@ def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
     if gauge in RATIOS:
-        # Each process repeats the engine's one value; idle ones show an old one, or 0.
+        # Each process repeats the engine's one value; idle processes show an old one, or 0.
         return max(values[index] for index in indices)
     return _sum(values, indices)
 

@@ -175,7 +175,7 @@ def _add_speed(families: Families, report: TargetReport) -> None:
 
 
 def _scrape_reasons() -> list[str]:
-    """Every reason for which a poll can fail, so that each is exported from 0 on."""
+    """Every reason why a poll can fail, so that each is exported from 0 on."""
     classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ScrapeError)]
     return sorted({one.reason for one in classes} - {"scrape", "page"})  # these two are base classes
 

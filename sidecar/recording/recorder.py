@@ -139,7 +139,7 @@ class Recorder:
                     self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
 
     def _append(self, lines: "_Lines", file: FileIO, pending: list[Any]) -> bool:
-        """Whether there was room; a write that fails midway leaves the file as it was."""
+        """Whether it was written; a write that fails midway leaves the file as it was."""
         member = gzip.compress(b"".join(msgspec.json.encode(lines.fields(item)) + b"\n" for item in pending))
         if self.written + len(member) > self._max_bytes:
             return False

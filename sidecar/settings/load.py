@@ -15,7 +15,7 @@ from sidecar.settings.model import Settings
 from sidecar.settings.tree import PREFIX, leaves
 from sidecar.settings.yaml_file import read_yaml
 
-_MEASURED = ("baseline", "plain_steps")  # what a baseline file may hold
+_MEASURED = ("baseline", "plain_steps")  # the keys of a baseline file
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables). ``…_PORT`` could also be
 # meant as a setting, so there the value must be Kubernetes' too.

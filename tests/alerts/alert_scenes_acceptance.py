@@ -173,7 +173,7 @@ def across_pods():
     yield Scene(
         "bad pods that are replaced before they can fire",
         "SpecDecodeAcceptanceLowAcrossPods",
-        "MODEL: pods that lose by speculation replace each other",
+        "MODEL: pods that lose from speculation keep being replaced",
         [
             *replaced("bad", 0.48),
             *replaced("good", 0.52, namespace="good"),

@@ -78,7 +78,7 @@ class EngineLearner:
 
     @property
     def residual(self) -> float | None:
-        """How far the requests' sums are off the counters, relative to the counters; None while unknown."""
+        """The relative difference of the requests' sums from the counters; None while unknown."""
         return self._exposures.residual(self._drafts()) if self.ready else None
 
     @property

@@ -156,7 +156,7 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
 
 
 def _tokens_per_second(level: LevelSummary, cut: int | None, confidence: float) -> Interval | None:
-    """The relative error is that of tokens per second of a request: the number in flight is the same throughout."""
+    """The relative error is that of a request's tokens per second, as the number in flight is constant."""
     samples = level.samples
     tokens, durations = [float(one.tokens or 0) for one in samples], [one.duration for one in samples]
     found, value = ratio_interval(tokens, durations, cut, confidence), level.speed.tokens_per_second

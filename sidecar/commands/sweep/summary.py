@@ -137,7 +137,7 @@ def _gain(measured: Measured, baseline: Measured) -> Interval | None:
 
 
 def _judged(found: Speculation, thresholds: VerdictThresholds, gain: Interval | None) -> Judgement:
-    """By the rules of live traffic, but for its volume: a sweep itself decides how much is drafted."""
+    """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
     evidence = Evidence(
         requests=found.requests,
         drafts=found.drafts,

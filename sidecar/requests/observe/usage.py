@@ -91,7 +91,7 @@ class UsageAsker:
         if model in self._left or len(self._left) >= _MOST_MODELS:
             return None
         if request.choices > 1 and self.fingerprint is None:
-            return None  # its choices end one by one, and the first cannot wait for the fingerprint of the last event
+            return None  # its choices end one by one; the first cannot wait for the fingerprint in the last event
         asking = _asking(body)
         return None if asking is None else AskedStream(self, model, asking, choices=request.choices)
 

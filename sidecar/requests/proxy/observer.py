@@ -52,7 +52,7 @@ class GuardedObserver:
         return 0 if self._observer is None else self._observer.ask_bytes
 
     def ask(self, body: bytes) -> AskedStream | None:
-        """The complete request, to be changed so that it asks for usage; None: send it unchanged."""
+        """The complete request, changed so that it asks for usage; None: send it unchanged."""
         if self._observer is None or not self._observer.ask_bytes:
             return None
         try:

@@ -241,7 +241,7 @@ class Pool:
     async def _warm(self) -> None:
         try:
             with suppress(ConnectFailed):  # logged when the state changed; the next tick tries again
-                # No more than what is missing now, or a server that accepts and closes would be dialled in a loop.
+                # No more than are missing now, or a server that accepts and closes would be dialled in a loop.
                 for _ in range(self._warm_size - len(self.idle)):
                     self._keep(await self.connect(), self._options.pool_fresh_seconds)
         finally:

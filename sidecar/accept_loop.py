@@ -17,10 +17,10 @@ _ACCEPTS_A_TURN: Final = 16
 class AcceptLoop:
     """Calls ``accepted`` for each connection on ``listener``, from now until ``close``, on the running event loop.
 
-    When the process or the kernel has no descriptor or memory left, it pauses for ``pause_seconds``, and connections
-    wait in the backlog. asyncio's own loop does so too, but logs each pause; uvloop accepts and closes them at full
-    speed, and may close the listener. ``exhausted`` is called for each pause; the log has one line when accepting stops
-    and one when it works again.
+    In a ``pause``, which ``accepted`` may begin, connections wait in the backlog. When the process or the kernel has no
+    descriptor or memory left, it pauses by itself for ``pause_seconds``; ``exhausted`` is called each time, and the log
+    has one line when accepting stops and one when it works again. asyncio's own loop logs each such pause; uvloop
+    accepts and closes connections at full speed, and may close the listener.
     """
 
     def __init__(
@@ -42,15 +42,23 @@ class AcceptLoop:
         self._loop.add_reader(listener, self.accept_pending)
 
     def close(self) -> None:
-        """Stops accepting and closes the listener. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Accepts no more, and closes the listener. Idempotent."""
+        self._end_pause()
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
             self._listener.close()
 
+    def pause(self, seconds: float) -> None:
+        """Accepts none for ``seconds``, or until ``accept_pending`` is called; replaces a pause that there is."""
+        self._end_pause()
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(seconds, self.accept_pending)
+
     def accept_pending(self) -> None:
-        """Accepts some of the waiting connections."""
+        """Takes some of the connections that wait; ends a pause."""
+        if self._timer is not None:
+            self._end_pause()
+            self._loop.add_reader(self._listener, self.accept_pending)
         for _ in range(_ACCEPTS_A_TURN):
             try:
                 connection, _ = self._listener.accept()
@@ -59,18 +67,17 @@ class AcceptLoop:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._pause(error)
+                    self._faults.fault("accept", "cannot accept connections", reason=str(error.strerror))
+                    self._exhausted()
+                    self.pause(self._pause_seconds)
                     return
                 continue  # this one failed before it was accepted
             connection.setblocking(False)  # noqa: FBT003 - see above
             self._accepted(connection)
+            if self._timer is not None:
+                return
 
-    def _pause(self, error: OSError) -> None:
-        self._faults.fault("accept", "cannot accept connections", reason=str(error.strerror))
-        self._exhausted()
-        self._loop.remove_reader(self._listener)
-        self._timer = self._loop.call_later(self._pause_seconds, self._resume)
-
-    def _resume(self) -> None:
-        self._loop.add_reader(self._listener, self.accept_pending)
-        self.accept_pending()  # also if none waits any longer, which ends the fault
+    def _end_pause(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,6 +1,7 @@
 """Accepting connections with no descriptor left."""
 
 import asyncio
+import errno
 import json
 import socket
 import subprocess
@@ -79,12 +80,55 @@ def test_it_pauses_with_one_line_and_goes_on_when_there_are_descriptors(kind):
     assert found["events"] == ["cannot accept connections", "accepting connections again"]
 
 
-async def test_closing_ends_a_pause():
-    listener = socket.create_server(("127.0.0.1", 0))
-    accepting = AcceptLoop(listener, lambda connection: connection.close(), lambda: None, Lines())
+class Exhausted(socket.socket):
+    """A listener of a process without a descriptor left."""
+
+    def accept(self):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_closing_ends_a_pause_that_has_begun_twice():
+    loop, failures, pauses = asyncio.get_running_loop(), [], []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    listener = Exhausted()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    accepting = AcceptLoop(listener, lambda connection: connection.close(), lambda: pauses.append(1), Lines(), PAUSE)
+    for _ in range(2):
+        accepting.accept_pending()
     accepting.close()
     accepting.close()
     assert listener.fileno() == -1
+    ended = asyncio.Event()
+    loop.call_later(2 * PAUSE, ended.set)  # after the timers of both pauses
+    await ended.wait()
+    assert len(pauses) == 2
+    assert not failures
+
+
+async def test_a_pause_keeps_connections_waiting_until_it_ends():
+    accepted = []
+
+    def take(connection):
+        accepted.append(connection)
+        accepting.pause(3600)
+
+    with ExitStack() as stack:
+        listener = socket.create_server(("127.0.0.1", 0))
+        accepting = AcceptLoop(listener, take, lambda: None, Lines())
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        for number in (1, 2, 3):
+            async with asyncio.timeout(60):
+                while not accepted:
+                    await asyncio.sleep(0)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(accepted) == number
+            accepting.accept_pending()
+        accepting.close()
+        for connection in accepted:
+            connection.close()
 
 
 if __name__ == "__main__":

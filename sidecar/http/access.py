@@ -19,8 +19,8 @@ class Access:
     """One server's web configuration.
 
     Before a handshake or a request uses it, it is read again if one of its files has changed, at most every
-    ``look_every`` seconds. A file that cannot be used, or that turns TLS or basic auth off, is refused, and the old
-    configuration stays in force. ``outcomes`` counts both.
+    ``look_every`` seconds. A file that cannot be used, or that turns TLS or basic auth on or off, is refused: the old
+    configuration stays in force, and each look reads again. ``outcomes`` counts both, a refusal once for each reason.
     """
 
     def __init__(self, path: Path, log: Log, look_every: float = _LOOK_SECONDS) -> None:
@@ -34,7 +34,8 @@ class Access:
         self._faults = StateLog(log)
         self._look_every = look_every
         self._config = read_web_config(path)
-        self._stamps = _stamps(self._config)
+        self._stamps: _Stamps | None = _stamps(self._config)  # None: to be read again
+        self._refusal = ""
         self._looked_at = time.monotonic()
         self.passwords = Passwords(self._config.users) if self._config.users else None
         self.outcomes = {"applied": 0, "refused": 0}
@@ -54,34 +55,34 @@ class Access:
         if time.monotonic() - self._looked_at < self._look_every:
             return
         self._looked_at = time.monotonic()
-        found = await asyncio.to_thread(self._changed)
-        if found is None:
-            return
+        # Applied here, not in the thread: a task that is cancelled while it waits must leave the change to the next.
+        stamps, found = await asyncio.to_thread(self._look)
+        self._stamps = stamps
         if isinstance(found, WebConfig):
             self._config = found
             if self.passwords is not None:
                 self.passwords.users = found.users
             self.outcomes["applied"] += 1
+            self._refusal = ""
             self._log.info("web configuration reloaded", file=str(self._path))
             self._faults.clear("file", "web configuration usable again")
-        else:
+        elif found not in {"", self._refusal}:
             self.outcomes["refused"] += 1
+            self._refusal = found
             self._faults.fault("file", "web configuration refused; the old one stays in force", reason=found)
 
-    def _changed(self) -> WebConfig | str | None:
-        """The new configuration, or why there is none; None if no file has changed."""
+    def _look(self) -> tuple[_Stamps | None, WebConfig | str]:
+        """The files' stamps and the new configuration, or why it is refused; empty if no file has changed."""
         stamps = _stamps(self._config)  # read before the files are, so that no change is missed
         if stamps == self._stamps:
-            return None
-        self._stamps = stamps
+            return stamps, ""
         try:
             found = read_web_config(self._path)
         except ValueError as error:
-            return str(error)
+            return None, str(error)
         if (found.tls is None) != (self._config.tls is None) or bool(found.users) != bool(self._config.users):
-            return "turning TLS or basic auth on or off needs a restart"
-        self._stamps = stamps if found.files == self._config.files else _stamps(found)
-        return found
+            return None, "turning TLS or basic auth on or off needs a restart"
+        return stamps if found.files == self._config.files else _stamps(found), found
 
 
 def _stamps(config: WebConfig) -> _Stamps:

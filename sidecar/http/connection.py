@@ -100,6 +100,11 @@ class Connection(asyncio.BufferedProtocol):
             self._inner.connection_lost(exc)
             self._inner = None
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether the client has yet to take some of its last response."""
+        return is_sending(self._transport)
+
     def serving(self) -> None:
         """A handler starts: there is no deadline until it returns."""
         self.is_serving = True
@@ -134,6 +139,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         self._timer = None
-        if self._is_head_begun or is_sending(self._transport):
+        if self._is_head_begun or self.is_sending:
             self._server.timed_out()
         self._transport.abort()

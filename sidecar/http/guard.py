@@ -1,7 +1,8 @@
 """A small web server that no client can block: deadlines for heads and idle connections, limits on connections.
 
-A connection past a limit replaces the one that has been idle longest: of its own address if that has
-``max_per_address``, else of any address except loopback, which has its own limit, for probes and a local browser.
+A connection past a limit takes the place of the one that has been idle longest, preferably of one whose response is
+sent: of its own address if that has ``max_per_address``, else of any but loopback's, which have their own places, for
+probes and a local browser.
 """
 
 import asyncio
@@ -158,7 +159,7 @@ class GuardedServer:
         if not idle:
             return False
         self.refusals[Refusal.GAVE_WAY] += 1
-        min(idle, key=lambda other: other.idle_since).cut()
+        min(idle, key=lambda other: (other.is_sending, other.idle_since)).cut()
         return True
 
     def forget(self, protocol: asyncio.BaseProtocol) -> None:

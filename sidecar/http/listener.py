@@ -14,15 +14,16 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
+_PATIENCE: Final = 5.0  # seconds that a handshake may take, however busy the machine is, while others wait
+_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
 
 
 class Listener:
     """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
-    handshakes run at once; past that, the oldest of the address with the most is aborted. ``refused`` is called with
-    ``NO_DESCRIPTORS`` or ``TLS``.
+    handshakes run at once, and further connections wait in the backlog. After 5 s, the oldest handshake of the address
+    with the most gives way to one that waits. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Listener:
         self._refused = refused
         self._log = log
         self._loops: list[AcceptLoop] = []
-        self._opening: dict[asyncio.Task[None], str] = {}  # with the client's address, oldest first
+        self._opening: dict[asyncio.Task[None], tuple[str, float]] = {}  # the client's address and since when, in order
 
     async def start(
         self, host: str, port: int, backlog: int = 128, prepare: Callable[[socket.socket], None] = lambda _: None
     ) -> tuple[str, int]:
-        """Listens on every address of ``host`` and returns the first as bound. ``prepare`` sets the sockets' options.
+        """Listens on every address of ``host`` and returns the first as bound; ``::`` takes IPv4 as well.
+
+        ``prepare`` sets the sockets' options.
 
         Raises:
             OSError: an address cannot be bound.
@@ -54,7 +57,8 @@ class Listener:
         infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(infos):
-                listeners.append(socket.create_server(address, family=family, backlog=backlog))
+                dual = host == "::" and socket.has_dualstack_ipv6()
+                listeners.append(socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=dual))
                 prepare(listeners[-1])
         except OSError:
             for listener in listeners:
@@ -70,6 +74,7 @@ class Listener:
         """Stops listening and cuts connections that are not open yet. Idempotent."""
         for loop in self._loops:
             loop.close()
+        self._loops = []
         for task in list(self._opening):
             task.cancel()
 
@@ -79,12 +84,31 @@ class Listener:
         except OSError:  # it is gone already
             connection.close()
             return
-        if self._access is not None and len(self._opening) >= _MOST_HANDSHAKES:
-            most, _ = Tally(self._opening.values()).most_common(1)[0]
-            next(task for task, other in self._opening.items() if other == most).cancel()
-        task = asyncio.get_running_loop().create_task(self._connect(connection))
-        self._opening[task] = address
-        task.add_done_callback(self._opening.pop)
+        if len(self._opening) >= _MOST_HANDSHAKES:
+            oldest = self._oldest_of_busiest()
+            del self._opening[oldest]
+            oldest.cancel()
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._connect(connection))
+        self._opening[task] = address, loop.time()
+        task.add_done_callback(self._opened)
+        if len(self._opening) >= _MOST_HANDSHAKES:
+            _, since = self._opening[self._oldest_of_busiest()]
+            if (left := since + _PATIENCE - loop.time()) > 0:
+                for accepting in self._loops:
+                    accepting.pause(left)
+
+    def _oldest_of_busiest(self) -> asyncio.Task[None]:
+        """The oldest handshake of the address with the most."""
+        (busiest, _), *_ = Tally(address for address, _ in self._opening.values()).most_common(1)
+        return next(task for task, (address, _) in self._opening.items() if address == busiest)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        if self._opening.pop(task, None) is None or len(self._opening) < _MOST_HANDSHAKES - 1:
+            return  # it gave way, or nobody waited for its end
+        for accepting in self._loops:
+            if len(self._opening) < _MOST_HANDSHAKES:
+                accepting.accept_pending()
 
     async def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

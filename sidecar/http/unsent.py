@@ -14,6 +14,8 @@ from typing import Final
 
 _TCP_INFO_BYTES: Final = 128
 _BYTES_ACKED: Final = 120  # where struct tcp_info has tcpi_bytes_acked (linux/tcp.h, since Linux 4.1)
+# A sandbox's kernel does not say; the socket is closed; asyncio's TLS transport has none any more.
+_UNKNOWN: Final = (OSError, ValueError, AttributeError)
 
 
 def is_sending(transport: asyncio.WriteTransport) -> bool:
@@ -39,15 +41,15 @@ def _unsent(transport: asyncio.WriteTransport) -> int:
     """Bytes waiting to be sent; with TLS those in the kernel count too."""
     size = transport.get_write_buffer_size()
     if _is_tls(transport):
-        with suppress(OSError):  # closed, or a sandbox's kernel does not know
+        with suppress(*_UNKNOWN):
             found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
             size += int.from_bytes(found, "little")
     return size
 
 
 def _acknowledged(peer: socket.socket) -> int:
-    """Bytes that the other end's kernel has acknowledged so far; 0 if ours does not say."""
-    with suppress(OSError, struct.error):
+    """Bytes that the other end's kernel has acknowledged, ever; 0 if the kernel does not say."""
+    with suppress(*_UNKNOWN):
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         return int.from_bytes(info[_BYTES_ACKED:], "little")
     return 0

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sidecar.settings.field_types import Notation
-from sidecar.settings.yaml_file import read_yaml
+from sidecar.settings.yaml_file import read_yaml, shown
 
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
@@ -127,7 +127,7 @@ def _reason(error: OSError) -> str:
 def _problems(error: ValidationError) -> list[str]:
     problems = []
     for detail in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in detail["loc"][:2])
+        key = ".".join(shown(str(part)) for part in detail["loc"][:2])
         match detail["type"]:
             case "extra_forbidden":
                 problem = "not supported; remove it"

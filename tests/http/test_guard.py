@@ -9,6 +9,7 @@ from aiohttp import web
 
 from sidecar.http.connection import Connection
 from sidecar.http.guard import GuardedServer, GuardOptions, Refusal
+from sidecar.http.unsent import is_sending
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ODDITY = "an oddity"
@@ -173,6 +174,21 @@ async def test_a_connection_past_its_addresss_limit_takes_the_place_of_the_longe
         writer.write(GET)
         assert await response(second) == b"200 quick"
         assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (2, 1)
+
+
+async def test_a_client_that_still_reads_its_response_gives_way_last():
+    async with guarded(max_per_address=2) as (server, _, connect):
+        slow, _ = await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: [is_sending(one._transport) for one in server._connections.values()] == [True])
+        idle, _ = await connect(GET)
+        assert await response(idle) == b"200 quick"
+        await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await ended(idle) == b""
+        assert await slow.readexactly(32 * 1024 * 1024)  # more than the kernel's buffers hold
+        fourth, _ = await connect(GET)  # nobody else is idle
+        assert await response(fourth) == b"200 quick"
+        assert len(await ended(slow)) < 32 * 1024 * 1024
+        assert server.refusals[Refusal.GAVE_WAY] == 2
 
 
 async def test_no_request_in_progress_gives_way():

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from sidecar.http import listener as listener_module
 from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer, GuardOptions, Refusal
 from tests.http.certificates import Authority, hashed
@@ -204,7 +205,8 @@ async def test_a_client_that_goes_within_its_handshake_leaves_nothing(authority)
         await until(lambda: server.connections == 0 and not server._listener._opening)
 
 
-async def test_open_handshakes_keep_nobody_out(authority):
+async def test_open_handshakes_keep_nobody_out(authority, monkeypatch):
+    monkeypatch.setattr(listener_module, "_PATIENCE", 0.05)
     async with secured(authority.web_config(), header_seconds=60) as server:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(300)]
         assert await status(server, authority.trusting()) == 200

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import cast
 
 from sidecar.errors import Refusal
@@ -50,8 +51,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._context.options.buffer_bytes)
         self.write: Callable[[bytes], None] = self._transport.write  # see ``ClientSide``
         most = self._context.max_clients
-        if len(self._clients) >= most and self._idle:
-            next(iter(self._idle)).evict()
+        if len(self._clients) >= most:
+            any(other.evict() for other in list(islice(self._idle, 64)))  # not all: that could take long
         self._clients.add(self)
         self._begin_idling()
         if len(self._clients) > most:
@@ -187,12 +188,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._exchange is None and not self._head.begun and not self._held and self._ends is None:
             self._begin_idling()
 
-    def evict(self) -> None:
-        """End the idle connection to make room for another client."""
+    def evict(self) -> bool:
+        """End the idle connection, for another client needs its place, unless its last response is still being sent."""
+        del self._idle[self]
+        if is_sending(self._transport):
+            self._idle[self] = None  # looked at again after the others
+            return False
         self._context.counters.refused["evicted"] += 1
-        self._idle.pop(self, None)
         self._clients.discard(self)
         self._transport.abort()
+        return True
 
     def kill(self) -> None:
         """End the connection now, whatever its state."""

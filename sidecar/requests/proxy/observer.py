@@ -248,6 +248,13 @@ class _RecordingObserver:
         self._exchange.reply_head(status, headers)
 
     def finished(self, outcome: ExchangeOutcome) -> None:
+        try:
+            self._report(outcome)
+        finally:
+            for body in self._bodies:
+                body.release()
+
+    def _report(self, outcome: ExchangeOutcome) -> None:
         exchange = self._exchange
         self._accepted()
         self.request_end()
@@ -263,5 +270,3 @@ class _RecordingObserver:
         for fault in exchange.faults:
             too_large = fault in {Fault.REQUEST_TOO_LARGE, Fault.REPLY_TOO_LARGE}
             self._sink.dropped(OUT_OF_MEMORY if too_large and out_of_memory else fault, 1)
-        for body in self._bodies:
-            body.release()

@@ -14,6 +14,7 @@ from sidecar.errors import listening
 from sidecar.http.access import Access
 from sidecar.log import Log
 from sidecar.requests.observe.exchange_observer import Fault
+from sidecar.requests.observe.payload import UNREADABLE
 from sidecar.requests.observe.usage import AskUsage, UsageAsker
 from sidecar.requests.proxy.observer import OUT_OF_MEMORY, observer_factory
 from sidecar.requests.proxy.options import ProxyOptions, Upstream
@@ -24,7 +25,7 @@ from sidecar.settings.addresses import Address
 _EVERY: Final = 2.0  # seconds between two requests for vLLM's version, while it is not known
 _TIMEOUT: Final = 5.0  # seconds for one
 _LARGEST: Final = 4096  # bytes
-_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError)
+_FAILURES: Final = (aiohttp.ClientError, OSError, *UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

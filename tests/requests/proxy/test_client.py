@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 
 import pytest
 
 from tests.requests.proxy.proxy_doubles import Clock, until
-from tests.requests.proxy.proxy_tools import GET, HOST, OK, Proxy, answering, proxied, raw_server
+from tests.requests.proxy.proxy_tools import GET, HOST, OK, Proxy, answer, answering, proxied, raw_server
 
 POST = b"POST / HTTP/1.1\r\n" + HOST
 
@@ -182,6 +183,34 @@ async def test_longest_idle_client_gives_way_and_busy_ones_stay():
         assert proxy.stats.refused["evicted"] == 2
         assert proxy.stats.refused["too_many_connections"] == 0
         assert proxy.stats.client_connections == 3
+
+
+async def test_a_client_that_still_reads_its_response_does_not_give_way():
+    body = bytes(range(256)) * 2000
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    async with proxied(answer(reply), max_connections=2) as (proxy, _):
+        slow = await proxy.client(limit=1024)
+        slow.writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+        await until(lambda: proxy.server._clients)
+        (connection,) = proxy.server._clients
+        connection._transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, 16_384)
+        await slow.send(GET)
+        await slow.head()
+        read = b""
+        while connection not in proxy.server._idle:
+            read += await slow.reader.read(2048)
+            await asyncio.sleep(0)
+        assert connection._transport.get_write_buffer_size()
+        idle = await proxy.client()
+        await until(lambda: len(proxy.server._idle) == 2)
+        newcomer = await proxy.client()
+        assert await idle.closed() == b""
+        await newcomer.send(GET[:-2])
+        await until(lambda: len(proxy.server._idle) == 1)
+        assert (await (await proxy.client()).reply()).status == 503
+        assert read + await slow.reader.readexactly(len(body) - len(read)) == body
+        assert (await newcomer.ask(b"\r\n")).body == body
+        assert proxy.stats.refused["evicted"] == 1
 
 
 async def test_empty_lines_do_not_postpone_a_deadline():

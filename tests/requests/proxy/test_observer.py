@@ -217,3 +217,26 @@ async def test_bodies_past_the_common_budget_are_forwarded_unobserved_and_counte
         await until(lambda: len(sink.records) == 8)
         assert {reason for reason, _ in sink.reasons} == {"reply_malformed"}
         assert server.received == b"".join([request] * 8)
+
+
+async def test_a_sink_that_raises_leaves_the_common_budget_whole(monkeypatch):
+    monkeypatch.setattr(observer_module, "_OBSERVED_BYTES", 1000)
+    sink = Drops()
+
+    def fail(record):
+        raise RuntimeError
+
+    body = b'{"prompt": "' + b"x" * 86 + b'"}'
+    request = b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 600\r\n\r\n" + b"x" * 600
+    observe = observer_factory(sink, max_bytes=1_048_576)
+    async with proxied(answer(reply), observe=observe) as (proxy, _):
+        client = await proxy.client()
+        with monkeypatch.context() as patch:
+            patch.setattr(sink, "finished", fail)
+            for _ in range(3):
+                assert (await client.ask(request)).status == 200
+            assert proxy.stats.observer_failures == 3
+        assert (await client.ask(request)).status == 200
+        await until(lambda: sink.records)
+        assert OUT_OF_MEMORY not in {reason for reason, _ in sink.reasons}

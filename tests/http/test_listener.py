@@ -1,0 +1,106 @@
+"""Accepting connections: how many TLS handshakes run at once, and who gives way."""
+
+import asyncio
+import socket
+from collections import Counter
+from contextlib import ExitStack, asynccontextmanager
+
+import pytest
+
+from sidecar.http import listener as listener_module
+from sidecar.http.access import Access
+from sidecar.http.listener import TLS, Listener
+from tests.http.certificates import Authority
+from tests.http.test_guard import until
+from tests.requests.proxy.proxy_doubles import Log
+
+MOST = 256
+
+
+class Hello(asyncio.Protocol):
+    """Greets, so that a client knows that its connection is open."""
+
+    def connection_made(self, transport):
+        transport.write(b"hello")
+
+
+@asynccontextmanager
+async def listening(authority, host="127.0.0.1"):
+    """A listener, its port, and the reasons that it counted."""
+    refused = Counter()
+    access = None if authority is None else Access(authority.web_config(), Log())
+    listener = Listener(Hello, access, 600.0, lambda reason: refused.update([reason]), Log())
+    _, port = await listener.start(host, 0, backlog=1024)
+    try:
+        yield listener, port, refused
+    finally:
+        listener.close()
+        await until(lambda: not listener._opening)
+
+
+def silent(stack, port, count, source="127.0.0.1"):
+    """``count`` connections that send nothing, all begun before the event loop runs again."""
+    for _ in range(count):
+        client = stack.enter_context(socket.socket())
+        client.setblocking(False)
+        client.bind((source, 0))
+        client.connect_ex(("127.0.0.1", port))
+
+
+def addresses(listener):
+    return Counter(address for address, _ in listener._opening.values())
+
+
+async def test_a_burst_of_silent_clients_never_exceeds_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener_module, "_PATIENCE", 0.05)
+    most = 0
+    with ExitStack() as stack:
+        async with listening(Authority.new(tmp_path)) as (listener, port, refused):
+            silent(stack, port, 700)
+            while refused[TLS] < 700 - MOST:  # those that gave way, until the last of the backlog is accepted
+                most = max(most, len(listener._opening))
+                await asyncio.sleep(0)
+            assert most == len(listener._opening) == MOST
+
+
+async def test_a_burst_of_proper_clients_waits_and_none_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener_module, "_PATIENCE", 600)
+    authority = Authority.new(tmp_path)
+    context = authority.trusting()
+
+    async def greeting():
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=context, ssl_handshake_timeout=120)
+        try:
+            return await reader.readexactly(5)
+        finally:
+            writer.transport.abort()
+
+    async with listening(authority) as (_, port, refused):
+        assert set(await asyncio.gather(*(greeting() for _ in range(400)))) == {b"hello"}
+        assert not refused
+
+
+async def test_the_oldest_of_the_busiest_address_gives_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener_module, "_PATIENCE", 0.05)
+    with ExitStack() as stack:
+        async with listening(Authority.new(tmp_path)) as (listener, port, refused):
+            silent(stack, port, 6, "127.0.0.2")
+            await until(lambda: len(listener._opening) == 6)
+            silent(stack, port, 250, "127.0.0.3")
+            await until(lambda: len(listener._opening) == MOST)
+            second = list(listener._opening)[6]
+            assert not refused
+            silent(stack, port, 10, "127.0.0.4")
+            await until(lambda: refused[TLS] == 10)
+            assert second.done()
+            assert addresses(listener) == {"127.0.0.2": 6, "127.0.0.3": 240, "127.0.0.4": 10}
+
+
+async def test_the_ipv6_wildcard_takes_ipv4_too():
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    async with listening(None, "::") as (_, port, _):
+        for host in ("127.0.0.1", "::1"):
+            reader, writer = await asyncio.open_connection(host, port)
+            assert await reader.readexactly(5) == b"hello"
+            writer.close()

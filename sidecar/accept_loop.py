@@ -42,7 +42,7 @@ class AcceptLoop:
         self._loop.add_reader(listener, self.accept_pending)
 
     def close(self) -> None:
-        """Accepts no more, and closes the listener. Idempotent."""
+        """Stops accepting and closes the listener. Idempotent."""
         self._end_pause()
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)

@@ -15,7 +15,7 @@ NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process 
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
 _PATIENCE: Final = 5.0  # seconds that a handshake may take, however busy the machine is, while others wait
-_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
+_CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
 
 
 class Listener:

@@ -48,7 +48,7 @@ def _unsent(transport: asyncio.WriteTransport) -> int:
 
 
 def _acknowledged(peer: socket.socket) -> int:
-    """Bytes that the other end's kernel has acknowledged, ever; 0 if the kernel does not say."""
+    """Bytes that the other end's kernel has acknowledged so far; 0 if ours does not say."""
     with suppress(*_UNKNOWN):
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         return int.from_bytes(info[_BYTES_ACKED:], "little")

@@ -346,9 +346,9 @@ def p10():
 def fell(instance, drop, model="m"):
     return Firing(
         "warning",
-        f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same hour of "
-        "the day before, with as many draft tokens per draft; more than acceptance_regression. Find out what changed: "
-        "the draft model, the quantization, the traffic.",
+        f"The acceptance rate of {model} on {instance}:9911 is {drop} (percentage points) lower than at the same hour "
+        "of the day before, with as many draft tokens per draft; this is more than acceptance_regression. Find out "
+        "what changed: the draft model, the quantization, the traffic.",
         {"instance": f"{instance}:9911", "model_name": model},
     )
 

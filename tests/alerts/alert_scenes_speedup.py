@@ -169,7 +169,7 @@ def across_pods():
     yield Scene(
         "pods that pay are none that lose, and the information about one does not hold the page back",
         "SpecDecodeAcceptanceLowAcrossPods",
-        "MODEL: pods that lose by speculation replace each other",
+        "MODEL: pods that lose from speculation keep being replaced",
         [
             *replaced("pays", 0.3, namespace="pays", more=times(1.02)),
             *replaced("loses", 0.3, namespace="loses", more=times(0.98)),

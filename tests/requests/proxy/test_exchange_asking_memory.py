@@ -48,7 +48,7 @@ async def test_a_changed_request_and_its_original_share_that_memory_until_vllm_r
         clients = [await proxy.client() for _ in range(3)]
         for number, client in enumerate(clients):
             await client.send(request)
-            await until(lambda number=number: proxy.server._pool.open_count > number)
+            await until(lambda number=number: len(proxy.server._pool.open) > number)
         free.set()
         assert [(await client.reply()).body == EXPECTED for client in clients] == [True, False, False]
         await until(lambda: len(sink.records) == 3)

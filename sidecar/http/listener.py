@@ -14,16 +14,17 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_PATIENCE: Final = 5.0  # seconds that a handshake may take, however busy the machine is, while others wait
-_CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
+_PATIENCE: Final = 3.0  # seconds without a completed handshake until one has to give way
+_PACE: Final = 0.01  # seconds between two that give way: after a stall, others are completed meanwhile
+_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
 
 
 class Listener:
     """Accepts connections, each with a protocol that ``protocol`` makes, from ``start`` to ``close``.
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
-    handshakes run at once, and further connections wait in the backlog. After 5 s, the oldest handshake of the address
-    with the most gives way to one that waits. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
+    handshakes run at once, and further connections wait in the backlog. If no handshake is completed for 3 s, the
+    oldest of the address with the most gives way. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Listener:
         self._refused = refused
         self._log = log
         self._loops: list[AcceptLoop] = []
+        self._completed_at = 0.0  # when a handshake was, latest, by the loop's clock
         self._opening: dict[asyncio.Task[None], tuple[str, float]] = {}  # the client's address and since when, in order
 
     async def start(
@@ -94,9 +96,9 @@ class Listener:
         task.add_done_callback(self._opened)
         if len(self._opening) >= _MOST_HANDSHAKES:
             _, since = self._opening[self._oldest_of_busiest()]
-            if (left := since + _PATIENCE - loop.time()) > 0:
-                for accepting in self._loops:
-                    accepting.pause(left)
+            left = max(since, self._completed_at) + _PATIENCE - loop.time()
+            for accepting in self._loops:
+                accepting.pause(max(left, _PACE))
 
     def _oldest_of_busiest(self) -> asyncio.Task[None]:
         """The oldest handshake of the address with the most."""
@@ -122,6 +124,7 @@ class Listener:
                 ssl_handshake_timeout=opening,
                 ssl_shutdown_timeout=closing,
             )
+            self._completed_at = loop.time()
         except (OSError, asyncio.CancelledError) as error:
             connection.close()
             # A client that disconnects is not a failed handshake.

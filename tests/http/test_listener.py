@@ -56,8 +56,8 @@ async def test_a_burst_of_silent_clients_never_exceeds_the_limit(tmp_path, monke
     most = 0
     with ExitStack() as stack:
         async with listening(Authority.new(tmp_path)) as (listener, port, refused):
-            silent(stack, port, 700)
-            while refused[TLS] < 700 - MOST:  # those that gave way, until the last of the backlog is accepted
+            silent(stack, port, 450)
+            while refused[TLS] < 450 - MOST:  # those that gave way, until the last of the backlog is accepted
                 most = max(most, len(listener._opening))
                 await asyncio.sleep(0)
             assert most == len(listener._opening) == MOST

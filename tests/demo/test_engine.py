@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.demo.acceptance import acceptance_rate, position_probability
 from sidecar.demo.blocks import BlockPool, block_hashes
-from sidecar.demo.engine import Engine
+from sidecar.demo.engine import Engine, acceptance_rate, position_probability
 from sidecar.demo.generation import FinishReason, Prompt, Sampling
 from sidecar.demo.options import SimulatorOptions
 

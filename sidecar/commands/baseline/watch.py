@@ -1,4 +1,4 @@
-"""How ``baseline`` measures: by polling one or more servers, or from a recording."""
+"""How ``baseline`` measures: polls of one or more servers, with requests if asked to, or of a recording."""
 
 import asyncio
 import sys
@@ -6,12 +6,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from typing import Final
 
 from sidecar import wiring
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.plain_decoding import PlainDecoding
-from sidecar.commands.baseline.traffic import send
+from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import SweepOptions
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.histograms import HistogramWindow
@@ -22,7 +24,12 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 from sidecar.recording.recording import read_scrapes
+from sidecar.requests.record import Outcome
 from sidecar.settings import Settings
+
+_ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any
+_AFTER_FAILURE: Final = 0.5  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +97,39 @@ async def watch(
     tasks = [asyncio.create_task(poll) for poll in polls]
     try:
         if load is not None:
-            await send(load, prompts)
+            await _send(load, prompts)
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return _watched(servers, seconds, time.time())
+
+
+async def _send(options: SweepOptions, prompts: Sequence[str]) -> None:
+    """Sends requests for ``options.seconds``, divided equally among the loads, all of which are concurrency levels.
+
+    Raises:
+        MeasurementError: the server does not answer as an OpenAI-style one.
+    """
+    async with Client("--url", options.url, options) as client:
+        await client.connect(prompts[0])
+        turns = cycle(prompts)
+
+        async def worker() -> None:
+            while True:
+                record = await client.ask(next(turns), _TEMPERATURE, options.max_tokens)
+                if record.outcome is not Outcome.COMPLETED:
+                    await asyncio.sleep(_AFTER_FAILURE)
+
+        levels = sorted({load.at_once or 1 for load in options.loads}) * _ROUNDS
+        for at_once in levels:
+            print(f"{at_once} at once", file=sys.stderr)
+            tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
+            await asyncio.sleep(options.seconds / len(levels))
+            for task in tasks:  # everything decoded so far has been counted
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def from_recording(directory: Path) -> Watched:

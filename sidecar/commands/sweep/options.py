@@ -133,14 +133,10 @@ class SweepOptions:
         return tuple(Level(workload, load) for workload in self.workloads for load in ordered)
 
     @property
-    def measures_capacity(self) -> bool:
-        """Whether a load is a share of what the server can take."""
-        return any(load.share is not None for load in self.loads)
-
-    @property
     def capacity_requests(self) -> int:
-        """Requests that measure the capacity."""
-        return max(self.requests, 3 * CAPACITY_AT_ONCE) if self.measures_capacity else 0
+        """Requests that measure the capacity; 0 if no load is a share of it."""
+        is_share = any(load.share is not None for load in self.loads)
+        return max(self.requests, 3 * CAPACITY_AT_ONCE) if is_share else 0
 
     @property
     def total_requests(self) -> int:

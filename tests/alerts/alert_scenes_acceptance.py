@@ -182,8 +182,9 @@ def across_pods():
             Pod("recovers", namespace="test", minutes=100).drafting(5, 0.3, minutes=25, then=(0.9, 5)),
             Pod("once", namespace="dev", minutes=100).drafting(5, 0.3, minutes=8, then=(0.9, 5)),
         ],
-        [(10, []), (40, [across()]), (85, [across()]), (120, [])],
+        [(10, []), (40, [across()]), (85, [across()]), (94, [across()]), (120, [])],
         reads=LOW,
+        edges=(94,),
     )
 
 

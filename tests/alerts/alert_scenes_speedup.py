@@ -1,6 +1,7 @@
 """Scenes for the alerts on speedup; a low acceptance that pays does not page."""
 
 from tests.alerts.alert_scenes_acceptance import LOW, across, at, fell, low, replaced
+from tests.alerts.alert_scenes_fleet import key
 from tests.alerts.alert_series import DAY, Pod, counter, gauge
 from tests.alerts.alert_tools import Firing, Scene
 
@@ -166,6 +167,7 @@ def across_pods():
         return lambda pod: pod.gauge("specdec_engine_speedup_ratio", (8, speedup), engine="0")
 
     swinging = [(8, 5, 0.3), (6, 5, 0.9)] * 8  # minutes, drafts per second, acceptance
+    lows = "model:specdec_pods_low:count"
     yield Scene(
         "pods that pay are none that lose, and the information about one does not hold the page back",
         "SpecDecodeAcceptanceLowAcrossPods",
@@ -178,6 +180,7 @@ def across_pods():
             Timed("swings", namespace="swings", minutes=100).drafting_in(swinging, 3, "0", 10, 0).timed(1.6),
         ],
         [(10, [])] + [(minute, [across("loses"), across("beside")]) for minute in (40, 60, 85)] + [(120, [])],
+        [(47, lows, {key(lows, namespace=one): 1 for one in ("loses", "beside")})],
         reads=LOW,
     )
 

@@ -104,7 +104,7 @@ def _restarted(instance, acceptance):
 
 
 def context():
-    """The pod's other numbers, as far as they are known."""
+    """The pod's other numbers, if they are known."""
     full = (
         Pod("full", model="mixed", minutes=DAY + 120)
         .drafting(10, 0.45)

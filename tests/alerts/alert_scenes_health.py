@@ -1,4 +1,4 @@
-"""What each alert on vLLM, on the sidecar and on the coverage is held to."""
+"""Scenes for the alerts on vLLM, on the sidecar and on the coverage."""
 
 from tests.alerts.alert_series import Pod, counter, gauge
 from tests.alerts.alert_tools import Firing, Scene
@@ -103,7 +103,7 @@ def restarting():
 
 
 def scraped(instance, built, *phases, proxy=False):
-    """A target's ``up``; for ``built`` minutes it was a sidecar, and a ``proxy`` perhaps."""
+    """A target's ``up``; for ``built`` minutes it was a sidecar, optionally with a ``proxy``."""
     made = Pod(instance, minutes=1)
     if built:
         made.plain("specdec_up", gauge((built, 1))).plain("specdec_build_info", gauge((built, 1)), version="1")
@@ -201,7 +201,7 @@ def down_for_a_while(instance):
 
 
 def ends_with_vllm_down(name, summary, pod, alert):
-    """What a vLLM that is down brings about, and what goes on after it is back: held back meanwhile, and over then."""
+    """The consequences of a vLLM that is down, some of which outlast it: inhibited meanwhile, and over then."""
     checks = [(38, [alert]), *((minute, []) for minute in (42, 46)), (65, [alert])]
     return Scene("it ends with the alert on vLLM", name, summary, [pod], checks, reads=DOWN)
 

@@ -1,4 +1,4 @@
-"""The objects made of alerts/ and dashboards/: as the generator makes them, and with nothing lost."""
+"""The objects generated from alerts/ and dashboards/ are up to date, and nothing is lost."""
 
 import json
 import re

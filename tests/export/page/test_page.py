@@ -1,4 +1,4 @@
-"""The page at ``/`` as a person sees it, in a real browser."""
+"""The page at ``/`` as a user sees it, in a real browser."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Every input of a client has a limit: bytes, times and connections."""
+"""Everything that a client can send has a limit: bytes, times and connections."""
 
 import asyncio
 import json

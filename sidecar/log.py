@@ -89,7 +89,7 @@ def _console(stream: TextIO) -> list[Processor]:
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Removes user information from fields named ``url`` or ``…_url``, and from anything like a URL elsewhere.
 
-    Values that JSON cannot express become text here, so that they are redacted as well.
+    Values that JSON cannot express become text here, so that they are redacted too.
     """
     return _fields(event)
 

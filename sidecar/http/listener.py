@@ -14,8 +14,8 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_PATIENCE: Final = 3.0  # seconds without a completed handshake until one has to give way
-_PACE: Final = 0.01  # seconds between two that give way: after a stall, others are completed meanwhile
+_PATIENCE: Final = 3.0  # seconds without a completed handshake until one is aborted
+_PACE: Final = 0.01  # seconds between two that are aborted: after a stall, others complete meanwhile
 _CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
 
 
@@ -24,7 +24,7 @@ class Listener:
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
     handshakes run at once, and further connections wait in the backlog. If no handshake is completed for 3 s, the
-    oldest of the address with the most gives way. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
+    oldest of the address with the most is aborted. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Listener:
     async def start(
         self, host: str, port: int, backlog: int = 128, prepare: Callable[[socket.socket], None] = lambda _: None
     ) -> tuple[str, int]:
-        """Listens on every address of ``host`` and returns the first as bound; ``::`` takes IPv4 as well.
+        """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
 
         ``prepare`` sets the sockets' options.
 

@@ -47,7 +47,7 @@ class BodyReader:
                 return await self._read(request, deadline)
         except (TimeoutError, ConnectionError) as error:
             if deadline not in self._sizes:
-                raise ExportRefused("overload", "the body arrives too slowly beside so many others") from error
+                raise ExportRefused("overload", "the body arrives too slowly while many others arrive") from error
             raise ExportRefused("timeout", "the body did not arrive in time") from error
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise ExportRefused("malformed", "the body's framing is broken") from error

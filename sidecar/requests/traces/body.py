@@ -34,7 +34,7 @@ class BodyReader:
         Raises:
             ExportRefused: too_large, also if announced as such; timeout; overload, if others needed the memory;
                 malformed, if its chunks are not framed as HTTP requires, where aiohttp's C parser does not let that
-                run into the time limit, or many and small, as the proxy refuses them.
+                run into the time limit, or many and small, which the proxy refuses too.
         """
         if not request.body_exists:  # aiohttp's empty stream is one object for all, and chunks of it never end
             return b""

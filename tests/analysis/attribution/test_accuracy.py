@@ -20,7 +20,9 @@ MEDIAN_BAR, P90_BAR = 0.02, 0.10
 FEW_RATES = {
     "draft_model-k6-trickle-whole": "4 to 9 requests in a bucket",
     "ngram-k3-bursts": "six buckets to tell apart in 80 s",
+    "ngram-k3-tides": "six buckets to tell apart in 90 s",
     "ngram-k4-poisson": "seven buckets to tell apart in 90 s",
+    "ngram-k4-users": "six buckets to tell apart in 90 s",
     "ngram-k6-long-prompts": "five buckets to tell apart in 90 s",
 }
 # Its streams have 4 to 40 tokens, 2 to 20 steps: a single step more or less is most of a request's error.

@@ -49,13 +49,13 @@ class AcceptLoop:
             self._listener.close()
 
     def pause(self, seconds: float) -> None:
-        """Accepts none for ``seconds``, or until ``accept_pending`` is called; replaces a pause that there is."""
+        """Accepts none for ``seconds``, or until ``accept_pending`` is called; replaces a pause in progress."""
         self._end_pause()
         self._loop.remove_reader(self._listener)
         self._timer = self._loop.call_later(seconds, self.accept_pending)
 
     def accept_pending(self) -> None:
-        """Takes some of the connections that wait; ends a pause."""
+        """Accepts some of the waiting connections; ends a pause."""
         if self._timer is not None:
             self._end_pause()
             self._loop.add_reader(self._listener, self.accept_pending)

@@ -77,7 +77,7 @@ class _Overflow:
         self._carried: dict[EngineKey, _Carried] = {}
 
     def merged(self, engines: Sequence[EngineSnapshot], process_start: float | None) -> EngineSnapshot | None:
-        """All of them so far under the key ``other``; None if there are none. ``engines`` are those on the page now."""
+        """All of them so far, under the key ``other``, or None. ``engines`` are those on the page now."""
         for engine in engines:
             self._carry(engine, process_start)
         if not self._carried:
@@ -97,10 +97,10 @@ class _Overflow:
 
 
 def is_another(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times are of two processes; None if one is unknown."""
+    """Whether two start times belong to two processes; None if one is unknown."""
     return None if before is None or now is None else before != now
 
 
 def _gone(engine: EngineSnapshot) -> EngineSnapshot:
-    """Its totals stay in the sum; what holds only for the moment does not."""
+    """Its totals stay in the sum; what describes the moment does not."""
     return replace(engine, gauges={}, kv_cache_capacity_tokens=0)

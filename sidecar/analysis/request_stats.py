@@ -17,7 +17,7 @@ LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 DURATION_EDGES: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_TAIL_SECONDS: Final = 3600.0  # that the window of the tail stretches to
+_TAIL_SECONDS: Final = 3600.0  # to which the window of the tail stretches
 _TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 
 

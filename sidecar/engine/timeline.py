@@ -17,7 +17,7 @@ _PRUNE = 64  # readings dropped together, since dropping from the front of a lis
 class Timeline:
     """Bounded history of continued counters (``Continuation``); times must increase.
 
-    Between two polls values are interpolated linearly; outside the history there are none. A window that contains a
+    Values are interpolated linearly between polls; outside the history there are none. A window that contains a
     restart of vLLM misses what was counted between the last poll before it and the restart.
     """
 

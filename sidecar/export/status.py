@@ -187,7 +187,7 @@ def temperature_status(work: SpeculationSummary, judgement: Judgement) -> dict[s
 
 
 def _model_speed(report: TargetReport, model_name: str) -> dict[str, Any] | None:
-    """One model; null if it does not speculate. ``withheld`` says in words why there is no speedup."""
+    """One model; null if it does not speculate. ``withheld`` explains why there is no speedup."""
     speed = report.speeds.get(model_name)
     if speed is None:
         return None
@@ -215,7 +215,7 @@ def temperature_speed(speed: TemperatureSpeed | None) -> dict[str, Any]:
 
 
 def _speedup(found: Speedup | None) -> dict[str, float | None]:
-    """Times are seconds per token."""
+    """Times are in seconds per token."""
     return {
         "speedup": found.ratio if found else None,
         "error": found.error if found else None,
@@ -225,7 +225,7 @@ def _speedup(found: Speedup | None) -> dict[str, float | None]:
 
 
 def _by_load(report: TargetReport, model_name: str, speed: ModelSpeed) -> list[dict[str, Any]]:
-    """Actual seconds per token since the start and plain ones, for each load at which either is known."""
+    """Actual (since the start) and plain seconds per token, for each load at which either is known."""
     plain = speed.plain_seconds
     engines = [loads for key, loads in report.loads.items() if key.model_name == model_name]
     found = []

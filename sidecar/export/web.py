@@ -110,7 +110,7 @@ def _file(body: bytes, content_type: str) -> Handler:
 def at_most_every(
     seconds: float, make: Callable[[], _Made], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], _Made]:
-    """``make``, whose result is reused for ``seconds``."""
+    """Calls ``make`` and reuses its result for ``seconds``."""
     kept: list[tuple[float, _Made]] = []
 
     def recent() -> _Made:

@@ -24,7 +24,7 @@ def is_ours(host: str, allowed: Collection[str]) -> bool:
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that this text is; None if it is none."""
+    """The IP address in this text; None if it is not one."""
     try:
         return ip_address(text)
     except ValueError:

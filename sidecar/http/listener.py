@@ -16,7 +16,7 @@ TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
 _PATIENCE: Final = 3.0  # seconds without a completed handshake until one is aborted
 _PACE: Final = 0.01  # seconds between two that are aborted: after a stall, others complete meanwhile
-_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
+_CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
 
 
 class Listener:
@@ -41,7 +41,7 @@ class Listener:
         self._refused = refused
         self._log = log
         self._loops: list[AcceptLoop] = []
-        self._completed_at = 0.0  # when a handshake was, latest, by the loop's clock
+        self._completed_at = 0.0  # when the latest handshake completed, by the loop's clock
         self._opening: dict[asyncio.Task[None], tuple[str, float]] = {}  # the client's address and since when, in order
 
     async def start(
@@ -107,7 +107,7 @@ class Listener:
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         if self._opening.pop(task, None) is None or len(self._opening) < _MOST_HANDSHAKES - 1:
-            return  # it gave way, or nobody waited for its end
+            return  # it was aborted, or nobody waits for its end
         for accepting in self._loops:
             if len(self._opening) < _MOST_HANDSHAKES:
                 accepting.accept_pending()

@@ -28,7 +28,7 @@ _SEEN_IN_FLIGHT: Final = 0.9  # of vLLM's running and waiting requests
 _MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
 _ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
 _ENOUGH_DRAFTS: Final = 100
-_MOST_RESIDUAL: Final = 0.1  # that allows inferred numbers: five times what whole recordings leave
+_MOST_RESIDUAL: Final = 0.1  # above it nothing is inferred; whole recordings leave up to 0.04
 
 
 class EngineLearner:

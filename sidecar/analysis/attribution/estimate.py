@@ -16,7 +16,7 @@ _UNEVENNESS: Final = 0.1  # standard deviation of a partial window's steps, rela
 _ENOUGH_DRAFTS: Final = 20  # for a draft length measured over the request's own time
 _MERGED: Final = 3.0  # standard errors
 _MOST_AMBIGUITY: Final = 0.1  # of a request's duration
-_MOST_ERROR: Final = 0.045  # of a request's own rate: half of such errors are within 0.03, the median of all 0.02
+_MOST_ERROR: Final = 0.045  # in a request's own rate: half of such errors are within 0.03, the median of all 0.02
 _MOST_BIAS: Final = 0.025  # in a request's part of its bucket's rate: the bar of 0.02 with half of the traffic exact
 _FIRST_EVENT_ERROR: Final = 0.35  # standard error of that lag
 

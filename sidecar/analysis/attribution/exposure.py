@@ -12,7 +12,7 @@ from typing import Final
 
 from sidecar.analysis.attribution.windows import Growth, Window, Windows
 
-_EVERY_STEP: Final = 0.97  # drafts a step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
+_EVERY_STEP: Final = 0.97  # drafts per step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
 _ALL_SEEN: Final = 0.97  # of the tokens; windows' edges blur the rest
 PARTLY_SEEN: Final = 0.7  # with less, unseen traffic hides the difference being measured
 
@@ -90,7 +90,7 @@ class Exposures:
 
     @property
     def every_step_drafts(self) -> bool:
-        """Whether drafts are as many as steps after each request's first one.
+        """Whether there are as many drafts as steps after each request's first one.
 
         A request's first step drafts nothing and its last one emits about half a token less than its step.
         """

@@ -20,7 +20,7 @@ class AttributionOutcome(StrEnum):
 
     EXACT = "exact"
     INFERRED = "inferred"
-    WITHOUT_USAGE = "without_usage"  # a complete stream that carries no token count
+    WITHOUT_USAGE = "without_usage"  # a complete stream without a token count
     UNFINISHED = "unfinished"  # failed or aborted
     UNKNOWN = "unknown"  # vLLM's counters do not determine it, or its model is not on vLLM's page
 

@@ -7,7 +7,7 @@ included.
 from dataclasses import dataclass
 from typing import Final
 
-GPU_GB: Final = {  # as the data sheets have it
+GPU_GB: Final = {  # from the data sheets
     "h100": 80.0,
     "h200": 141.0,
     "b200": 180.0,

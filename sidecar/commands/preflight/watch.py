@@ -25,9 +25,9 @@ _EVERY: Final = 1.0  # seconds
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """What was seen; ``polls`` are vLLM's gauges at each poll, all engines together.
+    """The observations; ``polls`` are vLLM's gauges at each poll, all engines together.
 
-    ``version`` is what vLLM's ``/version`` says; ``speculates``: it drafts already.
+    ``version`` is from vLLM's ``/version``; ``speculates``: it already drafts.
     """
 
     seconds: float = 0.0

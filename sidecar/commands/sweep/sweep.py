@@ -97,7 +97,7 @@ class _Levels:
         self._baseline: dict[Level, list[Measured]] = {}
 
     async def run(self, target: _Server, baseline: _Server | None = None) -> None:
-        """Each level with the baseline's right after it, so that a drift hits both."""
+        """Each level with the baseline's right after it, so that a drift affects both."""
         if self._options.capacity_requests:
             await self._measure_capacity(target)
         for level in self._options.levels(self.capacity) * self._options.rounds:

@@ -189,10 +189,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._begin_idling()
 
     def evict(self) -> bool:
-        """End the idle connection, for another client needs its place, unless its last response is still being sent."""
+        """End the idle connection to make room for another client, unless its last response is still being sent."""
         del self._idle[self]
         if is_sending(self._transport):
-            self._idle[self] = None  # looked at again after the others
+            self._idle[self] = None  # to be checked again after the others
             return False
         self._context.counters.refused["evicted"] += 1
         self._clients.discard(self)

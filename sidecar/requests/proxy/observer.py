@@ -48,7 +48,7 @@ class GuardedObserver:
 
     @property
     def ask_bytes(self) -> int:
-        """How much of the request is held back until it is complete, for ``ask``; 0: it is forwarded immediately."""
+        """Bytes of the request held back until it is complete, for ``ask``; 0: it is forwarded immediately."""
         return 0 if self._observer is None else self._observer.ask_bytes
 
     def ask(self, body: bytes) -> AskedStream | None:

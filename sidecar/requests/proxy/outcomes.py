@@ -45,7 +45,7 @@ UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {
 
 @dataclass(slots=True)
 class ProxyStats:
-    """What the proxy counts. Mappings hold every known key, from 0. All but the numbers of connections only grow."""
+    """The proxy's counts. Mappings hold every known key, from 0. All except the numbers of connections only grow."""
 
     exchanges: int = 0  # requests whose head was accepted
     outcomes: dict[str, int] = field(default_factory=lambda: {str(outcome): 0 for outcome in ExchangeOutcome})

@@ -52,7 +52,7 @@ class ProxyServer:
 
     @property
     def stats(self) -> ProxyStats:
-        """The counters now; the mappings go on counting."""
+        """The present counters; the mappings continue to count."""
         return replace(
             self._context.counters,
             client_connections=len(self._clients),

@@ -14,7 +14,7 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_PATIENCE: Final = 3.0  # seconds without a completed handshake until one is aborted
+_PATIENCE: Final = 3.0  # seconds without a completed handshake until one has to give way; a probe waits for 5
 _PACE: Final = 0.01  # seconds between two that are aborted: after a stall, others complete meanwhile
 _CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
 

@@ -4,12 +4,12 @@ ARG BASE=docker.io/library/python:3.13.11-slim-bookworm
 
 FROM ${BASE} AS build
 WORKDIR /src
-# pip installs from the first venv into the second, which so holds nothing but what runs.
+# pip installs from the first venv into the second, which then holds only what runs.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/specdec
 COPY requirements.lock requirements-dev.lock ./
 RUN /tools/bin/pip --python /opt/specdec/bin/python install --no-cache-dir --no-compile --disable-pip-version-check \
         --only-binary :all: --require-hashes -r requirements.lock
-# The build backend comes from the lock file too; one that is missing here fails for want of a hash.
+# The build backend comes from the lock file too; one that is missing there fails because it has no hash.
 RUN awk '/^[a-z]/ { wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/ } wanted' \
         requirements-dev.lock > build.lock \
     && /tools/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary :all: --require-hashes \

@@ -1,4 +1,4 @@
-"""Wraps Prometheus' rule files and Grafana's dashboards in the objects that Kubernetes takes them from.
+"""Wraps Prometheus' rule files and Grafana's dashboards in Kubernetes objects.
 
 Usage: manifests_generate.py FOLDER   from the repository's root; writes FOLDER/rules.yaml and FOLDER/dashboards.yaml.
 """
@@ -13,7 +13,7 @@ import yaml
 
 _HEADER = "# Made by scripts/manifests from {source}: edit there.\n"
 _LABELS = {"app.kubernetes.io/name": "specdec-sidecar"}
-_CONFIG_MAP_BYTES = 1024 * 1024  # Kubernetes takes no larger one
+_CONFIG_MAP_BYTES = 1024 * 1024  # Kubernetes accepts no larger one
 _FOLDER_ANNOTATION = "grafana_folder"
 
 
@@ -29,7 +29,7 @@ _Dumper.add_representer(str, _text)
 
 
 def main(alerts: Path, dashboards: Path, out: Path) -> int:
-    """Returns 0 with both files written, 1 where a dashboard is too large or not JSON."""
+    """Returns 0 with both files written, 1 if a dashboard is too large or not JSON."""
     rules = [prometheus_rule(path) for path in sorted(alerts.glob("*.y*ml")) if _groups(path)]
     try:
         maps = [config_map(path) for path in sorted(dashboards.glob("*.json"))]
@@ -62,7 +62,7 @@ def config_map(path: Path) -> dict[str, Any]:
     try:
         json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
     if len(text.encode()) > _CONFIG_MAP_BYTES:
         raise ValueError(f"{path} is larger than a ConfigMap may be")
     return {

@@ -42,20 +42,20 @@ class AcceptLoop:
         self._loop.add_reader(listener, self.accept_pending)
 
     def close(self) -> None:
-        """Accepts no more, and closes the listener. Idempotent."""
+        """Stops accepting and closes the listener. Idempotent."""
         self._end_pause()
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
             self._listener.close()
 
     def pause(self, seconds: float) -> None:
-        """Accepts none for ``seconds``, or until ``accept_pending`` is called; replaces a pause that there is."""
+        """Accepts none for ``seconds``, or until ``accept_pending`` is called; replaces a pause in progress."""
         self._end_pause()
         self._loop.remove_reader(self._listener)
         self._timer = self._loop.call_later(seconds, self.accept_pending)
 
     def accept_pending(self) -> None:
-        """Takes some of the connections that wait; ends a pause."""
+        """Accepts some of the waiting connections; ends a pause."""
         if self._timer is not None:
             self._end_pause()
             self._loop.add_reader(self._listener, self.accept_pending)

@@ -26,7 +26,7 @@ from sidecar.settings.reload import Reloader
 from sidecar.stall_watch import StallWatch
 from sidecar.supervise import Supervisor
 
-if TYPE_CHECKING:  # most sidecars need neither
+if TYPE_CHECKING:  # most sidecars import neither
     from sidecar.alerting.push import Push
     from sidecar.recording.recorder import Recorder
 
@@ -115,7 +115,7 @@ async def running(
 
 
 def _reloads(*reloading: Reloader | Access | None) -> dict[str, int]:
-    """By outcome, all of them together."""
+    """Counts by outcome, summed."""
     counted = [one.outcomes for one in reloading if one is not None]
     return {outcome: sum(outcomes[outcome] for outcomes in counted) for outcome in (counted[0] if counted else ())}
 

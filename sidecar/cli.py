@@ -62,11 +62,11 @@ def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the command that ``argv`` names, or of all: no command pays for another's imports."""
+    """The parser for the command that ``argv`` names, or for all: no command pays for another's imports."""
     top = argparse.ArgumentParser(
         prog="specdec-sidecar",
         description="Shows, in production, whether speculative decoding pays: a monitoring sidecar for vLLM.",
-        epilog="Settings come from SPECDEC_* variables and --config; docs/settings.md has them all.",
+        epilog="Settings come from SPECDEC_* variables and --config; docs/settings.md lists them all.",
     )
     top.add_argument("--version", action="version", version=f"specdec-sidecar {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)

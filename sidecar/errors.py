@@ -1,7 +1,7 @@
 """The errors that leave the package that raises them; those that stay inside a package are defined there.
 
 Callers distinguish them by class, never by message. ``reason`` is the label value under which a failure is
-counted (``specdec_scrape_errors_total{reason=...}`` and its kin), so it is short, fixed and free of data.
+counted (``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed and free of data.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class InputError(SpecDecError):
 
 
 class MeasurementError(SpecDecError):
-    """A server cannot be measured; the message names the argument that named it, and its answer."""
+    """A server cannot be measured; the message has the argument that names it, and its answer."""
 
 
 class RecordingError(SpecDecError):
@@ -98,7 +98,7 @@ class Interrupted(ScrapeError):
 
 
 class PageError(ScrapeError):
-    """The page arrived and is unusable."""
+    """The page arrived, but is unusable."""
 
     reason = "page"
 
@@ -125,7 +125,7 @@ class TruncatedPage(PageError):
 
 
 class NoVllmMetrics(PageError):
-    """A valid exposition without any of vLLM's metrics."""
+    """The page is a valid exposition without any of vLLM's metrics."""
 
     reason = "no_vllm_metrics"
     remedy = "This is another program's page; is it vLLM's own address?"
@@ -139,7 +139,7 @@ class AnotherServer(ScrapeError):
 
 
 class Refusal(SpecDecError):
-    """An HTTP message that the proxy does not forward; the text is fixed and quotes nothing of it.
+    """An HTTP message that the proxy does not forward; the text is fixed and quotes nothing from it.
 
     A request is refused with the status of ``reason`` in the proxy's ``REFUSALS``. A response counts as invalid.
     """

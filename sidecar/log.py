@@ -1,6 +1,6 @@
 """Logging: JSON lines for machines, a readable format for terminals, and one line per change of a lasting fault.
 
-Everything goes through one handler, the standard library's loggers (aiohttp, asyncio) included, which removes
+Everything, including the standard library's loggers (aiohttp, asyncio), goes through one handler, which removes
 credentials from URLs.
 """
 
@@ -89,7 +89,7 @@ def _console(stream: TextIO) -> list[Processor]:
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Removes user information from fields named ``url`` or ``…_url``, and from anything like a URL elsewhere.
 
-    Values that JSON cannot express become text here, so that they are redacted as well.
+    Values that JSON cannot express become text here, so that they are redacted too.
     """
     return _fields(event)
 
@@ -136,7 +136,7 @@ class _Fault:
 
 
 class StateLog:
-    """Logs when a fault begins, when it has a reason not seen since, and when it is over; nothing in between.
+    """Logs when a fault begins, when its reason is new, and when it is over; nothing in between.
 
     ``key`` names what is at fault, such as one target. At most ``max_keys`` faults are tracked at once; further ones
     are not logged, and one line says so. The clock is in seconds and never runs backwards.
@@ -165,7 +165,7 @@ class StateLog:
         log(event, **({"reason": reason} if reason else {}), **fields)
 
     def clear(self, key: str, event: str, **fields: Any) -> None:
-        """Ends a fault; logs it, if there was one, with ``times`` it occurred and ``seconds`` since it began."""
+        """Ends a fault, if there is one; logs how many ``times`` it occurred and the ``seconds`` since it began."""
         known = self._faults.pop(key, None)
         if known is None:
             return

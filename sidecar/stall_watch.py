@@ -19,7 +19,7 @@ class StallWatch:
 
     @property
     def longest(self) -> float:
-        """The longest stall of the last minute, in seconds; 0.05 less than it was, at most."""
+        """The longest stall of the last minute, in seconds; underestimated by at most 0.05."""
         return max(self._longest)
 
     async def run(self) -> None:

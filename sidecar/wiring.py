@@ -79,7 +79,7 @@ def own_page(settings: Settings) -> GuardOptions:
     """The guard's options for our own page."""
     return GuardOptions(
         allowed_hosts=frozenset(settings.allowed_hosts),
-        linger_seconds=0,  # it takes no bodies
+        linger_seconds=0,  # it accepts no bodies
         open_paths=PROBES,  # kubelets send no password
     )
 
@@ -118,7 +118,7 @@ def buckets(settings: Settings) -> TemperatureBuckets:
 
 def request_state(settings: Settings, source: RequestSource) -> RequestState:
     """The empty state of the requests."""
-    # Traces arrive in batches: vLLM's exporter sends every 5 s, and a Collector may hold spans as long again.
+    # Traces arrive in batches: vLLM's exporter sends every 5 s, and a Collector may hold spans for another 5 s.
     lateness = 15.0 if settings.requests.source == "traces" else 0.0
     return RequestState(
         settings.requests.source,
@@ -164,7 +164,7 @@ def speed(settings: Settings) -> SpeedOptions:
         curves=plain_curves(settings),
         temperatures=buckets(settings).labels,
         window=settings.latency_window,
-        stretch=settings.latency_window / 60,  # the differences between these parts give a speedup's error
+        stretch=settings.latency_window / 60,  # a speedup's error comes from the differences between these parts
         history=settings.history,
     )
 
@@ -201,7 +201,7 @@ def push_thresholds(settings: Settings) -> "PushThresholds":
 
 
 def push(settings: Settings, access: Access | None) -> "PushOptions":
-    """Which alerts are pushed, and where to; ``access`` is that of our own page."""
+    """Which alerts are pushed, and where to; ``access`` is our own page's."""
     from sidecar.alerting.push import PushOptions  # noqa: PLC0415 - optional part
     from sidecar.alerting.rules import load_rules  # noqa: PLC0415 - optional part
 
@@ -279,7 +279,7 @@ def _proxy_source(settings: Settings, access: Access | None) -> RequestSource:
 
 
 def tls(settings: Settings) -> ssl.SSLContext | bool:
-    """How aiohttp verifies vLLM's certificate. True: against the system's CAs; False: not at all."""
+    """How aiohttp verifies vLLM's certificate: True against the system's CAs, False not at all."""
     return _tls_context(settings) if settings.vllm_ca_file is not None else settings.vllm_tls_verify
 
 

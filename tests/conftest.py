@@ -1,4 +1,4 @@
-"""What tests of several parts use: recorded pages, small servers, and waiting for a condition."""
+"""Shared by tests of several parts: recorded pages, small servers, and waiting for a condition."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def samples_of():
 
 @pytest.fixture
 async def http():
-    """A client that asks for no compression and leaves alone what comes compressed all the same."""
+    """A client that requests no compression and does not decompress."""
     async with aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=30), headers={"Accept-Encoding": "identity"}, auto_decompress=False
     ) as session:

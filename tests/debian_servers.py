@@ -16,7 +16,7 @@ START_SECONDS = 60  # only a broken server needs them
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, for programs that can't take 0."""
+    """A port that was just free, for programs that do not accept port 0."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -1,7 +1,7 @@
 """No input costs more than its size: twice as much of a hostile input takes at most about twice the CPU time.
 
-Quadratic code takes four times as much. CPU time of this process counts, the least of several runs, so that other
-processes have no part in it.
+Quadratic code takes four times as much. The measure is this process's CPU time, the least of several runs, so that
+other processes do not affect it.
 """
 
 import time

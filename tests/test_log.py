@@ -1,4 +1,4 @@
-"""Log lines in both forms, what is kept out of them, and one line per change of a fault."""
+"""Log lines in both formats, what is kept out of them, and one line per change of a fault."""
 
 import io
 import json

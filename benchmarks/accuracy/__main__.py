@@ -1,8 +1,8 @@
 """``python -m benchmarks.accuracy``: the error of the inference, and what each of its mechanisms contributes.
 
 Prints a row for each recording, then the ablation tables; with ``--sensitivity`` also each constant halved and doubled.
-The exit code is 1 if a recording misses its bar: 0.02 for a draft model, 0.05 for n-gram, and some more for those that
-``score`` names.
+The exit code is 1 if a recording misses its bar: 0.02 for a draft model, 0.05 for n-gram, and somewhat more for those
+that ``score`` names.
 """
 
 import sys

@@ -16,7 +16,7 @@ from sidecar.recording.replay import ReplayResult, replay_events
 from sidecar.requests.record import RequestAcceptance, RequestRecord
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "data" / "recordings"
-# Recordings that no constant was chosen on; ``tests/data/recordings/README.md`` describes them.
+# Recordings on which no constant was chosen; ``tests/data/recordings/README.md`` describes them.
 HOLD_OUT = frozenset(
     {
         "draft_model-k2-bursts-aborts",
@@ -43,8 +43,8 @@ UNTOUCHED = frozenset(
 )
 BUCKETS = TemperatureBuckets()
 _BARS = {"draft_model": 0.02, "ngram": 0.05}
-# Recordings whose buckets of 9 to 25 requests, most of them by the clock alone, have standard errors of 0.010 to 0.015
-# (n-gram: 0.03), so that one of six or seven is beyond the bar.
+# Recordings whose buckets of 9 to 25 requests, most of them by the clock alone, have standard errors of 0.010
+# to 0.015 (n-gram: 0.03), so that one of six or seven is beyond the bar.
 _SMALL_BUCKETS = {
     "draft_model-k2-bursts-aborts": 0.025,
     "draft_model-k4-long-prompts": 0.032,
@@ -55,7 +55,7 @@ Records = Sequence[RequestRecord]
 
 
 def bar(recording: str) -> float:
-    """What a temperature's acceptance may be off by in a recording."""
+    """The error that a temperature's acceptance may have in a recording."""
     return _SMALL_BUCKETS.get(recording, _BARS[recording.split("-", maxsplit=1)[0]])
 
 
@@ -79,7 +79,7 @@ def _half_exact(records: Records) -> Records:
     ]
 
 
-# What of a recording the attribution sees; only "half exact" shows it vLLM's own numbers, of every other request.
+# The views of a recording; only "half exact" shows the attribution vLLM's own numbers, for every other request.
 VIEWS: dict[str, Callable[[Records], Records]] = {
     "recorded": lambda records: records,
     "not streamed": lambda records: [not_streamed(record) for record in records],
@@ -91,7 +91,7 @@ VIEWS: dict[str, Callable[[Records], Records]] = {
 class Score:
     """Errors of acceptance rates, 0 to 1.
 
-    ``buckets``: by temperature, of those that have a rate. ``requests``: of single requests that have one, in order.
+    ``buckets``: by temperature, for those with a rate. ``requests``: of single requests with a rate, in order.
     ``with_rate``: temperatures with a rate, as a share of those in the recording.
     """
 
@@ -134,7 +134,7 @@ def replayed(folder: Path, view: str = "recorded", *, every: int = 1) -> Score:
 
 
 def score(result: ReplayResult, records: Records) -> Score:
-    """Holds the inferred numbers of a replay against the truth in ``records``."""
+    """Compares the inferred numbers of a replay with the truth in ``records``."""
     truth = {
         record.id: known
         for record in records

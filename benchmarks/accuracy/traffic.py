@@ -1,7 +1,8 @@
 """``python -m benchmarks.accuracy.traffic SCENE --url http://VLLM --out DIR``: records a hold-out on the lab's vLLM.
 
-Writes ``scrapes.jsonl.gz`` and ``requests.jsonl.gz`` in the format of ``tests/data/recordings/README.md``; of the page
-only the families that attribution reads. The lab must be serving the scene's method and K, the first parts of its name.
+Writes ``scrapes.jsonl.gz`` and ``requests.jsonl.gz`` in the format of ``tests/data/recordings/README.md``; pages
+hold only the families that attribution reads. The lab must be serving the scene's method and K, with which its name
+begins.
 """
 
 import argparse
@@ -33,10 +34,10 @@ _WORDS = "speculative decoding drafts a few tokens with a small model and verifi
 class Scene:
     """One model of traffic for ``seconds``.
 
-    Open loop: Poisson arrivals at ``rate`` a second, which swings by ``swing`` (a share) in ``period`` seconds, and
+    Open loop: Poisson arrivals at ``rate`` per second, which swings by ``swing`` (a share) in ``period`` seconds, and
     ``bursts`` of ``burst_size`` requests. Closed loop: ``users``, who pause for exponential times after every reply
     (``pause``: mean seconds). ``tokens``: median and sigma of the log-normal lengths; ``prompt``: fewest and most
-    words; ``batch``: share of requests that are long, greedy and not streamed; the others are shares, too.
+    words; ``batch``: share of requests that are long, greedy and not streamed; the others are shares too.
     """
 
     rate: float = 0.0
@@ -102,7 +103,7 @@ def arrivals(scene: Scene, rng: random.Random) -> Iterator[float]:
 
 
 def planned(scene: Scene, at: float, rng: random.Random) -> dict[str, Any]:
-    """A request of a moment: hot ones are likelier later on, as a day's mix drifts too."""
+    """A request at one moment: hot ones become more likely over time, as a day's mix drifts too."""
     warm = rng.betavariate(1 + 1.5 * at / scene.seconds, 2.5 - 1.5 * at / scene.seconds)
     is_batch = rng.random() < scene.batch
     is_greedy = is_batch or rng.random() < scene.greedy
@@ -130,7 +131,7 @@ class Traffic:
         """Polls from before the first request until after the last."""
         rng = random.Random(self._scene.seed)
         await self._send(planned(self._scene, 0.0, rng) | {"abort": None})
-        self.done.clear()  # it warmed vLLM up
+        self.done.clear()  # the first request only warmed vLLM up
         polling = asyncio.create_task(self._poll())
         await asyncio.sleep(2)
         begun = time.time()
@@ -186,7 +187,7 @@ class Traffic:
 
 
 def _note(line: dict[str, Any], event: dict[str, Any], *, streamed: bool) -> None:
-    """Takes what a reply, or one event of it, says."""
+    """Takes in a reply, or one event of it."""
     if streamed and event.get("choices"):
         line["chunks"].append(round(time.time() - line["start"], 4))
     line["usage"] = event.get("usage") or line["usage"]

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.attribution
 
 Prints a table; exits with 1 if a bar is missed. The requests and the pages are made up
-beforehand, so only the attribution is timed, and the clock is the events' own.
+beforehand, so only the attribution is timed; the clock follows the events.
 """
 
 import gc
@@ -24,7 +24,7 @@ from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import Outcome, RequestRecord, RequestStart
 
 BUDGET = 0.02  # of a core
-LONGEST_POLL = 50  # ms: the event loop that requests may pass through stands still meanwhile
+LONGEST_POLL = 50  # ms for which the event loop, through which requests may pass, is blocked
 SECONDS = 180
 RATE = 10_000 / 60  # requests a second
 IN_FLIGHT = 1000
@@ -95,7 +95,7 @@ def measure(draft_share: float) -> tuple[float, int, int, float, Attributor]:
     settled = finished = 0
     longest = 0.0
     gc.collect()
-    gc.freeze()  # the traffic made up beforehand is no part of what a live program's collector walks
+    gc.freeze()  # a live program's collector would not walk the traffic made up beforehand
     began = time.process_time()
     for at, event in events:
         if isinstance(event, RequestStart):

@@ -92,14 +92,14 @@ def state_of(page: bytes, engines: int, polls: int) -> TargetState:
 
 
 def families_of(state: TargetState, now: float) -> list[Family]:
-    """What the state puts on the page."""
+    """The page made from the state."""
     return export_families([state.report(now)], OwnCounts(), ExportOptions())
 
 
 def cycle_rows() -> list[Row]:
     """One poll and one page as the product does them: parse, update, attribute, judge, log, render, with requests.
 
-    Beside it what a sidecar on prometheus_client alone would spend on parsing that page and rendering those families.
+    Beside it, what a sidecar based on prometheus_client would spend on parsing that page and rendering those families.
     """
     page = real_page()
     text = page.decode()
@@ -156,7 +156,7 @@ class Product:
             self._exporter.render("", "").send(None)
 
     def _request(self, number: int) -> None:
-        """One that took four seconds; every other one has vLLM's own numbers."""
+        """A request that took four seconds; every other one has vLLM's own numbers."""
         name, end = f"{self._polls}-{number}", self._polls - number / _REQUESTS_A_POLL
         self._requests.started(RequestStart(name, end - 4.0))
         self._requests.finished(

@@ -29,7 +29,7 @@ FULL = "sidecar records onto a disk that fills up"
 
 
 async def measured(running: Rig, name: str, fault: Fault) -> Result:
-    """Lets it happen and waits until all is well."""
+    """Injects the fault and waits until everything has recovered."""
     names = await running.names()
     running.unreachable.clear()
     begin = time.time()
@@ -67,7 +67,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 async def results(only: str, source: Source) -> AsyncIterator[Result]:
-    """Of all faults whose name has ``only``."""
+    """The results of all faults whose name contains ``only``."""
     chosen = {name: fault for name, fault in FAULTS.items() if only in name}
     if chosen:
         with tempfile.TemporaryDirectory() as folder:

@@ -31,7 +31,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What clients saw: requests that failed, by kind, the seconds from the first to the last of them, the slowest."""
+    """What clients saw: failed requests by kind, the seconds from the first to the last of them, and the slowest."""
 
     sent: int
     failures: Counter[str]
@@ -114,5 +114,5 @@ class Clients:
             if events[-2:] != [b"data: [DONE]", b""]:
                 return "cut off", 0
             content = events[-3].removeprefix(b"data: ")
-        # A reply that is not what vLLM sends is a failure of the harness as well: it must not be counted.
+        # A reply that vLLM would not send is a failure of the harness too, and must not be counted.
         return "", int(msgspec.json.decode(content)["usage"]["completion_tokens"])

@@ -1,4 +1,4 @@
-"""The faults: each is a coroutine that injects one and returns once what it broke is running again."""
+"""The faults: each is a coroutine that injects one and returns once everything that it broke is running again."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ def cut(link: Callable[[Rig], Relay], seconds: float) -> Fault:
 
 
 def dead(link: Callable[[Rig], Relay], seconds: float = 10) -> Fault:
-    """Nothing gets through, and nobody is told."""
+    """Nothing gets through, without any error."""
 
     async def fault(rig: Rig) -> None:
         relay = link(rig)
@@ -105,7 +105,7 @@ def clock(number: signal.Signals, *names: str) -> Fault:
 
 
 async def crowded(rig: Rig) -> None:
-    """A hundred idle clients, more than there are descriptors, for 10 s; the load goes on."""
+    """A hundred idle clients, more than there are descriptors, for 10 s; the load continues."""
     port = int(rig.clients.url.rpartition(":")[2])
     idle = []
     for _ in range(100):
@@ -117,7 +117,7 @@ async def crowded(rig: Rig) -> None:
 
 
 async def full(rig: Rig) -> None:
-    """Waits until the recording has stopped for want of space."""
+    """Waits until the recording has stopped because the disk is full."""
     async with asyncio.timeout(60):
         while "recording stops" not in rig.programs["sidecar"].log.read_text():
             await asyncio.sleep(0.2)

@@ -1,6 +1,6 @@
 """A program whose wall clock jumps: ``python -m benchmarks.faults.jumping MODULE [ARGUMENT ...]``.
 
-SIGUSR1 sets it an hour forward, SIGUSR2 an hour back; the monotonic clock goes on, as when a machine's clock is set.
+SIGUSR1 sets it an hour forward, SIGUSR2 an hour back; the monotonic clock does not jump, as on a real machine.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""The programs of the harness: each can be killed, suspended, and started again as it was."""
+"""The programs of the harness: each can be killed, suspended, and started again unchanged."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ class Program:
         return await asyncio.to_thread(self._process.wait, 60)
 
     async def until_answers(self, url: str) -> None:
-        """Waits until ``url`` is answered with 200. Raises TimeoutError if it ends or takes too long."""
+        """Waits until ``url`` answers with 200. Raises TimeoutError if the program ends or takes too long."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             async with asyncio.timeout(_START_SECONDS):
                 while not await answers(session, url):
@@ -75,7 +75,7 @@ class Program:
 
 
 async def answers(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether ``url`` is answered with 200."""
+    """Whether ``url`` answers with 200."""
     try:
         async with session.get(url) as response:
             return response.status == 200

@@ -11,10 +11,10 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: close sends RST
 
 
 class Relay:
-    """Forwards connections to a port of this machine, inside ``async with``; what is set acts on new and open ones.
+    """Forwards connections to a port of this machine, inside ``async with``; settings affect new and open ones.
 
-    ``delay`` is in seconds each way, ``rate`` in bytes a second each way (0: no limit). While ``dead``, bytes are taken
-    and go nowhere.
+    ``delay`` is in seconds each way, ``rate`` in bytes per second each way (0: no limit). While ``dead``, bytes are
+    accepted and dropped.
     """
 
     def __init__(self, to: int) -> None:
@@ -73,7 +73,7 @@ class Relay:
                 one.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction; its end ends the other as well, once that is idle: what HTTP/1.1 without half-closing does."""
+        """One direction; when it ends, the other ends too once idle, as in HTTP/1.1 without half-closing."""
         while data := await reader.read(_CHUNK):
             if self.delay:
                 await asyncio.sleep(self.delay)

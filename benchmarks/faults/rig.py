@@ -23,7 +23,7 @@ PATIENCE = 90.0
 
 @dataclass
 class Rig:
-    """``clients`` are observed by the sidecar; ``direct`` (with the proxy) do without it, over the same link.
+    """The sidecar observes ``clients``; ``direct`` (with the proxy) bypass it, over the same link.
 
     ``vllm_link`` is between vLLM and everyone, ``page_link`` between Prometheus and the sidecar.
     """
@@ -31,7 +31,7 @@ class Rig:
     source: Source
     folder: Path
     programs: dict[str, Program]
-    health: dict[str, str]  # by program: the address that says that it runs
+    health: dict[str, str]  # by program: the address that shows that it runs
     clients: Clients
     direct: Clients | None
     vllm_link: Relay
@@ -45,7 +45,7 @@ class Rig:
         self.unreachable.append((time.time(), math.inf))
 
     async def find_vllm(self) -> None:
-        """It can be, again."""
+        """Notes that it can be scraped again."""
         if self.unreachable:
             self.unreachable[-1] = (self.unreachable[-1][0], time.time())
         await self.vllm_link.listen()
@@ -60,7 +60,7 @@ class Rig:
             await self._until_scraped('up{job="prometheus"} == 1')
 
     def kill(self, name: str) -> None:
-        """SIGKILL. The link to a dead vLLM refuses connections, as the machine that it runs on does."""
+        """SIGKILL. The link to a dead vLLM refuses connections, as its machine would."""
         self.programs[name].kill()
         if name == "vllm":
             self.lose_vllm()
@@ -93,7 +93,7 @@ class Rig:
         return {one["metric"]["__name__"] for one in await self.query('group by (__name__) ({job="sidecar"})')}
 
     async def complete(self, names: set[str]) -> float:
-        """Waits until all these metrics are there; seconds that took, infinity if it takes too long."""
+        """Waits until all these metrics are there; returns the seconds that took, infinity if it takes too long."""
         since = time.monotonic()
         while not names <= await self.names():
             if time.monotonic() > since + PATIENCE:

@@ -15,7 +15,7 @@ _UNAVAILABLE = ("refused", "status 502", "status 503", "status 504")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One fault with one source; ``ours`` went through the proxy or to the observed vLLM, ``theirs`` past the proxy."""
+    """One fault with one source; ``ours`` went through the proxy or to the observed vLLM, ``theirs`` bypassed it."""
 
     fault: str
     source: Source
@@ -25,7 +25,7 @@ class Result:
     seen: Seen
     recovered: float  # seconds until Prometheus has a page with specdec_up 1 again
     alerted: float  # seconds from then until Alertmanager has the alert again
-    complete: float  # and until every metric is there that was there before
+    complete: float  # seconds from then until every earlier metric is back
 
     @property
     def missed(self) -> list[str]:
@@ -41,12 +41,12 @@ class Result:
     def _harmed(self) -> bool:
         """Whether requests failed because of the sidecar."""
         if self.source == "proxy" and "sidecar" in self.fault and ("killed" in self.fault or "SIGTERM" in self.fault):
-            return False  # the proxy itself was away
+            return False  # the proxy itself was down
         if self.astray:
             return True
         if self.theirs is None:
             return False
-        # The proxy must break no more requests than vLLM or the link does, but for those in flight, and not for longer.
+        # The proxy must break no more requests than vLLM or the link does, except those in flight, nor for longer.
         spare = 4 if self.theirs.failures else 0
         return _broken(self.ours) > _broken(self.theirs) + spare or self.ours.span > self.theirs.span + 1
 
@@ -84,14 +84,14 @@ request sources, and Debian's Prometheus ({prometheus}) and Alertmanager. Polls 
 apart; a firing alert is sent again after {resend:g} s. Programs are killed with SIGKILL, a second apart, and started
 two seconds later in the same order.
 
-"Failed" are requests through the sidecar's proxy, or to a vLLM with the middleware, and for how long they failed; the
-slowest request is named from 2 s on. "Without us" are requests of other clients that meanwhile went past the proxy to
-the same vLLM over the same link.
-"Recovery" runs from when the last program answers again to the first page in Prometheus with `specdec_up` 1, and from
-there to the firing alert at Alertmanager, and until every metric is back that was there before.
+"Failed" counts failed requests through the sidecar's proxy, or to a vLLM with the middleware, and says for how long
+they failed; the slowest request is given from 2 s on. "Without us" shows other clients, whose requests bypassed the
+proxy meanwhile and reached the same vLLM over the same link.
+"Recovery" is the time from when the last program answers again to the first page in Prometheus with `specdec_up` 1, the
+time from there to the firing alert at Alertmanager, and the time until every metric is back.
 
-The bar: no request fails because of the sidecar unless the proxy itself is away; no counter grows by more than what the
-clients caused, and no gauge outlives vLLM by more than two intervals; recovery takes at most two intervals, and half a
+The bar: no request fails because of the sidecar unless the proxy itself is down; no counter grows by more than the
+clients caused, and no gauge outlives vLLM by more than two intervals; recovery takes at most two intervals, plus half a
 second for a busy machine.
 
 | fault | source | failed | without us | Prometheus saw | recovery | |

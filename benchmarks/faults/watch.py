@@ -51,7 +51,7 @@ async def seen(rig: Rig, begin: float, end: float) -> Seen:
 
 
 def _growth(samples: Samples) -> float:
-    """As Prometheus has it: a fall is a restart at 0."""
+    """The growth as Prometheus computes it: a fall is a restart at 0."""
     values = [value for _, value in samples]
     return sum(b - a if b >= a else b for a, b in pairwise(values))
 
@@ -61,7 +61,7 @@ def _resets(samples: Samples) -> int:
 
 
 def _too_much(rig: Rig, counters: dict[str, list[Samples]], begin: float) -> Iterable[str]:
-    """Growth that the clients did not cause: a spike that a dashboard would show as a rate."""
+    """Growth that the clients did not cause, which a dashboard would show as a spike in the rate."""
     both = [one for one in (rig.clients, rig.direct) if one is not None]
     tokens = sum(_tokens(clients, begin) for clients in both)
     requests = _requests(rig.clients, begin)
@@ -76,7 +76,7 @@ def _too_much(rig: Rig, counters: dict[str, list[Samples]], begin: float) -> Ite
     for name, bound in bounds.items():
         grown = sum(map(_growth, counters.get(name, [])))
         if grown > bound:
-            yield f"{name} grew by {grown:.0f}, at most {bound:.0f} are true"
+            yield f"{name} grew by {grown:.0f}, at most {bound:.0f} are real"
 
 
 def _tokens(clients: Clients, begin: float) -> int:

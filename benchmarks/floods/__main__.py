@@ -24,7 +24,7 @@ from benchmarks.floods.target import MOST_CLIENTS, Effect, Target, probing
 from benchmarks.proxy import nginx
 
 _LONGEST_WAIT = 0.05  # seconds
-_TIMES_NGINX = 5  # it may wait for so much longer than behind nginx
+_TIMES_NGINX = 5  # multiple of the wait behind nginx that is allowed
 _PAGE, _PROXY, _TRACES = "SPECDEC_LISTEN", "SPECDEC_PROXY__LISTEN", "SPECDEC_TRACES__LISTEN"
 
 
@@ -36,8 +36,8 @@ class Flood:
     run: Callable[[Target], Awaitable[Effect]]
     most: float
     source: str = "proxy"
-    port: str = _PROXY  # what is attacked; only the proxy is compared with nginx
-    probe: tuple[str, str] = (_PAGE, "/-/healthy")  # what another client asks
+    port: str = _PROXY  # the target; only the proxy is compared with nginx
+    probe: tuple[str, str] = (_PAGE, "/-/healthy")  # another client's request
     vllm: str = ""  # the path of the page that the sidecar polls
     files: int | None = None  # the sidecar may open
     settings: dict[str, str] = field(default_factory=dict)
@@ -104,7 +104,7 @@ async def targets(flood: Flood, code: Path) -> AsyncIterator[list[Target]]:
             found.append(
                 Target("nginx", nginx_port, (nginx_port, "/v1/models"), port, nginx.worker(master.pid), folder)
             )
-        yield found[::-1]  # nginx first: its waits are the measure
+        yield found[::-1]  # nginx first: its waits are the reference
 
 
 def _limited(files: int | None) -> list[str]:

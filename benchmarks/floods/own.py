@@ -35,7 +35,7 @@ async def export(target: Target) -> Effect:
 async def _chunked(target: Target, head: bytes) -> Effect:
     before = target.cpu()
     status = await _send(target, head + CHUNKS)
-    await asyncio.sleep(3)  # what is still read after the answer counts
+    await asyncio.sleep(3)  # reading that continues after the answer counts too
     cpu = target.cpu() - before
     return f"{status}, {cpu:.2f} s of CPU", cpu
 

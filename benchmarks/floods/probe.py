@@ -1,7 +1,7 @@
 """Another client of a server under attack: ``python -m benchmarks.floods.probe PORT PATH``.
 
-A process of its own, so that the flood's does not hold it up. Asks every 5 ms on one connection until its input ends;
-prints the median and the longest wait in seconds, and how many requests failed, as JSON.
+It is a process of its own, so that the flood's does not delay it. It sends a request every 5 ms on one connection until
+its input ends, and prints the median and the longest wait in seconds and the number of failed requests as JSON.
 """
 
 import http.client

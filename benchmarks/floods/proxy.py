@@ -48,7 +48,7 @@ async def bodies(target: Target) -> Effect:
 
 
 async def idle(target: Target) -> Effect:
-    """Row 5: as many idle clients as there may be, and ten that come after them."""
+    """Row 5: as many idle clients as allowed, and ten that come after them."""
     async with AsyncExitStack() as stack:
         for _ in range(MOST_CLIENTS):
             reader, writer = await target.connect()
@@ -62,7 +62,7 @@ async def idle(target: Target) -> Effect:
 
 
 async def readers(target: Target) -> Effect:
-    """Row 7: 500 clients that take nothing of a large response."""
+    """Row 7: 500 clients that read nothing of a large response."""
     before = target.memory()
     async with AsyncExitStack() as stack:
         for _ in range(500):
@@ -81,7 +81,7 @@ async def readers(target: Target) -> Effect:
 
 
 async def tiny(target: Target) -> Effect:
-    """Row 10: 300 bodies of which one byte comes."""
+    """Row 10: 300 bodies of which one byte arrives."""
     before = target.to_upstream()
     async with AsyncExitStack() as stack:
         for _ in range(300):
@@ -94,7 +94,7 @@ async def tiny(target: Target) -> Effect:
 
 
 async def full(target: Target) -> Effect:
-    """Row 3: as many clients as there may be, each with a stream under way whose bodies are observed."""
+    """Row 3: as many clients as allowed, each with a stream in progress whose bodies are observed."""
     before = target.memory()
     body = b'{"model": "m", "stream": true, "temperature": 0.5, "prompt": "%s"}' % (b"x" * 4000)
     request = POST + b"X-Hang: 1\r\n"

@@ -1,4 +1,4 @@
-"""An engine's stand-in for the floods, one process: prints its port, answers whatever is complete."""
+"""A stand-in for the engine during floods, one process: prints its port, answers whatever is complete."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ _ENGINES = count(step=9000)
 
 
 def page(head: bytes) -> bytes:
-    """A real page; under ``/engines`` one of 9,000 engines that no page before had."""
+    """A real page; under ``/engines`` a page with 9,000 engines that no earlier page had."""
     body = _PAGE
     if head.startswith(b"GET /engines/"):
         line = b'vllm:num_requests_running{engine="%d",model_name="m"} 1.0\n'
@@ -32,7 +32,7 @@ def page(head: bytes) -> bytes:
 
 
 class Engine(asyncio.Protocol):
-    """Reads bodies and drops them; ``/fast`` gets a large response as fast as it is taken."""
+    """Reads bodies and drops them; ``/fast`` gets a large response as fast as the client reads it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)

@@ -2,7 +2,7 @@
 
 The bars are ratios, so that they hold on a slower machine: the reference is one ``json.loads`` of the same bytes, timed
 in turns with the bare and the observed application. Serving the request costs vLLM far more than that. A receiver in
-its own process takes the events.
+its own process receives the events.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ async def send(_message: Message) -> None:
 
 
 async def timed(app: App, times: int, receive: Receive) -> float:
-    """Microseconds of CPU a call, the sending of its events included: they leave while it sleeps."""
+    """Microseconds of CPU per call, including the sending of its events, which happens while it sleeps."""
     began = time.thread_time()
     for _ in range(times):
         await app(SCOPE, receive, send)

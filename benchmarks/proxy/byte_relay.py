@@ -1,7 +1,7 @@
 """The references on uvloop: ``python -m benchmarks.proxy.byte_relay PORT [json]``.
 
-It forwards bytes without reading them: what a proxy in Python costs before it does anything. With ``json`` it also
-decodes both bodies with ``json.loads``: the least that learning a request's temperature and tokens costs in Python.
+It forwards bytes without reading them, which is what a proxy in Python costs before it does anything. With ``json`` it
+also decodes both bodies with ``json.loads``, the least that learning temperature and tokens costs in Python.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import uvloop
 
 
 class Side(asyncio.Protocol):
-    """One end of a pair; what it gets goes to the other end."""
+    """One end of a pair; what it receives goes to the other end."""
 
     def __init__(self, port: int | None, *, decode: bool) -> None:
         self.port = port  # to connect to; None for the upstream's end

@@ -1,7 +1,7 @@
 """The client, one process: ``python -m benchmarks.proxy.load stream|json PORT CONNECTIONS COUNT``; prints JSON.
 
-``stream``: COUNT chunks on each of CONNECTIONS streams. ``json``: COUNT requests in all, one at a time a connection.
-Only ever connects to 127.0.0.1, and stops by itself.
+``stream``: COUNT chunks on each of CONNECTIONS streams. ``json``: COUNT requests in all, one at a time per connection.
+It connects only to 127.0.0.1, and stops by itself.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Stream(asyncio.Protocol):
 
 
 class Requests(asyncio.Protocol):
-    """Sends the next request when the reply before is whole."""
+    """Sends the next request when the last reply is whole."""
 
     def __init__(self, count: int) -> None:
         self.left = count

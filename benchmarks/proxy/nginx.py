@@ -67,7 +67,7 @@ def wait_for(port: int) -> None:
 
 
 def worker(master: int) -> int:
-    """The one worker's process id, once it is there: the master listens before it forks."""
+    """The worker's process id, once there is one: the master listens before it forks."""
     for _ in range(3000):
         children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
         if len(children) == 1:

@@ -43,7 +43,7 @@ class Pages:
 
 
 class Json(asyncio.Protocol):
-    """Answers each request once its body, of known size, is there."""
+    """Answers each request once its body, of known size, has arrived."""
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
@@ -123,7 +123,7 @@ class Streams:
                 return
             peer.send(chunk(EVENT % (time.monotonic_ns(), number)))
         except OSError:
-            return  # the client has gone or reads too slowly: it will miss chunks and say so
+            return  # the client has gone or reads too slowly: it will report missing chunks
         heapq.heappush(self.due, (when + int(CHUNK_SECONDS * 1e9), order, peer, number + 1, count))
 
 

@@ -1,8 +1,8 @@
 """What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``, 1000 and 7 by default.
 
 Every pod is a copy of one real page in proxy mode, reduced to the families that rules read; its counters grow. Then
-Prometheus starts again over the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to
-1,000 pods. Some rules look back an hour or a day, of which a run sees minutes: benchmarks.rules.past measures them.
+Prometheus starts again on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to
+1,000 pods. Some rules look back an hour or a day, but a run lasts minutes: benchmarks.rules.past measures those.
 """
 
 import asyncio

@@ -60,7 +60,7 @@ def later(page: str, counters: set[str], factor: float) -> bytes:
 
 
 def counters_of(page: str) -> set[str]:
-    """The counters' and histograms' names, a histogram's without endings."""
+    """The counters' and histograms' names, without a histogram's suffixes."""
     return set(_COUNTER.findall(page))
 
 

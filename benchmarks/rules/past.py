@@ -29,7 +29,7 @@ _TIMES = 30  # CPU time is reported in hundredths of a second
 
 
 def _series(pod: int) -> Iterator[tuple[str, float]]:
-    """The recorded and raw series of one pod that the past is made of, with a value."""
+    """The recorded and raw series of one pod that make up the past, each with a value."""
     own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
     model = f'{own},model_name="m"'
     yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0

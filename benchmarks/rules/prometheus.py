@@ -1,4 +1,4 @@
-"""Debian's Prometheus: with the shipped rules over many copies of one page, or at rest over what it has stored."""
+"""Debian's Prometheus: with the shipped rules over many copies of one page, or idle over its stored data."""
 
 import asyncio
 import contextlib
@@ -52,14 +52,14 @@ class Running:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """CPU time of the process so far: unlike the clock's, it does not grow with what else the machine does."""
+        """CPU time of the process so far; unlike wall time, it does not depend on what else the machine does."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
 async def evaluating(directory: Path, address: str, pods: int, interval: str) -> AsyncIterator[Running]:
-    """Scrapes one address as so many pods, and evaluates the rules."""
+    """Scrapes one address as many pods, and evaluates the rules."""
     targets = [{"targets": [address], "labels": {"instance": f"pod-{number}:9911"}} for number in range(pods)]
     config = {
         "global": {"scrape_interval": interval, "evaluation_interval": "30s"},
@@ -108,13 +108,13 @@ async def groups(url: str) -> list[dict[str, Any]]:
 
 
 async def cpu_cost(running: Running, session: aiohttp.ClientSession, expr: str, at: float, times: int) -> float:
-    """CPU seconds of one evaluation at that time, Unix seconds, less those of a query that reads nothing.
+    """CPU seconds of one evaluation at that time (Unix seconds), minus those of a query that reads nothing.
 
-    The least of three means over ``times`` each.
+    It is the smallest of three means over ``times`` evaluations each.
     """
     found = []
     for query in (expr, "vector(1)"):
-        await count(session, running.url, query, at)  # and the pages are in memory
+        await count(session, running.url, query, at)  # loads the pages into memory
         taken = []
         for _ in range(3):
             before = running.cpu_seconds()

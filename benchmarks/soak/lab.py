@@ -1,7 +1,7 @@
 """A real vLLM with the middleware, and a sidecar that is killed at random: ``python -m benchmarks.soak.lab``.
 
-``--lab`` is the lab's folder; the traffic is low. Prints a line a minute and a table at the end, which SIGTERM brings
-forward; exits 1 if a request failed, if the clients' tokens are not vLLM's, or if a page of a sidecar was wrong.
+``--lab`` is the lab's folder; traffic is light. It prints a line per minute, and a table at the end or on SIGTERM. It
+exits with 1 if a request failed, if the clients' tokens are not vLLM's, or if a page of a sidecar was wrong.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DOWN_SECONDS = 4.0
 
 
 async def samples(session: aiohttp.ClientSession, url: str, prefix: str) -> dict[str, float]:
-    """Sums by name of the samples whose name begins so; empty if the page cannot be read."""
+    """Sums by name of the samples with this prefix; empty if the page cannot be read."""
     try:
         async with session.get(f"{url}/metrics") as response:
             text = await response.text()
@@ -66,7 +66,7 @@ class Lives:
                 await asyncio.sleep(self._random.expovariate(1 / DOWN_SECONDS))
 
     async def _compare(self, session: aiohttp.ClientSession) -> None:
-        """Our counters lie between vLLM's before the last poll and those of now."""
+        """Our counters lie between vLLM's before the last poll and vLLM's now."""
         page = await samples(session, self.ours, "specdec_")
         truth = await samples(session, self.vllm, "vllm:")
         self.requests += page.get("specdec_requests_total", 0.0)
@@ -129,7 +129,7 @@ async def main(lab: Path, seconds: float) -> int:
         return report(
             [
                 Row("requests failed", f"{dict(failed)} of {len(clients.ended)}", failed.total(), at_most=0),
-                Row("tokens of vLLM's that no client got", f"of {generated:.0f}", lost, at_most=0),
+                Row("vLLM's tokens that no client got", f"of {generated:.0f}", lost, at_most=0),
                 Row("pages that were wrong", "; ".join(lives.wrong[:3]) or "none", len(lives.wrong), at_most=0),
                 Row("start to specdec_up 1, longest", f"median {sorted(lives.ready)[len(lives.ready) // 2]:.1f} s",
                     max(lives.ready), at_most=30, unit="s"),

@@ -1,4 +1,4 @@
-"""Requests over kept connections, as cheap as they can be sent: ``Load``."""
+"""Sends requests over kept connections, as cheaply as possible: ``Load``."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ class Load:
 
 
 class _Client(asyncio.Protocol):
-    """Sends the next request when the reply before is whole."""
+    """Sends the next request when the last reply is whole."""
 
     def __init__(self, load: Load) -> None:
         self.done = asyncio.get_running_loop().create_future()

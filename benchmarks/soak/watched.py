@@ -1,7 +1,7 @@
 """The sidecar, with its loop's tasks counted: ``python -m benchmarks.soak.watched INTERVAL``.
 
-Prints the address of its page, then every second the number of tasks. Settings come from the environment, but
-``INTERVAL`` (seconds between polls) may be shorter than the settings allow: time is compressed.
+It prints the address of its page, then the number of tasks every second. Settings come from the environment, but
+``INTERVAL`` (seconds between polls) may be shorter than the settings allow, since time is compressed.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""Speedup as the sidecar computes it against the clients' own time per token, on a real vLLM."""
+"""Compares the sidecar's speedup with the clients' own time per token, on a real vLLM."""

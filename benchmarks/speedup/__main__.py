@@ -1,12 +1,12 @@
 """``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab, plain and speculating in turn.
 
 All servers are up at the same time and get traffic one after the other, cell by cell and round by round, so that a
-machine that drifts hits all. The curve of plain step times is that of the plain server's own cells. It prints a
+drift of the machine affects all. The curve of plain step times is that of the plain server's own cells. It prints a
 Markdown table, and exits with 1 if a speedup is off the clients' by more than 0.07. It takes (K's + 1) x loads x
 (temperatures + 1) x rounds x seconds, and half a minute for each start.
 
-With ``--synthetic`` vLLM accepts draft tokens at random so that a step gives so many tokens in the mean: from loss to
-gain with the same draft model.
+With ``--synthetic`` vLLM accepts draft tokens at random, so that a step gives these numbers of tokens on average: the
+same draft model goes from loss to gain.
 """
 
 import argparse
@@ -109,7 +109,7 @@ async def _measure(arguments: argparse.Namespace) -> int:
                     seen.append((cell, [Seen() for _ in servers]))
                     for server, one_seen in zip(servers, seen[-1][1], strict=True):
                         await server.run(cell, arguments.seconds, one_seen)
-        finally:  # also of what was measured until it is stopped
+        finally:  # also report what was measured if it is stopped
             off = _report(variants, [one for one in seen if all(server.records for server in one[1])])
     print(f"\n{off} cells off by more than {_BAR}" if off else f"\nno cell off by more than {_BAR}")
     return 1 if off else 0
@@ -217,7 +217,7 @@ def _print_undrafted(scrapes: Sequence[Scrape], curves: Mapping[str, PlainCurve]
 
 
 def _speedup(cell: Cell, seen: Seen, curves: Mapping[str, PlainCurve]) -> Speedup | None:
-    """Of all requests together, or of a cell's only temperature if enough of them ended in time."""
+    """For all requests together, or for a cell's only temperature if enough of its requests ended in time."""
     buckets = TemperatureBuckets()
     result = replay_events(seen.scrapes, seen.records, infer=False, buckets=buckets, curves=curves)
     if result.speed is None:

@@ -25,7 +25,7 @@ _POLL = 0.5  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is asked: requests at once, and temperatures in turn."""
+    """The traffic: requests at once, and temperatures in turn."""
 
     at_once: int
     temperatures: tuple[float, ...]
@@ -59,7 +59,7 @@ class Server:
         self._pages, self._snapshots = PageReader(wanted(), PageLimits()), SnapshotReader()
 
     async def run(self, cell: Cell, seconds: float, seen: Seen) -> None:
-        """Keeps ``cell.at_once`` requests in flight for so long, then lets them end."""
+        """Keeps ``cell.at_once`` requests in flight for ``seconds``, then lets them end."""
         timeout = aiohttp.ClientTimeout(total=600)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
             temperatures = itertools.cycle(cell.temperatures)

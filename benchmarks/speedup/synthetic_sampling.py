@@ -1,4 +1,4 @@
-"""Loaded into vLLM: its synthetic rejection sampler on a CPU.
+"""A plugin for vLLM: its synthetic rejection sampler, on a CPU.
 
 vLLM 0.32 has ``rejection_sample_method: synthetic`` for GPUs only; on a CPU each step fails with "Synthetic acceptance
 not supported with CPU sampling". This is the same rule: a draft token is accepted if a uniform random number is below
@@ -36,7 +36,7 @@ def _with_synthetic(original: Callable[..., None], instead: str, *, greedy: bool
 
 
 def _sample(call: dict[str, Any], instead: Any, *, greedy: bool) -> None:
-    """Writes the tokens of all (not) greedy requests: accepted drafts, then one instead or the bonus token."""
+    """Writes the tokens of all (non-)greedy requests: accepted drafts, then a replacement or the bonus token."""
     out, drafts = call["output_token_ids"], call["draft_token_ids"]
     below = call["uniform_probs"]
     is_greedy = [True] * len(out) if call["is_greedy"] is None else call["is_greedy"].tolist()

@@ -1,4 +1,4 @@
-"""Pods that speculate against pods of the same model that don't: a baseline that is alive.
+"""Pods that speculate against pods of the same model that don't: a live baseline.
 
 A pod that does not speculate has ``specdec_generation_tokens_total`` and no ``specdec_engine_draft_tokens_total``.
 """
@@ -15,7 +15,7 @@ from sidecar.export import metrics
 
 _DRAFTING: Final = f"({total(POD, metrics.ENGINE_DRAFT_TOKENS)} >= 0)"  # whatever it drafts: the series is there
 _WITHOUT: Final = f"unless on ({POD})"
-# How to keep the pods that do, and those that don't; a pod with neither counter is in no group.
+# Selects the pods that speculate and those that don't; a pod with neither counter is in no group.
 _GROUPS: Final = (
     ("speculating", f"and on ({POD})", Style.WHOLE),
     ("not speculating", _WITHOUT, Style.PLAIN),
@@ -25,7 +25,7 @@ _GROUPS: Final = (
 def against() -> Section:
     """Latency, throughput and KV cache of both groups, by model."""
     read = (
-        "The mean over the pods of each group, by model. There is nothing to compare unless a model has pods of both."
+        "The mean over the pods of each group, by model. There is no comparison unless a model has pods in both groups."
     )
     return Section(
         "Speculating pods against pods of the same model that don't",
@@ -37,7 +37,7 @@ def against() -> Section:
                         "0.5",
                         "P50 of the time per output token",
                         read,
-                        "Speculating pods should be clearly lower, or speculation gives the usual request nothing.",
+                        "Speculating pods should be clearly lower, or the typical request gains nothing.",
                     ),
                     8,
                 ),
@@ -46,8 +46,8 @@ def against() -> Section:
                         "0.99",
                         "P99 of the time per output token",
                         read,
-                        "Speculating pods higher here while P50 is lower: a mixed workload; route the losing "
-                        "temperature to the others. Higher in both: turn speculation off.",
+                        "If speculating pods are higher here but lower at P50, the workload is mixed: route the losing "
+                        "temperature to the others. If they are higher in both, turn speculation off.",
                     ),
                     8,
                 ),
@@ -55,7 +55,7 @@ def against() -> Section:
                     _compared(
                         "Gap between P99 and P50 of the time per output token",
                         read,
-                        "The part of the gap that the others don't have is what speculation adds.",
+                        "The amount by which the speculating pods' gap is larger is what speculation adds.",
                         series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"'),
                         SECONDS,
                     ),
@@ -80,7 +80,7 @@ def _mean(expr: str, keep: str) -> str:
 
 
 def _token(quantile: str, title: str, read: str, do: str) -> timeseries.Panel:
-    """A quantile of the time per output token, with what the speculating pods may take at most."""
+    """A quantile of the time per output token, with the limit for speculating pods."""
     expr = series(metrics.ENGINE_LATENCY, 'phase="tpot"', f'quantile="{quantile}"')
     limit = f"{_mean(expr, _WITHOUT)} * on () group_left () {threshold('slowdown')}"
     return over_time(title, read, do, [*_both(expr), Query(limit, "limit {{model_name}}", Style.LIMIT)], SECONDS)
@@ -90,7 +90,7 @@ def _throughput(read: str) -> timeseries.Panel:
     return _compared(
         "Tokens per second of a pod",
         read,
-        "At equal load per pod they are equal; under saturation the group that does more is the better one.",
+        "At equal load per pod both are equal; under saturation the group with the higher rate is better.",
         total(POD, metrics.GENERATION_TOKENS),
         PER_SECOND,
     )
@@ -100,7 +100,7 @@ def _kv(read: str) -> timeseries.Panel:
     return _compared(
         "KV cache peak of a pod",
         read,
-        "Speculating pods need more KV cache. Much more at equal load: fewer speculative tokens.",
+        "Speculating pods need more KV cache. If it is much more at equal load, speculate fewer tokens.",
         series(metrics.KV_CACHE_PEAK),
         SHARE,
     )
@@ -118,7 +118,7 @@ def _groups() -> timeseries.Panel:
     return over_time(
         "Pods in each group",
         "How many pods of each model speculate, and how many don't.",
-        "Keep one pod of a model without speculation: it is the cheapest way to know what speculation gives.",
+        "Keep one pod of each model without speculation: it is the cheapest way to know what speculation gains.",
         queries,
         "short",
     )

@@ -27,11 +27,11 @@ _SPREAD: Final = (0, 0.1, 0.5, 0.9)
 
 
 def fleet_page() -> Dashboard:
-    """The first screen answers which models and which pods lose; what is below compares."""
+    """The first screen answers which models and which pods lose; the rest compares."""
     page = new_page(
         FLEET,
         "Speculative decoding: fleet",
-        "Which models, pods and temperatures lose by speculative decoding, and what pods without it do.",
+        "Which models, pods and temperatures lose from speculative decoding, and how pods without it do.",
         since="now-24h",
     )
     top = Section(
@@ -68,16 +68,16 @@ def _counts() -> Line:
         ),
         figure(
             "Sidecars gone",
-            "Sidecars that Prometheus does not reach.",
-            "Look at those pods first: nothing is known of them.",
+            "Sidecars that Prometheus cannot reach.",
+            "Look at those pods first: nothing is known about them.",
             Query(f"sum(1 - {reached()})"),
             values=_NONE,
             otherwise="red",
         ),
         figure(
             "vLLMs down",
-            "vLLMs that their sidecar does not reach.",
-            "Sort the pods' table by 'vLLM' and look at their containers.",
+            "vLLMs that their sidecar cannot reach.",
+            "Sort the table of pods by 'vLLM' and look at their containers.",
             Query(f"sum(1 - {series(metrics.UP)})"),
             values=_NONE,
             otherwise="red",
@@ -85,13 +85,13 @@ def _counts() -> Line:
         figure(
             "Pods drafting",
             "Pods that draft enough to be judged.",
-            "Much fewer than pods: idle ones, pods without speculation, or speculation that stopped.",
+            "If they are far fewer than all pods, some are idle, run without speculation, or stopped speculating.",
             Query(f"count({_judged()}) or on () vector(0)"),
         ),
         figure(
             "Pods losing",
-            "Of the pods drafting, those whose whole acceptance is below their threshold.",
-            "One of many: that pod's draft model or traffic. All at once: a roll-out or new prompts.",
+            "Pods drafting whose overall acceptance is below their threshold.",
+            "One of many: that pod's draft model or traffic. All at once: a rollout or new prompts.",
             Query(losing),
             values=_NONE,
             otherwise="red",
@@ -99,7 +99,7 @@ def _counts() -> Line:
         figure(
             "Alerts",
             "SpecDecode… alerts that fire in the selection.",
-            "They are listed below with since when.",
+            "They are listed below, with the time since when.",
             Query(f"count({FIRING}) or on () vector(0)"),
             values=_NONE,
             otherwise="red",
@@ -115,7 +115,7 @@ def _judged() -> str:
 def _verdicts() -> statetimeline.Panel:
     return states(
         "Worst verdict by model: which, and since when",
-        "A band a model, in the colour of its worst temperature on any pod.",
+        "One band per model, in the colour of its worst temperature on any pod.",
         "Find the temperature and the pod in the tables below; the marks are alerts and restarts.",
         Query(verdict_code(MODEL), "{{model_name}} {{namespace}} {{cluster}}"),
         values=VERDICTS,
@@ -142,9 +142,9 @@ def _by_model() -> timeseries.Panel:
 def _by_pod() -> timeseries.Panel:
     return over_time(
         "Acceptance over the pods: lowest, P10, P50, P90",
-        "How the pods' acceptances are spread, without a line for each.",
-        "A lowest pod far from P10 is one bad pod: look it up below. A wide spread from P10 to P90 is traffic that is "
-        "routed unevenly by temperature, which can be used: speculate only where it pays.",
+        "How acceptance is spread over the pods, without a line for each.",
+        "If the lowest is far from P10, one pod is bad: look it up below. If P10 to P90 is wide, traffic is routed "
+        "unevenly by temperature; take advantage of it and speculate only where it pays.",
         [
             *(
                 Query(f"quantile({share:g}, {ACCEPTANCE_BY_POD})", f"P{share * 100:g}" if share else "lowest")
@@ -161,7 +161,7 @@ def _trust() -> Section:
     coverage = over_time(
         "Lowest coverage, by model",
         "The lowest share of vLLM's draft tokens that any pod attributed to requests.",
-        "Below the dashes the split by temperature speaks for a part of the traffic only: find the pod in the table.",
+        "Below the dashes the split by temperature covers only a part of the traffic: find the pod in the table.",
         [
             Query(least(MODEL, series(metrics.COVERAGE)), "{{model_name}} {{namespace}} {{cluster}}"),
             Query(threshold("coverage"), "incomplete below", Style.LIMIT),
@@ -170,8 +170,8 @@ def _trust() -> Section:
     )
     lost = over_time(
         "Faults over the fleet",
-        "Events lost, polls failed, restarts of vLLM and parts of sidecars that were started again, per second.",
-        "A step at one time on all pods is a roll-out or a network fault; choose an instance to see which.",
+        "Lost events, failed polls, restarts of vLLM and restarted parts of sidecars, per second.",
+        "A step on all pods at the same time is a rollout or a network fault; select an instance to see which.",
         [
             Query(total("reason", metrics.REQUEST_EVENTS_DROPPED), "lost: {{reason}}"),
             Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
@@ -182,8 +182,8 @@ def _trust() -> Section:
     )
     versions = over_time(
         "Pods by version of vLLM and of the sidecar",
-        "How many pods run which.",
-        "A change of acceptance that begins with a new version here has its cause.",
+        "How many pods run each version.",
+        "If acceptance changes when a new version appears here, that version is the cause.",
         [
             Query(f"count by (version) ({series(metrics.VLLM_INFO)})", "vLLM: {{version}}"),
             Query(f"count by (version) ({series(metrics.BUILD_INFO)})", "sidecar {{version}}"),

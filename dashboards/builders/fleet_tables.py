@@ -1,4 +1,4 @@
-"""The fleet's tables: models, buckets, pods; each row leads to the operator's page for what it is about."""
+"""The fleet's tables: models, buckets, pods; each row links to the operator's page for its subject."""
 
 from grafana_foundation_sdk.builders import table
 
@@ -16,22 +16,22 @@ _ROWS = 50  # worst buckets that are listed
 
 
 def _pod_labels(*more: str) -> list[Label]:
-    """A pod's columns; its instance and each of ``more`` lead to the operator's page."""
+    """A pod's columns; its instance and each of ``more`` link to the operator's page."""
     link = operator_link(*_SELECTED, "model_name", *more)
     plain = [Label("model_name"), Label("cluster"), Label("namespace"), Label("pod", link), Label("instance", link)]
     return [*(Label(name, link) for name in more), *plain, Label("target"), Label("job")]
 
 
 def models() -> table.Panel:
-    """One row a model in each namespace."""
+    """One row per model and namespace."""
     drafting = f"count by ({MODEL}) ({total(POD, metrics.ENGINE_DRAFT_TOKENS)})"
     slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
     return rows(
         "Models, worst first",
         (
             (
-                "Worst: the verdict on the model's worst temperature on any pod. Speculating: pods with a draft at "
-                "all, idle ones included. P99 and KV peak are the worst pod's."
+                "Worst: the verdict on the model's worst temperature on any pod. Speculating: pods with draft "
+                "counters, idle ones included. P99 and KV peak are the worst pod's."
             ),
             (
                 "Click a model for its page. A model whose acceptance is fine and whose worst verdict is 'loses' has "
@@ -69,7 +69,7 @@ def worst_buckets() -> table.Panel:
     return rows(
         "Worst buckets",
         (
-            f"The {_ROWS} lowest acceptances of a temperature on a pod, where it has a real share of the drafts.",
+            f"The {_ROWS} lowest acceptances of a temperature on a pod with a significant share of the drafts.",
             (
                 "Click a temperature for the operator's page of that pod and bucket. The same temperature on many "
                 "pods: route it to pods without speculation. One pod: look at that pod."
@@ -88,15 +88,15 @@ def worst_buckets() -> table.Panel:
 
 
 def pods() -> table.Panel:
-    """One row a pod and model."""
+    """One row per pod and model."""
     slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
     up = f"max by ({SIDECAR}, target) ({series(metrics.UP)})"
     reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on ({SIDECAR}, target) group_left () {up}"
     return rows(
         "Pods",
         (
-            "Every pod; one without an acceptance drafts nothing. Gap: P99 - P50 of the time per output token.",
-            "Sort by what you look for, click an instance for its page.",
+            "Every pod; one without acceptance drafts nothing. Gap: P99 - P50 of the time per output token.",
+            "Sort by the column you need; click an instance for its page.",
         ),
         _pod_labels(),
         [

@@ -18,18 +18,18 @@ def acceptance() -> Section:
     """Everything about acceptance that is not on the first screen."""
     spread = distribution(
         "Acceptance of single requests",
-        "Each column is the requests that ended then, by their own acceptance. Two bands, one high and one low, are "
+        "Each column shows the requests that ended then, by their own acceptance. Two bands, one high and one low, are "
         "two kinds of traffic that an average hides.",
-        "For a low band choose temperatures one by one above: where it stays dark, that temperature is the one that "
-        "loses. A low band at temperature 0 is another kind of prompt.",
+        "For a low band, select the temperatures one by one above: the one that still shows it is the one that loses. "
+        "A low band at temperature 0 is another kind of prompt.",
         growth_by_bucket(metrics.REQUEST_ACCEPTANCE),
         SHARE,
     )
     by_poll = distribution(
         "Acceptance between two polls",
-        "vLLM's own acceptance between two polls of the sidecar. It needs no request source, and shows drops that are "
-        "shorter than the lines' averages.",
-        "Use it where there is no split by temperature. A wide or double band says that one is worth having: set "
+        "vLLM's own acceptance between two polls of the sidecar. It needs no request source, and shows drops too short "
+        "for the averages of the lines.",
+        "Use it if there is no split by temperature. A wide or double band means that a split is worth having: set "
         "requests.source.",
         growth_by_bucket(metrics.ENGINE_WINDOW_ACCEPTANCE),
         SHARE,
@@ -49,10 +49,10 @@ def acceptance() -> Section:
 def _quantiles() -> timeseries.Panel:
     return over_time(
         "Acceptance of single requests: P10, P50, P90",
-        "Nine of ten requests accept more than P10 shows. P10 under the red dashes: a real part of the traffic loses, "
-        "whatever the average says.",
-        "Choose temperatures above one by one to find that part. If P10 is low at every temperature, sort your prompts "
-        "by kind: code and quotation accept well, free prose does not.",
+        "Nine of ten requests accept more than P10 shows. P10 below the red dashes: a significant part of the traffic "
+        "loses, whatever the average says.",
+        "Select the temperatures one by one above to find that part. If P10 is low at every temperature, sort your "
+        "prompts by kind: code and quotations accept well, free prose does not.",
         [
             *(Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE), f"P{share}") for share in (90, 50, 10)),
             Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
@@ -65,9 +65,9 @@ def _quantiles() -> timeseries.Panel:
 def _shares() -> timeseries.Panel:
     return over_time(
         "Share of the draft tokens, by temperature",
-        "Each temperature's share of the drafting. One below the dashes is neither judged nor alerted on.",
-        "A falling average with steady lines by temperature is this picture changing: the traffic became hotter, the "
-        "draft model did not become worse.",
+        "Each temperature's share of the draft tokens. One below the dashes is neither judged nor alerted on.",
+        "If the average falls while each temperature's line is steady, look for a change here: the traffic became "
+        "hotter, the draft model did not become worse.",
         [
             Query(
                 f"{_DRAFT_TOKENS} / on (model_name) group_left () ({_ALL_DRAFT_TOKENS} > 0)",
@@ -83,10 +83,10 @@ def _shares() -> timeseries.Panel:
 def _past() -> timeseries.Panel:
     return over_time(
         "Acceptance now less the past",
-        "Acceptance now less that of the time ago that is chosen at the top. Below the dashes it fell by more than the "
+        "Acceptance now minus that of the past selected at the top. Below the dashes it fell by more than the "
         "threshold. Without data from that time, as on the first day, a line at 0 says so.",
-        "If one temperature fell, its prompts changed. If all fell by as much, look what was rolled out in between: "
-        "quantization, draft model, vLLM's version, the number of speculative tokens.",
+        "If one temperature fell, its prompts changed. If all fell by the same amount, see what was rolled out in "
+        "between: quantization, draft model, vLLM's version, the number of speculative tokens.",
         [
             Query(f"({now}) - ({before(now)})", legend, style)
             for now, legend, style in (
@@ -112,9 +112,9 @@ def _length() -> timeseries.Panel:
     whole = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFTS)
     return over_time(
         "Acceptance length, by temperature",
-        "Tokens that a verification step yields, its own one included: 1 is no gain at all, the number of speculative "
-        "tokens plus 1 the most there can be.",
-        "This, not acceptance, is what the speed-up comes from. Near 1, speculation is pure cost.",
+        "Tokens per verification step, the step's own token included: 1 is no gain at all, the number of speculative "
+        "tokens plus 1 is the maximum.",
+        "The speedup comes from this, not from acceptance. Near 1, speculation is pure cost.",
         [
             Query(f"1 + {by_bucket}", "{{temperature}} {{model_name}}"),
             Query(f"1 + {whole}", "all {{model_name}}", Style.WHOLE),
@@ -128,7 +128,7 @@ def _request_length() -> timeseries.Panel:
     return over_time(
         "Acceptance length of single requests: P10, P50, P90",
         "Tokens per verification step of each request, over all that ended.",
-        "P10 near 1 while P50 is well above: some requests get nothing out of speculation. Find them by temperature.",
+        "P10 near 1 while P50 is well above: some requests gain nothing from speculation. Find them by temperature.",
         [Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE_LENGTH), f"P{share}") for share in (90, 50, 10)],
         COUNT,
         low=1,
@@ -142,8 +142,8 @@ def _positions() -> timeseries.Panel:
         "Acceptance by position",
         "How often the draft's first, second, … token is accepted, out of all drafts, from vLLM's counters. Positions "
         "count from 0 and each is below the one before.",
-        "Positions that are seldom accepted cost and give nothing: lower num_speculative_tokens in "
-        "--speculative-config to those above about 0.4. If the last one is still high, try one more.",
+        "Positions that are seldom accepted cost time and give nothing: lower num_speculative_tokens in "
+        "--speculative-config to the positions above about 0.4. If the last one is still high, try one more.",
         [Query(f"{by_position} / on (model_name) group_left () ({drafts} > 0)", "{{position}} {{model_name}}")],
         SHARE,
         high=1,
@@ -174,8 +174,8 @@ def _depth() -> timeseries.Panel:
     return over_time(
         "More or fewer speculative tokens?",
         "Acceptance over all requests against the two marks for the number of speculative tokens.",
-        "Below the lower mark reduce num_speculative_tokens in --speculative-config; above the upper one raise it and "
-        "watch P99 under load. Between them leave it.",
+        "Below the lower mark, reduce num_speculative_tokens in --speculative-config; above the upper one, raise it "
+        "and watch P99 under load. In between, leave it.",
         [
             Query(ACCEPTANCE_BY_MODEL, "{{model_name}}", Style.WHOLE),
             Query(threshold("acceptance_more_tokens"), "more above", Style.GOAL),

@@ -15,22 +15,22 @@ def latency() -> Section:
     tokens = _phases(
         "Time between tokens: P50 and P99",
         "itl|tpot",
-        "vLLM's own inter-token latency and time per output token over the sliding window, of the worst pod. Dashed: "
+        "vLLM's own inter-token latency and time per output token over the sliding window, on the worst pod. Dashed: "
         "the configured baseline.",
-        "This is what speculation should improve. P50 better and P99 worse than the baseline is a mixed workload; both "
-        "worse means that speculation, or load, costs more than it gives.",
+        "This is what speculation should improve. P50 better and P99 worse than the baseline is a mixed workload; if "
+        "both are worse, speculation costs more than it gives, or the load is higher.",
     )
     whole = _phases(
         "Queue, first token, whole request: P50 and P99",
         "queue|ttft|e2e",
-        "The phases that speculation hardly helps, of the worst pod: waiting, prefill, and the whole request.",
-        "If these rise and the time between tokens does not, it is load or long prompts, not speculation.",
+        "The phases that speculation hardly affects, on the worst pod: waiting, prefill, and the whole request.",
+        "If these rise and the time between tokens does not, the cause is load or long prompts, not speculation.",
     )
     ratio = over_time(
         "P99 / P50, by phase",
-        "How many times longer the slow requests take; 1 is none. Unlike the gap in seconds it compares models.",
-        "Rising while acceptance by temperature spreads: the losing temperature is the tail. Rising with the KV cache: "
-        "preemptions are.",
+        "How many times as long the slow requests take; 1 means no gap. Unlike seconds, the ratio compares models.",
+        "If it rises as acceptance by temperature spreads, the losing temperature is the tail. If it rises with the KV "
+        "cache, preemptions are.",
         [Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP_RATIO)), "{{phase}} {{model_name}}")],
         COUNT,
         low=1,
@@ -72,9 +72,9 @@ def _phases(title: str, phases: str, read: str, do: str) -> timeseries.Panel:
 def _by_temperature(what: str, histogram: Metric) -> timeseries.Panel:
     return over_time(
         f"{what} by temperature: P50 and P99",
-        "Of completed requests, as the request source saw them.",
-        "A temperature whose P99 stands out and whose acceptance is low pays for speculation: route it to pods "
-        "without. One that stands out with good acceptance has longer prompts or answers.",
+        "Completed requests, as the request source saw them.",
+        "A temperature whose P99 stands out and whose acceptance is low pays for speculation: route it to pods that do "
+        "not speculate. One that stands out with good acceptance has longer prompts or answers.",
         [
             Query(quantile(0.5, BUCKET, histogram), "P50 {{temperature}} {{model_name}}"),
             Query(quantile(0.99, BUCKET, histogram), "P99 {{temperature}} {{model_name}}"),
@@ -88,8 +88,8 @@ def _gap_by_temperature() -> timeseries.Panel:
     return over_time(
         "Gap between P99 and P50 by temperature",
         "P99 - P50 of the time per output token, for each temperature.",
-        "The temperature with the widest gap is where the tail comes from. Compare with its acceptance: both bad is a "
-        "case for turning speculation off there.",
+        "The tail comes from the temperature with the widest gap. If its acceptance is bad too, turn speculation off "
+        "for it.",
         [Query(f"{slow} - {usual}", "{{temperature}} {{model_name}}")],
         SECONDS,
     )

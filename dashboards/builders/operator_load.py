@@ -13,9 +13,9 @@ def load() -> Section:
     """KV pressure and throughput."""
     capacity = over_time(
         "KV cache in tokens",
-        "Tokens that the KV cache holds, and those in use at the last poll, summed over the selected pods.",
-        "Speculation takes KV cache for the draft model and the drafted tokens. If the capacity is small beside what "
-        "is used, compare a pod without speculation.",
+        "Capacity of the KV cache and tokens in use at the last poll, summed over the selected pods.",
+        "Speculation takes KV cache for the draft model and the drafted tokens. If usage is close to the capacity, "
+        "compare a pod without speculation.",
         [
             Query(f"sum by (model_name) ({series(metrics.KV_CACHE_CAPACITY)})", "capacity {{model_name}}", Style.LIMIT),
             Query(
@@ -27,8 +27,8 @@ def load() -> Section:
     )
     hits = over_time(
         "Prefix cache: share of hits",
-        "Prompt tokens found in the prefix cache, of those looked up.",
-        "A drop makes prefills longer, which shows as time to first token. It has nothing to do with speculation.",
+        "Share of the prompt tokens looked up that were found in the prefix cache.",
+        "A drop makes prefills longer, which shows in the time to first token. It has nothing to do with speculation.",
         [
             Query(
                 ratio("model_name", metrics.PREFIX_CACHE_HITS, metrics.PREFIX_CACHE_QUERIES),
@@ -50,10 +50,10 @@ def load() -> Section:
 def _kv() -> timeseries.Panel:
     return over_time(
         "KV cache in use",
-        "Share in use on the fullest pod: now, the last minute's peak, and P90 over all polls. Peaks between two "
-        "scrapes of Prometheus are in the peak.",
-        "Over the threshold vLLM preempts and starts over. Lower --max-num-seqs, scale out, or turn speculation off at "
-        "peak hours: drafted tokens need KV cache too.",
+        "Share in use on the fullest pod: now, the last minute's peak, and P90 over all polls. The peak includes what "
+        "happened between two scrapes of Prometheus.",
+        "Over the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs, scale out, or turn "
+        "speculation off at peak hours: drafted tokens need KV cache too.",
         [
             Query(worst("model_name", series(metrics.KV_CACHE_PEAK)), "peak {{model_name}}"),
             Query(worst("model_name", series(metrics.KV_CACHE_USAGE)), "now {{model_name}}"),
@@ -68,9 +68,9 @@ def _kv() -> timeseries.Panel:
 def _queue() -> timeseries.Panel:
     return over_time(
         "Requests running and waiting, preemptions",
-        "Requests in execution and in the queue at the last poll; first tokens and preemptions per second.",
-        "Preemptions throw work away and start a request over: any steady rate is too much. Waiting with free KV cache "
-        "means that --max-num-seqs is the limit.",
+        "Requests running and waiting at the last poll; first tokens and preemptions per second.",
+        "Preemptions throw work away and compute a request again: any steady rate is too much. If requests wait while "
+        "KV cache is free, --max-num-seqs is the limit.",
         [
             Query(f"sum by (model_name) ({series(metrics.REQUESTS_RUNNING)})", "running {{model_name}}"),
             Query(f"sum by (model_name) ({series(metrics.REQUESTS_WAITING)})", "waiting {{model_name}}"),
@@ -94,9 +94,9 @@ def _throughput() -> timeseries.Panel:
     )
     return over_time(
         "Tokens per second",
-        "Tokens generated, read, drafted and accepted. Drafted less accepted is thrown away.",
-        "Generated going down while drafted stays: more of the work is wasted. Drafted at 0 while tokens are "
-        "generated: speculation stopped; look into vLLM's log.",
+        "Tokens generated, read, drafted and accepted. Drafted minus accepted is thrown away.",
+        "Generated falls while drafted stays: more of the work is wasted. Drafted is 0 while tokens are generated: "
+        "speculation stopped; see vLLM's log.",
         [Query(total("model_name", metric), f"{what} {{{{model_name}}}}") for what, metric in counted],
         PER_SECOND,
     )
@@ -106,8 +106,8 @@ def _requests() -> timeseries.Panel:
     return over_time(
         "Finished requests, by temperature",
         "Requests per second that ended, as the request source saw them; failed and aborted ones separately.",
-        "A change of the mix explains a change of the average. Failures: look at vLLM's log, and at the proxy below if "
-        "it is in use.",
+        "A change in the mix explains a change in the average. For failures, see vLLM's log, and the proxy below if it "
+        "is in use.",
         [
             Query(total(BUCKET, metrics.REQUESTS), "{{temperature}} {{model_name}}"),
             Query(total("outcome", metrics.REQUESTS, 'outcome!="completed"'), "{{outcome}}", Style.NOTICE),

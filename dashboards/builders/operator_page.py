@@ -14,11 +14,11 @@ from dashboards.builders.page import OPERATOR, new_page
 
 
 def operator_page() -> Dashboard:
-    """The first screen answers whether it pays, where not and since when; what is below says why."""
+    """The first screen answers whether speculation pays, where not and since when; the rest says why."""
     page = new_page(
         OPERATOR,
         "Speculative decoding",
-        "Whether speculative decoding pays, at which temperatures not, since when, and why.",
+        "Whether speculative decoding pays, at which temperatures it does not, since when, and why.",
         since="now-6h",
     )
     place(page, [top(), alerting(), speed(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])

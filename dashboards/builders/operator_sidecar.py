@@ -18,8 +18,8 @@ def sidecar() -> Section:
 def _polls() -> Line:
     up = over_time(
         "Polls of vLLM's page: success and age",
-        "1: the last poll succeeded and is recent; 0: not. Age: time since the last good page.",
-        "At 0 everything that comes from vLLM is absent, not repeated. Look at the errors beside it for the reason.",
+        "1 if the last poll succeeded and is recent, else 0. Age: time since the last good page.",
+        "At 0, everything that comes from vLLM is absent, not repeated. See the faults for the reason.",
         [
             Query(least("instance, target", series(metrics.UP)), "up {{instance}} {{target}}"),
             Query(
@@ -31,10 +31,10 @@ def _polls() -> Line:
     )
     pace = over_time(
         "Polls of vLLM's page: duration and pause",
-        "How long the last good poll took, and the current pause between two, which grows if vLLM's page is expensive. "
-        "Stall: the longest stall of the sidecar's own event loop within the last minute.",
-        "A poll of more than some 50 ms costs vLLM's event loop: keep scrape_filtered on. Stalls of more than some "
-        "100 ms: raise the sidecar's CPU limit.",
+        "How long the last good poll took, and the current pause between polls, which grows if vLLM's page is "
+        "expensive. Stall: the longest stall of the sidecar's own event loop within the last minute.",
+        "A poll of more than about 50 ms holds up vLLM's event loop: keep scrape_filtered on. If stalls exceed about "
+        "100 ms, raise the sidecar's CPU limit.",
         [
             Query(worst("instance, target", series(metrics.SCRAPE_DURATION)), "duration {{instance}} {{target}}"),
             Query(worst("instance, target", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}} {{target}}"),
@@ -46,8 +46,8 @@ def _polls() -> Line:
         "Faults per second",
         "Polls without a usable page by reason, skipped lines, parts of the sidecar that failed and were restarted, "
         "requests to the sidecar's own pages that it refused or cut, and invalid settings that it did not apply.",
-        "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug of ours: please "
-        "report it with the log.",
+        "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug in the sidecar: "
+        "please report it with the log.",
         [
             Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
             Query(total("", metrics.MALFORMED_LINES), "malformed lines"),
@@ -64,9 +64,9 @@ def _restarts() -> timeseries.Panel:
     restarts = f"sum by (instance, target) (increase({series(metrics.VLLM_RESTARTS)}[1h]))"
     return over_time(
         "Restarts of vLLM within an hour",
-        "Restarts of vLLM that the sidecar saw during the hour before.",
-        "From the dashes on it is a crash loop: look at vLLM's last log, often out of memory. All acceptance of that "
-        "time is of a server that has just started.",
+        "Restarts of vLLM that the sidecar saw within the last hour.",
+        "At or above the dashes it is a crash loop: see vLLM's last log; it is often out of memory. Acceptance in that "
+        "time is that of a server that has just started.",
         [
             Query(restarts, "{{instance}} {{target}}"),
             Query(threshold("restarts_per_hour"), "crash loop from", Style.LIMIT),
@@ -79,15 +79,15 @@ def _own() -> Line:
     cpu = over_time(
         "CPU of the sidecar",
         "Cores in use, by sidecar.",
-        "Without the proxy some hundredths of a core are usual. Much more: a page with very many series, or a short "
-        "scrape_interval.",
+        "Without the proxy, a few hundredths of a core are usual. Much more means a page with very many series, or a "
+        "short scrape_interval.",
         [Query(of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"), "{{instance}}")],
         COUNT,
     )
     memory = over_time(
         "Memory of the sidecar",
         "Resident memory, by sidecar.",
-        "It is bounded by the limits in the settings; steady growth is a bug of ours.",
+        "It is bounded by the limits in the settings; steady growth is a bug in the sidecar.",
         [Query(of_process("process_resident_memory_bytes"), "{{instance}}")],
         "bytes",
     )
@@ -105,7 +105,7 @@ def _own() -> Line:
         "vLLM as seen",
         (
             "The range of vLLM versions that each sidecar recognizes.",
-            "More than one at a time is a roll-out under way.",
+            "More than one at a time means a rollout in progress.",
         ),
         [Label("instance"), Label("version")],
         [Value(worst("instance, version", series(metrics.VLLM_INFO)), "Seen", COUNT)],
@@ -119,7 +119,7 @@ def _pushed() -> timeseries.Panel:
         "Alerts sent directly to Alertmanager",
         "Alerts that the sidecar pushed itself, repeats included, by replica and outcome. No data: the direct "
         "push is off, as it should be if Prometheus has the rules.",
-        "If a replica accepts nothing, check whether it is up and its address right. If none does, no alert is sent "
+        "If a replica accepts nothing, check that it is up and its address is right. If none does, no alert arrives "
         "this way.",
         [Query(total("alertmanager, outcome", metrics.ALERTS_SENT), "{{alertmanager}} {{outcome}}")],
         PER_SECOND,
@@ -127,21 +127,21 @@ def _pushed() -> timeseries.Panel:
 
 
 def proxy() -> Section:
-    """The proxy, where it is the request source."""
+    """The proxy, if it is the request source."""
     exchanges = over_time(
         "Proxy: exchanges by outcome",
-        "Exchanges per second that ended, by how the proxy saw it.",
-        "client_gone is clients giving up, often for want of patience: look at the latency. upstream_failed is vLLM.",
+        "Finished exchanges per second, by outcome.",
+        "client_gone: clients give up, often because replies are slow; look at the latency. upstream_failed: vLLM.",
         [Query(total("outcome", metrics.PROXY_EXCHANGES), "{{outcome}}")],
         "reqps",
         stacked=True,
     )
     trouble = over_time(
         "Proxy: refusals and failures",
-        "Requests that the proxy refused, failures on vLLM's side, repeated safe requests, and exchanges that went on "
-        "unobserved after a fault of ours.",
-        "connect: vLLM is down or the address is wrong. too_many_connections: raise proxy.max_connections. An "
-        "observer's failure never touches traffic, but please report it.",
+        "Requests that the proxy refused, failures on vLLM's side, safe requests sent again, and exchanges forwarded "
+        "unobserved after a fault of the observer.",
+        "connect: vLLM is down or the address is wrong. too_many_connections: raise proxy.max_connections. A fault of "
+        "the observer never affects traffic, but please report it.",
         [
             Query(total("reason", metrics.PROXY_REFUSED), "refused: {{reason}}"),
             Query(total("kind", metrics.PROXY_UPSTREAM_ERRORS), "vLLM: {{kind}}"),
@@ -153,7 +153,7 @@ def proxy() -> Section:
     connections = over_time(
         "Proxy: open connections",
         "Connections of clients and to vLLM.",
-        "Clients near proxy.max_connections get refused: raise it, or look for clients that never close.",
+        "At proxy.max_connections new clients are refused: raise it, or look for clients that never close.",
         [Query(f"sum by (side) ({series(metrics.PROXY_CONNECTIONS)})", "{{side}}")],
         COUNT,
     )

@@ -23,10 +23,10 @@ def speed() -> Section:
 def _speedup() -> timeseries.Panel:
     return over_time(
         "Speedup by temperature, against its thresholds",
-        "Plain time per token divided by the actual one, at the same load; 1 is even. The thick line is all requests. "
-        "No line: the time of plain decoding is unknown here.",
-        "Without lines measure it: specdec-sidecar baseline --load. Below the red dashes speculation costs time: the "
-        "sidecar's page proposes another number of draft tokens.",
+        "Plain time per token divided by the actual one, at the same load; at 1 both are equal. The thick line is all "
+        "requests. No line: the time of plain decoding is unknown here.",
+        "If there are no lines, measure it: specdec-sidecar baseline --load. Below the red dashes speculation costs "
+        "time: the sidecar's page proposes another number of draft tokens.",
         [
             Query(least(BUCKET, series(metrics.SPEEDUP)), "{{temperature}} {{model_name}}"),
             Query(least("model_name", series(metrics.ENGINE_SPEEDUP)), "all {{model_name}}", Style.WHOLE),
@@ -40,9 +40,9 @@ def _speedup() -> timeseries.Panel:
 def _balance() -> timeseries.Panel:
     return over_time(
         "Request time saved against plain decoding",
-        "Request-seconds saved less those lost, per second: 3 means that three requests at a time would be running "
-        "for nothing but plain decoding's slowness. Below 0 time is lost.",
-        "Read a day of it before you decide: what is saved at night may be lost at noon.",
+        "Request-seconds saved minus those lost, per second: 3 means that plain decoding would keep three more "
+        "requests running at a time. Below 0, time is lost.",
+        "Look at a whole day before you decide: what is saved at night may be lost at noon.",
         [
             Query(
                 f"{total(BUCKET, metrics.TIME_SAVED)} - {total(BUCKET, metrics.TIME_LOST)}",
@@ -57,8 +57,8 @@ def _per_token() -> timeseries.Panel:
     actual = ratio("model_name, running", metrics.DECODE_SECONDS, metrics.DECODE_TOKENS)
     return over_time(
         "Time per token by requests running",
-        "Thin: as it is, by the number of requests running. Thick: without speculation at that number.",
-        "A thin line that rises above its thick one is a load at which speculation loses: let vLLM speculate less "
+        "Thin: the actual time, by the number of requests running. Thick: without speculation at that number.",
+        "Where a thin line is above its thick one, speculation loses at that load: let vLLM speculate less "
         "there (num_speculative_tokens_per_batch_size).",
         [
             Query(actual, "{{running}} {{model_name}}"),
@@ -76,10 +76,10 @@ def _break_even() -> timeseries.Panel:
     accepted = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
     return over_time(
         "Acceptance, and what it takes to break even",
-        "The thick line is the acceptance rate at which the present load is as fast as plain decoding, the highest of "
-        "the pods; the thin one is what is accepted.",
-        "A break-even that rises with the load is compute: fewer draft tokens in full batches. One that rises at the "
-        "same load is something else that slows the steps down.",
+        "The thick line is the acceptance rate needed to be as fast as plain decoding at the present load, the highest "
+        "of the pods; the thin line is the actual acceptance rate.",
+        "If break-even rises with the load, compute is short: use fewer draft tokens in full batches. If it rises at "
+        "the same load, something else slows the steps down.",
         [
             Query(accepted, "accepted {{model_name}}"),
             Query(

@@ -71,10 +71,10 @@ def alerting() -> Section:
 def _pays() -> stat.Panel:
     return figure(
         "Does speculation pay?",
-        "The worst of the selected pods that draft enough to be judged, by its acceptance of the last 5 minutes "
+        "The worst of the selected pods that draft enough to be judged: its acceptance over the last 5 minutes "
         "against its own thresholds. NO: drafting costs more time than it saves.",
-        "On NO look right for the temperature that loses. If all lose, start vLLM without --speculative-config; if "
-        "only the hot ones lose, route those to pods that do not speculate.",
+        "On NO, look to the right for the temperature that loses. If all lose, start vLLM without "
+        "--speculative-config; if only the hot ones lose, route those to pods that do not speculate.",
         Query(PAYS),
         values=_PAYS,
         empty="too little drafting",
@@ -84,9 +84,9 @@ def _pays() -> stat.Panel:
 def _where() -> stat.Panel:
     return names(
         "Where it loses",
-        "The temperatures whose verdict is 'loses' now, on any selected pod. 'nowhere' means that no judged one does.",
-        "Compare the traffic's share of that temperature below. A small share is worth little; a large one is why P99 "
-        "suffers while the average looks well.",
+        "The temperatures whose verdict is 'loses' now, on any selected pod. 'nowhere': no judged temperature loses.",
+        "Compare that temperature's share of the traffic below. A small share matters little; a large one is why P99 "
+        "suffers while the average looks healthy.",
         Query(LOSING_BUCKETS, "{{temperature}} {{model_name}}"),
         values=_LOSING,
         empty="nothing judged",
@@ -96,7 +96,7 @@ def _where() -> stat.Panel:
 def _trust() -> stat.Panel:
     return figure(
         "Is this page live?",
-        "Whether Prometheus reaches every selected sidecar and each sidecar its vLLM.",
+        "Whether Prometheus reaches every selected sidecar, and each sidecar reaches its vLLM.",
         "Sidecar gone: look at the pod and Prometheus' targets. vLLM down: look at the vLLM container before "
         "anything else on this page.",
         Query(_BOTH_UP),
@@ -108,10 +108,10 @@ def _trust() -> stat.Panel:
 def _since() -> statetimeline.Panel:
     return states(
         "Verdict by temperature: where, and since when",
-        "One band per temperature; red begins where speculation started to lose. Grey: too few requests. Of several "
+        "One band per temperature; red begins where speculation started to lose. Grey: too few requests. With several "
         "pods, the worst counts.",
-        "Find where the colour changed and look what happened then: the marks are alerts and restarts. A deployment, "
-        "another draft model, quantization or new traffic are the usual causes.",
+        "Find where the colour changed and see what happened then: the marks are alerts and restarts. The usual causes "
+        "are a deployment, another draft model, quantization or new traffic.",
         Query(verdict_code(BUCKET), "{{temperature}} {{model_name}}"),
         values=VERDICTS,
         empty="no request source: set requests.source to split by temperature",
@@ -124,8 +124,8 @@ def firing(*labels: str) -> table.Panel:
     return rows(
         "Alerts firing",
         (
-            "What fires now and since when its condition holds, oldest last. Empty is good, if the page is live.",
-            "Click the name for its runbook. Down and absent alerts explain the rest: begin with them.",
+            "What fires now and since when its condition holds, oldest last. Empty is good if the page is live.",
+            "Click the name for its runbook. Down and absent alerts explain the rest: start with them.",
         ),
         [Label("alertname", ALERT_RUNBOOK), *map(Label, labels)],
         [Value(expr, "Since", AGO)],
@@ -139,7 +139,7 @@ def acceptance_by_temperature() -> timeseries.Panel:
     return over_time(
         "Acceptance by temperature, against the thresholds",
         "Accepted / drafted tokens. The thick line is vLLM's own counters over all requests; below the red dashes "
-        "speculation costs more than it gives, above the orange ones it is a gain.",
+        "speculation costs more than it gives, above the orange ones it pays.",
         "A thick line above red with a temperature below it is a mixed workload: judge by the temperature, not by the "
         "average. If every line fell at once, the draft model, quantization or prompts changed.",
         [
@@ -158,10 +158,10 @@ def _gap() -> timeseries.Panel:
     baseline = worst("model_name, phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
     return over_time(
         "Gap between P99 and P50, by phase",
-        "P99 - P50 in vLLM's own histograms over the sliding window, the worst pod. Dashed: the configured baseline's "
-        "gap times the threshold, where there is a baseline.",
-        "A gap that widens while P50 falls or stays is speculation helping most requests and hurting some: look which "
-        "temperature loses. If P50 rises too, it is load: look at KV cache and queue.",
+        "P99 - P50 in vLLM's own histograms over the sliding window, on the worst pod. Dashed: the configured "
+        "baseline's gap times the threshold, if there is a baseline.",
+        "If the gap widens while P50 falls or stays, speculation helps most requests and hurts some: see which "
+        "temperature loses. If P50 rises too, it is load: look at the KV cache and the queue.",
         [
             Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP)), "{{phase}} {{model_name}}"),
             Query(
@@ -177,16 +177,16 @@ def _gap() -> timeseries.Panel:
 def _health() -> Line:
     coverage = figure(
         "Is the split by temperature complete?",
-        "Whether enough of vLLM's draft tokens, by the threshold, were attributed to requests that the sidecar saw.",
-        "Part unseen: some traffic bypasses the proxy, or the middleware is missing in a replica. Until then the "
-        "temperatures cover only a part of the traffic.",
+        "Whether the share of vLLM's draft tokens attributed to requests reaches the threshold.",
+        "Part unseen: some traffic bypasses the proxy, or a replica runs without the middleware. Until that is fixed, "
+        "the temperatures cover only a part of the traffic.",
         Query(f"min({at_least(series(metrics.COVERAGE), 'coverage')})"),
         values=_COMPLETE,
         empty="no source, or idle",
     )
     now = figure(
         "Acceptance now",
-        "Accepted / drafted tokens over the last 5 minutes, of the worst selected model, from vLLM's counters.",
+        "Accepted / drafted tokens of the worst selected model over the last 5 minutes, from vLLM's counters.",
         "Compare with the thresholds in the panel above.",
         Query(least("", ACCEPTANCE_BY_MODEL)),
         unit=SHARE,
@@ -202,7 +202,7 @@ def _health() -> Line:
     waiting = figure(
         "Requests waiting",
         "Requests in vLLM's queue, summed over the selected pods.",
-        "A queue that stays is overload, not speculation; under much of it, speculation often stops paying.",
+        "A queue that stays is overload, not speculation; under heavy load speculation often stops paying.",
         Query(f"sum({series(metrics.REQUESTS_WAITING)})"),
     )
     return beside(3, (coverage, 6), (now, 6), (peak, 6), (waiting, 6))
@@ -212,7 +212,7 @@ def _history() -> statetimeline.Panel:
     return states(
         "Alerts firing over time",
         "A band for each alert while it fired.",
-        "What fired first is nearest to the cause.",
+        "What fired first is closest to the cause.",
         Query(
             worst("alertname, temperature, namespace, pod, instance", FIRING),
             "{{alertname}} {{temperature}} {{namespace}} {{pod}} {{instance}}",

@@ -16,8 +16,8 @@ def trust() -> Section:
         "Coverage and residual",
         "Coverage: the share of vLLM's draft tokens that was attributed to requests. Residual: how far the inference's "
         "sums are off vLLM's counters.",
-        "Coverage below the dashes: traffic bypasses the source, so the temperatures cover a part only. A "
-        "residual above about 0.05: prefer exact numbers (--per-request-spec-decode-metrics summary).",
+        "Coverage below the dashes: traffic bypasses the source, so the temperatures cover only a part. "
+        "Residual above about 0.05: prefer exact numbers (--per-request-spec-decode-metrics summary).",
         [
             Query(least("model_name", series(metrics.COVERAGE)), "coverage {{model_name}}"),
             Query(worst("model_name", series(metrics.RESIDUAL)), "residual {{model_name}}"),
@@ -28,7 +28,7 @@ def trust() -> Section:
     attribution = over_time(
         "Requests by attribution",
         "exact: the response carried vLLM's own numbers; inferred: from its counters; none: neither was possible.",
-        "Many 'none' at little traffic are normal. With enough traffic they mean that the inference cannot tell this "
+        "Many 'none' are normal with little traffic. With enough traffic they mean that the inference cannot tell this "
         "engine's requests apart: use exact numbers.",
         [Query(total("attribution", metrics.REQUESTS), "{{attribution}}")],
         "reqps",
@@ -37,8 +37,8 @@ def trust() -> Section:
     events = over_time(
         "Events: reported and lost",
         "Finished requests that the source reported, and events that were lost or refused, by reason.",
-        "Any loss lowers coverage. docs/metrics.md says what to do about each reason; a full queue means that the "
-        "sidecar is starved of CPU.",
+        "Any loss lowers coverage. docs/metrics.md says what to do about each reason; queue_full means that the "
+        "sidecar lacks CPU.",
         [
             Query(total("source", metrics.REQUEST_EVENTS), "reported {{source}}"),
             Query(total("source, reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{source}} {{reason}}", Style.LIMIT),
@@ -59,7 +59,7 @@ def _lost() -> timeseries.Panel:
     return over_time(
         "Share of events lost",
         "Events that were lost or refused, as a share of all events of the source.",
-        "Above the dashes the split by temperature is doubtful: the reasons are beside it.",
+        "Above the dashes the split by temperature is doubtful: the panel above shows the reasons.",
         [
             Query(f"{lost} / ({lost} + {reported} > 0)", "{{source}}"),
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
@@ -72,7 +72,7 @@ def _asked() -> timeseries.Panel:
     return over_time(
         "Streams asked for usage",
         "Streams for which vLLM was asked for the token count on the client's behalf (requests.ask_usage), by outcome.",
-        "missing: vLLM did not answer it, and the request has no numbers. refused: vLLM rejected the option; set "
+        "missing: vLLM's reply had none, and the request has no numbers. refused: vLLM rejected the option; set "
         "requests.ask_usage to false.",
         [Query(total("outcome", metrics.ASKED_USAGE), "{{outcome}}")],
         PER_SECOND,
@@ -83,8 +83,8 @@ def _limitations() -> table.Panel:
     return rows(
         "What vLLM's page does not export",
         (
-            "What an engine's page does not export, so what is missing above and why. Empty is good.",
-            "Most go away with a newer vLLM or another of its flags; docs/metrics.md says which.",
+            "What an engine's page does not export, which explains what is missing above. Empty is good.",
+            "Most go away with a newer vLLM or another flag; docs/metrics.md says which.",
         ),
         [Label("instance"), Label("model_name"), Label("limitation")],
         [Value(f"{worst('instance, model_name, limitation', series(metrics.ENGINE_LIMITATION))} == 1", "Holds", COUNT)],
@@ -97,7 +97,7 @@ def _overflow() -> timeseries.Panel:
     return over_time(
         "Values past a label's bound",
         "How often per second a value was exported as 'other' to bound the number of series.",
-        "Any steady rate: more models, engines or positions than the limits allow. Raise the limit in the settings.",
+        "A steady rate means more models, engines or positions than the limits allow: raise the limit in the settings.",
         [Query(total("label", metrics.LABEL_OVERFLOW), "{{label}}")],
         PER_SECOND,
     )

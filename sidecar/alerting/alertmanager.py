@@ -55,7 +55,7 @@ class Message:
 
 
 class Alertmanager:
-    """Sends one replica what it does not know yet, and firing alerts repeatedly; backs off while it accepts none."""
+    """Sends one replica what is new, and firing alerts repeatedly; backs off while it accepts none."""
 
     def __init__(self, url: str, message: Message, interval: float, log: StateLog) -> None:
         """``interval`` is the first pause after a failure, in seconds; it doubles up to a minute."""
@@ -64,7 +64,7 @@ class Alertmanager:
         self._message = message
         self._interval = interval
         self._log = log
-        self._sent: dict[Key, tuple[float | None, float]] = {}  # the end that was sent, and when, by alert
+        self._sent: dict[Key, tuple[float | None, float]] = {}  # by alert: the end that was sent, and when
         self._answered = False
         self._failures = 0
         self._next = 0.0
@@ -75,7 +75,7 @@ class Alertmanager:
     ) -> None:
         """Sends what is due at ``now`` (monotonic seconds), in as few requests as the bound on alerts allows.
 
-        Until the first answer an empty list is sent if nothing is due: a wrong URL shows before an alert needs it.
+        Until the first answer it sends an empty list if nothing is due, so a wrong URL shows before the first alert.
         """
         self._sent = {key: sent for key, sent in self._sent.items() if key in notices}
         if now < self._next:
@@ -97,12 +97,12 @@ class Alertmanager:
 
     @property
     def is_failing(self) -> bool:
-        """Whether it did not accept the last alerts."""
+        """Whether it refused the last alerts or could not be reached."""
         return self._failures > 0
 
     def _is_due(self, key: Key, notice: Notice, now: float) -> bool:
         if key not in self._sent:
-            return notice.ended is None  # an alert that it never knew need not be resolved
+            return notice.ended is None  # an alert that was never sent need not be resolved
         ended, at = self._sent[key]
         return ended != notice.ended or (notice.ended is None and now - at >= self._message.resend)
 

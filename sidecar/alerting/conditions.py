@@ -35,7 +35,7 @@ class Match:
 
 
 def with_hours(report: TargetReport, past: Past, limits: PushThresholds) -> TargetReport:
-    """The report with each model of few requests judged over the last hour, as in the rules, or not at all."""
+    """The report, with models of few requests judged over the last hour, as in the rules, or not at all."""
     engines = _by_model(report.engines)
 
     def longer(model: ModelJudgement) -> ModelJudgement:
@@ -92,7 +92,7 @@ def _acceptance_p10_low(report: TargetReport, limits: PushThresholds) -> Iterato
 
 
 def _latency_gap_wide(report: TargetReport, limits: PushThresholds) -> Iterator[Match]:
-    """By the configured baseline; without one there is nothing to compare with."""
+    """Compares with the configured baseline; nothing matches without one."""
     by_model = _by_model(report.engines)
     for model in report.judgements:
         engines = by_model[model.model_name]
@@ -199,7 +199,7 @@ def _widest(engines: Iterable[EngineReport]) -> Latency | None:
 
 
 def _requests(engines: Iterable[EngineReport]) -> float:
-    """Requests that got their first token within the window, and those that run."""
+    """Requests that got their first token within the window, and those still running."""
     return sum(
         engine.latencies[Phase.TTFT].count + engine.gauges.get(Gauge.REQUESTS_RUNNING, 0)
         for engine in engines

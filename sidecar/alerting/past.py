@@ -22,7 +22,7 @@ _Samples = deque[_Sample]
 
 
 class Past:
-    """Kept for the engines on the last page, and for a day. A restart of the sidecar forgets it."""
+    """Keeps a day of counters for the engines on the last page. A restart of the sidecar loses it."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, EngineKey], _Samples] = {}

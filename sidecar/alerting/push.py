@@ -17,7 +17,7 @@ from sidecar.analysis.target_state import TargetReport
 from sidecar.log import StateLog
 
 _REFUSED: Final = "SpecDecodePushRefused"
-SOURCE = "sidecar"  # a separate identity, so that these alerts and Prometheus' do not resolve each other
+SOURCE = "sidecar"  # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Push:
         self._replicas = [Alertmanager(url, message, options.interval, log) for url in options.alertmanagers]
 
     async def run(self) -> None:
-        """Runs until cancelled. What fires then expires, since it is not sent again."""
+        """Runs until cancelled. Alerts that fire then expire, since they are not sent again."""
         async with alert_session(self._options.timeout) as session:
             while True:
                 await self.evaluate(session)
@@ -90,7 +90,7 @@ class Push:
         return sent | {(one.name, "dropped"): self._tracker.overflowed for one in self._replicas}
 
     def _alerts(self, reports: Iterable[TargetReport]) -> Iterator[Alert]:
-        # For the other replicas to deliver.
+        # The other replicas deliver it.
         for replica in self._replicas:
             if replica.is_failing:
                 yield Alert(rule=self._options.rules[_REFUSED], match=Match({"alertmanager": replica.name}, 1))

@@ -26,7 +26,7 @@ class Rule:
     description: str
 
     def text(self, template: str, labels: Mapping[str, str], value: float) -> str:
-        """``summary`` or ``description`` with an alert's labels and value in it."""
+        """``summary`` or ``description`` with an alert's labels and value filled in."""
 
         def quoted(match: re.Match[str]) -> str:
             label, form, digits = match.groups()

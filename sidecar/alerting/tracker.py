@@ -9,7 +9,7 @@ from sidecar.alerting.rules import Rule
 
 Key = tuple[str, str, frozenset[tuple[str, str]]]  # an alert's name, its severity and its match's labels
 
-RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is still known, as in Prometheus
+RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Prometheus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class _Course:
     ended_at: float = field(default=0.0, kw_only=True)  # ``ended`` in the monotonic clock's seconds
 
     def notice(self, wall: float) -> Notice | None:
-        """What it is at ``wall``, with no later time in it; None before it fires."""
+        """The alert as of ``wall``, with no later time in it; None before it fires."""
         if self.started is None:
             return None
         self.started = min(self.started, wall)
@@ -56,7 +56,7 @@ class _Course:
 
 
 def _wholes(key: Key) -> tuple[Key, ...]:
-    """The alerts on the whole model that would explain one on a temperature of it; nothing explains any other."""
+    """For an alert on a temperature, the alerts on the whole model that would explain it; none for any other."""
     name, _, labels = key
     if name != "SpecDecodeAcceptanceLowAtTemperature":
         return ()

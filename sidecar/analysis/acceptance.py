@@ -10,7 +10,7 @@ from sidecar.engine.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What was drafted and accepted in a window; it has a ``rate`` if ``draft_tokens`` is positive.
+    """The tokens drafted and accepted in a window; it has a ``rate`` if ``draft_tokens`` is positive.
 
     ``drafts`` counts verification steps of speculating requests; ``positions[p]`` the steps that accepted the
     draft token at position p.

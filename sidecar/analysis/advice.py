@@ -35,7 +35,7 @@ def _more(acceptance: float, rates: Sequence[float], worthwhile: float) -> str |
     text = f"Acceptance {acceptance:.2f}: speculate more tokens"
     if not rates or rates[-1] <= 0:
         return f"{text}."
-    # Beyond the last position acceptance is assumed to fall as it did on the way there, on average.
+    # Beyond the last position acceptance is assumed to keep falling at the average rate so far.
     fall = min(rates[-1] ** (1 / len(rates)), 1.0)
     rate, count = rates[-1], len(rates)
     while count < min(2 * len(rates), _MOST_TOKENS) and rate * fall >= worthwhile:

@@ -1,4 +1,4 @@
-"""How long one model's decode steps took, and would have taken without speculation, over any stretch of time."""
+"""How long one model's decode steps took, and how long they would have taken without speculation, over any period."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class DecodeClock:
         """What the engines of the model decoded between two polls; a gap or a clock set back restarts the history."""
         if not self._times or start != self._times[-1]:
             self._times, self._rows = [start], [()]
-        # Per running request: each took part in this many steps.
+        # Per running request, each of which took part in this many steps.
         running = sum(steps.running for steps, _ in engines)
         grown = [(steps.decode_steps / running, _row(steps, step)) for steps, step in engines]
         self._times.append(end)
@@ -68,6 +68,6 @@ _FIELDS: Final = 5
 
 
 def _row(steps: Steps, plain: PlainStep | None) -> tuple[float, ...]:
-    """Per decode step: 1, its time, then the same for those whose plain time is known, and what it consists of."""
+    """Per decode step: 1, its time, the same for those whose plain time is known, and the parts of the plain time."""
     known = () if plain is None else (1.0, plain.seconds, plain.others, *plain.deviations)
     return (1.0, steps.step_seconds, *(known or (0.0,) * (_FIELDS - 2)))

@@ -33,14 +33,14 @@ class EngineReport:
     """One engine at one moment.
 
     ``counters`` and ``accepted_per_position`` are totals that never fall. The fields after ``window_acceptances``
-    hold only for the moment and are empty or None if the last poll failed.
+    describe the moment, and are empty or None if the last poll failed.
     """
 
     key: EngineKey
     counters: Mapping[Counter, float]
     accepted_per_position: tuple[float, ...]
-    kv_cache_usages: Histogram  # one observation a poll
-    window_acceptances: Histogram  # one observation a poll that drafted
+    kv_cache_usages: Histogram  # one observation per poll
+    window_acceptances: Histogram  # one observation per poll with drafts
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
     kv_cache_capacity_tokens: int | None
@@ -86,7 +86,7 @@ class EngineState:
         return totals
 
     def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
-        """The state at ``now``; what holds only for the moment is included only if the last poll is ``fresh``.
+        """The state at ``now``; what describes the moment is included only if the last poll is ``fresh``.
 
         ``history`` asks for the two histories, which only the page and the status show.
         """

@@ -25,7 +25,7 @@ class Engines:
         self.overflowed = 0  # engines that became "other", poll by poll
 
     def bounded(self, page: PageSnapshot) -> list[EngineSnapshot]:
-        """The page's engines under the keys that they are kept by; call it once a page."""
+        """The page's engines under the keys by which they are kept; call it once per page."""
         own = [key for key in self.states if key != OTHER]
         new = [engine.key for engine in page.engines if engine.key not in self.states]
         kept = {*own, *new[: self._most - len(own)]}
@@ -40,7 +40,7 @@ class Engines:
         state = self.states.get(engine.key)
         if state is None:
             state = self.states[engine.key] = EngineState(self._lookback)
-        # By engine, since one may appear only some polls after its process restarted.
+        # Per engine, since one may appear several polls after its process restarted.
         # ``other`` is continued already.
         restarted = False if engine.key == OTHER else is_another(state.process_start, process_start)
         state.process_start = process_start
@@ -77,7 +77,7 @@ class _Overflow:
         self._carried: dict[EngineKey, _Carried] = {}
 
     def merged(self, engines: Sequence[EngineSnapshot], process_start: float | None) -> EngineSnapshot | None:
-        """All of them so far under the key ``other``; None if there are none. ``engines`` are those on the page now."""
+        """All of them so far, under the key ``other``, or None. ``engines`` are those on the page now."""
         for engine in engines:
             self._carry(engine, process_start)
         if not self._carried:
@@ -97,10 +97,10 @@ class _Overflow:
 
 
 def is_another(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times are of two processes; None if one is unknown."""
+    """Whether two start times belong to two processes; None if one is unknown."""
     return None if before is None or now is None else before != now
 
 
 def _gone(engine: EngineSnapshot) -> EngineSnapshot:
-    """Its totals stay in the sum; what holds only for the moment does not."""
+    """Its totals stay in the sum; what describes the moment does not."""
     return replace(engine, gauges={}, kv_cache_capacity_tokens=0)

@@ -15,7 +15,7 @@ class KvCacheUsage:
         self._window = peak_window
         self._history = history
         self._slots: deque[tuple[float, float]] = deque()
-        # Falling values only: an older value below a newer one can no longer be the peak.
+        # Values in falling order: an older value below a newer one can no longer be the peak.
         self._peaks: deque[tuple[float, float]] = deque()
         self.distribution = Histogram(USAGE_EDGES)
 

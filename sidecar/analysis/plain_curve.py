@@ -16,7 +16,7 @@ _SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half
 _HALF_OCTAVE: Final = sqrt(2)
 _STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
 _SIGNIFICANT: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
-_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they are taken as the same if the cost is unknown
+_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they count as equal if the cost is unknown
 _SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
 _VARIED: Final = 0.1  # standard deviation / mean of the draft tokens per decode step that a regression on them needs
 _FEW: Final = 0.2  # prompt tokens per generated token whose cost needs no correction
@@ -41,7 +41,7 @@ class PlainStep:
 
 
 def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...]:
-    """The deviations of a sum of times, from the number and the deviations of each; missing ones are 0."""
+    """The deviations of a sum of times, from each one's number and deviations; missing ones are 0."""
     scaled = ([count * one for one in deviations] for count, deviations in terms)
     return tuple(sum(column) for column in zip_longest(*scaled, fillvalue=0.0))
 
@@ -72,7 +72,7 @@ class PlainCurve:
         return self.running[0] / _BEYOND <= running <= self.running[-1] * _BEYOND
 
     def at(self, running: float) -> PlainStep | None:
-        """S0 at a load, with prompts like those of the measurement; None beyond the loads that were measured."""
+        """S0 at a load, with prompts like those of the measurement; None beyond the measured loads."""
         if not self.covers(running):
             return None
         shares = _shares(running, self.running)
@@ -117,7 +117,7 @@ def _fit(periods: Sequence[Steps]) -> PlainCurve | None:
 
 
 def _without_bursts(periods: Sequence[Steps]) -> Sequence[Steps]:
-    """Without the lowest and highest loads of which there are too few periods to determine the ends of a curve."""
+    """Drops the lowest and highest loads that have too few periods to determine the ends of a curve."""
     loads = sorted(one.running for one in periods)
     near = [(low, high) for low, high in zip(loads, loads[_SUPPORT - 1 :], strict=False) if high < low * _HALF_OCTAVE]
     return [one for one in periods if near and near[0][0] <= one.running <= near[-1][1]]
@@ -126,8 +126,8 @@ def _without_bursts(periods: Sequence[Steps]) -> Sequence[Steps]:
 def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
     """The curve of an engine that speculates: what its steps would take without drafts; None if undetermined.
 
-    From the periods that drafted nothing if they are enough, else S at no draft tokens in a regression of S on b and
-    on draft tokens per engine step, which takes drafts whose number varies.
+    It comes from the periods that drafted nothing if they are enough, else it is S at no draft tokens in a regression
+    of S on b and on draft tokens per engine step, which requires drafts whose number varies.
     """
     plain = fit([one for one in periods if one.draft_tokens == 0])
     if plain is not None and _is_sharp(plain):
@@ -145,7 +145,7 @@ def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
 def _curve(
     periods: Sequence[Steps], knots: tuple[float, ...], found: Solution, prompt_seconds: float | None = None
 ) -> PlainCurve | None:
-    """The curve whose knots' values are the first that were found; None if they are not determined."""
+    """The curve whose knots have the first of the found values; None if they are not determined."""
     if found.deviations is None:
         return None
     return PlainCurve(
@@ -158,7 +158,7 @@ def _curve(
 
 
 def _drafts_vary(periods: Sequence[Steps]) -> bool:
-    """With a fixed number, draft tokens are a multiple of the load but for rounding, which a regression would read."""
+    """With a fixed K, draft tokens are a multiple of the load except for rounding, which a regression would fit."""
     steps = [one.decode_steps for one in periods]
     each = [one.draft_tokens / one.decode_steps for one in periods]
     mean = sum(one.draft_tokens for one in periods) / sum(steps)
@@ -194,7 +194,7 @@ def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
 
 
 def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float | None:
-    """The cost of a prompt token to each other request, from steady periods; None if not significantly above 0.
+    """The cost of a prompt token to every other request, from steady periods; None if not significantly above 0.
 
     While one request prefills, the b - 1 others wait: S grows by cost x prompt tokens per generated token x (b - 1).
     If many requests begin together, few wait for their prefills.

@@ -36,6 +36,6 @@ class PlainDecoding:
         return {model for model, periods in self.periods.items() if any(one.drafts for one in periods)}
 
     def curves(self) -> dict[str, PlainCurve]:
-        """By model; without those that speculated or decoded too little."""
+        """The curves by model, without models that speculated or decoded too little."""
         plain = {model: fit(periods) for model, periods in self.periods.items() if model not in self.drafted}
         return {model: curve for model, curve in plain.items() if curve is not None}

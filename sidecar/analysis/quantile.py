@@ -10,10 +10,10 @@ from sidecar.engine.snapshot import HistogramReading
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
     """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None if it has none.
 
-    It has none without observations, and for the quantile 0 if the first bucket is empty (NaN in Prometheus).
-    Interpolates linearly within the bucket, the first of which begins at 0; gives the highest finite edge if the
-    quantile lies beyond it. The formula is ``bucketQuantile`` of Prometheus
-    (``promql/quantile.go``), so our numbers equal those of ``histogram_quantile()`` over the same buckets.
+    It has none without observations, nor for the quantile 0 if the first bucket is empty (NaN in Prometheus).
+    Interpolates linearly within a bucket; the first begins at 0. If the quantile lies beyond the highest finite edge,
+    the result is that edge. The formula is ``bucketQuantile`` of Prometheus (``promql/quantile.go``), so our numbers
+    equal those of ``histogram_quantile()`` over the same buckets.
     """
     edges, counts = histogram.edges, histogram.counts
     if len(edges) < 2 or counts[-1] <= 0:

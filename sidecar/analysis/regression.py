@@ -1,4 +1,4 @@
-"""Weighted linear regression of a few unknowns, with standard errors that neighbouring observations do not flatter."""
+"""Weighted linear regression of a few unknowns, with standard errors that allow for correlated neighbours."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import hypot, inf, sqrt
 from typing import Final
 
 _BLOCKS: Final = 40
-_SINGULAR: Final = 1e-9  # relative size of a diagonal element that is 0 but for rounding
+_SINGULAR: Final = 1e-9  # relative size of a diagonal element that is 0 except for rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Solution:
 def regress(observed: Sequence[Observation], size: int) -> Solution:
     """The ``size`` unknowns that minimize the squared residuals.
 
-    ``observed`` is in chronological order, has at least two elements and is cut into blocks; each is left out in turn,
-    and the covariance is the jackknife's. So what neighbours have in common counts once.
+    ``observed`` is in chronological order and has at least two elements. It is cut into blocks, each of which is left
+    out in turn, and the covariance is the jackknife's. So what neighbours have in common counts once.
     """
     count = min(_BLOCKS, len(observed) // 2)
     edges = [round(index * len(observed) / count) for index in range(count + 1)]
@@ -86,7 +86,7 @@ def eliminate(rows: list[list[float]], i: int) -> None:
 
 
 def _jackknife(left_out: Sequence[tuple[float, ...]]) -> list[list[float]]:
-    """The covariance of the estimates, from those without one block after another."""
+    """The covariance of the estimates, from those that leave out one block each."""
     means = [sum(column) / len(left_out) for column in zip(*left_out, strict=True)]
     off = [[value - mean for value, mean in zip(row, means, strict=True)] for row in left_out]
     columns = list(zip(*off, strict=True))

@@ -33,7 +33,7 @@ class ModelRequests:
 class RequestReport:
     """One server's requests at one moment.
 
-    ``events`` counts records, ``dropped`` what was lost, by reason, ``asked_usage`` streams that were asked for usage.
+    ``events`` counts records, ``dropped`` lost ones by reason, ``asked_usage`` streams for which usage was requested.
     """
 
     source: str
@@ -57,7 +57,7 @@ class RequestState:
         drop_reasons: Iterable[str] = (),
         max_models: int = 1,
     ) -> None:
-        """``window`` is the sliding window in seconds; ``drop_reasons`` are those to count from 0 on.
+        """``window`` is the sliding window in seconds; ``drop_reasons`` are counted from 0 on.
 
         The first ``max_models`` models that have requests keep their names; further ones count as ``other``.
         """
@@ -92,7 +92,7 @@ class RequestState:
         self._dropped[reason] += count
 
     def scraped(self, at: float, timelines: Mapping[EngineKey, Timeline], *, several_processes: bool) -> list[Settled]:
-        """Settles requests by a successful poll at ``at``, and returns them."""
+        """Settles requests after a successful poll at ``at``, and returns them."""
         if at < self._scraped_at:  # the clock was set back
             self._seen = dict.fromkeys(self._seen, at)
             for stats in self._stats.values():

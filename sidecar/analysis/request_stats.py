@@ -1,4 +1,4 @@
-"""What the requests of one model add up to, by temperature: since the start, and over the sliding window."""
+"""The totals of one model's requests, by temperature: since the start, and over the sliding window."""
 
 from collections import Counter as Tally
 from collections import deque
@@ -17,7 +17,7 @@ LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 8.0)  # few: each edge
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5)
 DURATION_EDGES: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_TAIL_SECONDS: Final = 3600.0  # that the window of the tail stretches to
+_TAIL_SECONDS: Final = 3600.0  # to which the window of the tail stretches
 _TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 
 
@@ -30,7 +30,7 @@ class AttributedTotals:
         self.drafts = 0.0
         self.draft_tokens = 0.0
         self.accepted_tokens = 0.0
-        self.accepted_per_position: list[int] = []  # from exact requests alone
+        self.accepted_per_position: list[int] = []  # only from exact requests
         self.acceptance = Histogram(ACCEPTANCE_EDGES)
         self.length = Histogram(LENGTH_EDGES)
 
@@ -94,7 +94,7 @@ class RequestStats:
     """All of one model's requests. Every label set exists from the start, at 0."""
 
     def __init__(self, temperatures: Iterable[str], window: float) -> None:
-        """``temperatures`` are all labels there can be; ``window`` is the sliding window in seconds."""
+        """``temperatures`` are all possible labels; ``window`` is the sliding window in seconds."""
         self.temperatures = tuple(temperatures)
         with_numbers = (Attribution.EXACT, Attribution.INFERRED)
         self.totals = {key: AttributedTotals() for key in product(self.temperatures, with_numbers)}

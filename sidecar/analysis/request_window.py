@@ -1,4 +1,4 @@
-"""One temperature's requests over the sliding window: sums of all of them, quantiles of the latest."""
+"""One temperature's requests over the sliding window: sums over all of them, quantiles of the latest."""
 
 import math
 from bisect import bisect_left, insort
@@ -48,7 +48,7 @@ class SpeculationSummary:
     tpot_p99: float | None = None
 
     def evidence(self, total: float) -> Evidence:
-        """What a judgement is based on; ``total`` is the draft tokens of all temperatures."""
+        """The evidence for a judgement; ``total`` is the draft tokens of all temperatures."""
         return Evidence(
             requests=self.requests,
             drafts=self.drafts,
@@ -63,7 +63,7 @@ class SpeculationSummary:
 class SlidingRequests:
     """The attributed requests of the last ``seconds``, to a sixtieth of them.
 
-    The latest ``most`` are kept individually, for quantiles, distribution, positions and attribution; the sums are of
+    The latest ``most`` are kept individually, for quantiles, distribution, positions and attribution; the sums include
     all. The cost of reading does not depend on their number.
     """
 
@@ -71,7 +71,7 @@ class SlidingRequests:
         self._most = most
         self._sums = SlidingParts(seconds, seconds / PARTS, lambda: [0.0] * 5)  # of ``_sums_of``
         self._latest: deque[tuple[float, AttributedRequest]] = deque()
-        self._ratios: list[float] = []  # of the latest, in order; the same of the next two
+        self._ratios: list[float] = []  # of the latest, sorted, like the next two
         self._ttfts: list[float] = []
         self._tpots: list[float] = []
         self._origins: Counter[Attribution] = Counter()

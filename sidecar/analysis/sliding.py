@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class SlidingParts(Generic[T]):
-    """Parts of the last ``seconds``; each takes what comes within ``part`` seconds of its beginning."""
+    """Parts of the last ``seconds``; each collects what comes within ``part`` seconds of its beginning."""
 
     def __init__(self, seconds: float, part: float, new: Callable[[], T]) -> None:
         self._seconds = seconds
@@ -18,7 +18,7 @@ class SlidingParts(Generic[T]):
         self._parts: deque[tuple[float, T]] = deque()  # with its beginning
 
     def current(self, at: float) -> T:
-        """The part that takes what comes at ``at``."""
+        """The part that collects what comes at ``at``."""
         self._forget(at)
         if not self._parts or at - self._parts[-1][0] >= self._part:
             self._parts.append((at, self._new()))

@@ -34,8 +34,8 @@ _REFIT: Final = 30.0  # seconds between two fits to them
 class SpeedOptions:
     """``curves`` are plain step times by model name, ``temperatures`` all labels.
 
-    ``window`` is the sliding window, kept in parts of ``stretch``; ``history`` how far back requests may have begun:
-    seconds.
+    ``window`` is the sliding window, kept in parts of ``stretch``; ``history`` is how far back requests may have begun.
+    All three are in seconds.
     """
 
     curves: Mapping[str, PlainCurve] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class TemperatureSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpeed:
-    """One model: all its engines together, and what its plain times rest on.
+    """One model: all its engines together, and the source of its plain times.
 
     ``temperatures`` is empty while there is no reference.
     """
@@ -87,7 +87,7 @@ class ModelSpeed:
 
 
 class SpeedState:
-    """Fed by every poll, then by the requests that it settled; bounded whatever vLLM and the traffic do."""
+    """Takes in every poll, then the requests that it settled; bounded whatever vLLM and the traffic do."""
 
     def __init__(self, options: SpeedOptions) -> None:
         self._options = options
@@ -184,7 +184,7 @@ class _Model:
             self._reference = Reference.UNDRAFTED if self.curve is not None else None
 
     def finished(self, at: float, requests: Iterable[AttributedRequest]) -> None:
-        """Each way adds up on its own; the balance is by the clock, else by steps."""
+        """Each method adds up on its own; the balance is by the clock, else by steps."""
         excess = self._whole.read(at, self.curve).prompt_excess
         balance: dict[str, float] = {}
         for request in requests:
@@ -194,7 +194,7 @@ class _Model:
                 continue
             actual = None
             if request.attribution is not Attribution.NONE:
-                # A step gives one token more than it accepts, unless it is a last one that is cut off.
+                # A step gives one token more than it accepts, unless it is the last one and cut off.
                 actual = max(request.drafts, tokens - request.accepted_tokens) * times.actual
                 window.by_steps.add(at, tokens=tokens, plain=times.plain, actual=actual)
             if request.tpot is not None:

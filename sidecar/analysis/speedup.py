@@ -19,7 +19,7 @@ _FEWEST: Final = 5  # stretches with data that an estimate needs
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 _OFF: Final = 0.25  # relative standard error of a correction for other prompts
 _CONFIDENCE: Final = 2.0  # standard errors by which the two methods may differ
-_CLOSE: Final = 0.05  # and by how much of the ratio in any case
+_CLOSE: Final = 0.05  # difference of the ratios that is allowed in any case
 
 
 class Reference(StrEnum):
@@ -90,7 +90,7 @@ class SlidingTimes:
         stretch.actual += actual
 
     def read(self, now: float, prompt_excess: float) -> Speedup | None:
-        """The window that ends now; None if it has too few data. ``prompt_excess``: see ``PlainCurve``."""
+        """The window that ends now; None if it has too little data. ``prompt_excess``: see ``PlainCurve``."""
         stretches = self._stretches.read(now)
         count = len(stretches)
         tokens = sum(one.tokens for one in stretches)
@@ -127,7 +127,7 @@ def reconciled(by_clock: Speedup | None, by_steps: Speedup | None) -> tuple[Spee
     """One estimate from two methods, and whether they contradict each other: then the error spans both.
 
     The clock is what the request source saw of its streams, and needs no attribution. Steps times S is what vLLM's own
-    counters say about all attributed requests, and does not see what happens between vLLM and its clients.
+    counters say about all attributed requests, and does not include what happens between vLLM and its clients.
     """
     if by_clock is None or by_steps is None:
         return by_clock or by_steps, False
@@ -141,9 +141,10 @@ def reconciled(by_clock: Speedup | None, by_steps: Speedup | None) -> tuple[Spee
 class EngineSpeed:
     """One engine over the sliding window.
 
-    ``speedup`` is None if ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per step at which
-    speculating is as fast as plain; ``break_even_acceptance`` the acceptance rate that gives this length, more than 1
-    if none does; both None with ``speedup``. ``prompt_excess`` as in ``PlainCurve``, for this window's prompts.
+    If ``speedup`` is None, ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per step at which
+    speculating is as fast as plain decoding; ``break_even_acceptance`` is the acceptance rate that gives this length,
+    more than 1 if none does; both are None with ``speedup``. ``prompt_excess`` as in ``PlainCurve``, for this window's
+    prompts.
     """
 
     steps: Steps | None = None
@@ -171,7 +172,7 @@ class EngineSpeedWindow:
         self.times = SlidingTimes(seconds, stretch)
 
     def add(self, at: float, steps: Steps, plain: PlainStep | None) -> None:
-        """Adds what was decoded between the last poll and ``at``, with its plain time per step, if it is known."""
+        """Adds what was decoded between the last poll and ``at``, with its plain time per step if known."""
         stretch = self._steps.current(at)
         stretch[:] = [joined(stretch[0], steps) if stretch else steps]
         if plain is not None:

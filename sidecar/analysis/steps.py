@@ -17,7 +17,7 @@ class Steps:
     """What an engine decoded over a period; ``decode_steps`` and ``engine_steps`` are positive.
 
     A decode step is one request's part in one engine step. ``seconds`` is the time between the output events of a
-    request, summed over requests; ``tokens`` are those that decode steps gave, so not the first of each request.
+    request, summed over requests. ``tokens`` are those from decode steps, without each request's first one.
     ``prompt_tokens`` are those computed, without those found in the prefix cache.
     """
 
@@ -37,12 +37,12 @@ class Steps:
 
     @property
     def running(self) -> float:
-        """b: requests that an engine step gave tokens to, those in the step that ends their prefill included."""
+        """b: requests to which an engine step gave tokens, including those in the step that ends their prefill."""
         return (self.decode_steps + self.first_tokens) / self.engine_steps
 
     @property
     def length(self) -> float:
-        """L: tokens per decode step, so 1 without speculation; tokens cut off at a request's end are not in it."""
+        """L: tokens per decode step, so 1 without speculation; excludes tokens cut off at a request's end."""
         return self.tokens / self.decode_steps
 
     @property

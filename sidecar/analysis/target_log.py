@@ -1,4 +1,4 @@
-"""Logs what changed about one server, never the polls themselves."""
+"""Logs what changes about one server, never the polls themselves."""
 
 from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.target_state import TargetState
@@ -29,7 +29,7 @@ class LoggedTarget:
         self._changes.clear("scrape", "vLLM answers again", target=state.name)
         if state.restarts > self._restarts:
             self._restarts = state.restarts
-            self._log.info("vLLM restarted; counters continue from where they were", target=state.name)
+            self._log.info("vLLM restarted; counters continue from their last values", target=state.name)
         if state.engines.keys() != self._known:
             self._new_engines()
         if state.malformed_lines:

@@ -19,7 +19,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 
-_FRESH_INTERVALS = 2  # a poll's data are shown for this many intervals
+_FRESH_INTERVALS = 2  # number of intervals for which a poll's data are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class TargetReport:
     requests: RequestReport | None  # None without a request source
     judgements: tuple[ModelJudgement, ...]  # one per model, as of the last poll; empty while not up
     speeds: Mapping[str, ModelSpeed]  # by model that speculates, as of the last poll; empty while not up
-    engine_speeds: Mapping[EngineKey, EngineSpeed]  # of these models; empty while not up
+    engine_speeds: Mapping[EngineKey, EngineSpeed]  # the same by engine
     loads: Mapping[EngineKey, Mapping[str, LoadTotals]]  # what was decoded at each load, since the start
     balances: Mapping[str, Mapping[str, TemperatureSpeed]]  # by model and temperature, since the start
 
@@ -183,7 +183,7 @@ class TargetState:
         self._judgements = self.judge.judge(self._evidence())
 
     def _evidence(self) -> Iterator[ModelEvidence]:
-        """What each model is judged by; nothing about its engines is known while polls fail."""
+        """The evidence for each model; nothing about its engines is known while polls fail."""
         acceptances: dict[str, list[Acceptance]] = defaultdict(list)
         for key, state in self.engines.items() if self._last_error is None else ():
             if self._is_shown(state):
@@ -221,7 +221,7 @@ def _estimate(speed: EngineSpeed | TemperatureSpeed) -> Estimate | None:
 
 
 def _whole(acceptances: list[Acceptance]) -> Evidence:
-    """What a model is judged by: all its engines together, whatever its requests."""
+    """The evidence for a model as a whole: all its engines together, whatever its requests."""
     if not acceptances:
         return Evidence()
     together = over_engines(acceptances)

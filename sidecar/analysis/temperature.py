@@ -10,7 +10,7 @@ GREEDY: Final = "0"
 DEFAULT: Final = "default"  # the request has no temperature, and none is configured
 UNKNOWN: Final = "unknown"  # the source could not read it, or it is invalid
 
-_GREEDY_BELOW: Final = 1e-5  # vLLM treats anything colder as greedy (`_SAMPLING_EPS` in its sampling parameters)
+_GREEDY_BELOW: Final = 1e-5  # vLLM treats lower temperatures as greedy (`_SAMPLING_EPS` in its sampling parameters)
 _EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 
 

@@ -11,13 +11,13 @@ from typing import Final
 from sidecar.analysis.advice import tokens_advice
 from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice
 
-# vLLM has no switch for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
+# vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
-_CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a line
+_CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 
 
 class Verdict(StrEnum):
-    """What speculation does to the time that generation takes."""
+    """The effect of speculation on the time that generation takes."""
 
     NET_POSITIVE = "net_positive"
     BREAK_EVEN = "break_even"
@@ -29,7 +29,7 @@ _RISING: Final = (Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
 
 
 class Basis(StrEnum):
-    """What a verdict rests on."""
+    """What a verdict is based on."""
 
     SPEEDUP = "speedup"  # plain time per token / actual, if plain decoding was measured
     ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
@@ -37,12 +37,12 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerdictThresholds:
-    """Where the lines are drawn, and the volume below which nothing is judged.
+    """The thresholds of the verdicts, and the volume below which nothing is judged.
 
     Below ``net_negative`` (acceptance rate, 0 to 1) or ``slower`` (speedup) speculation loses; from ``break_even`` or
-    ``faster`` on it wins. A verdict falls as soon as a line is crossed, and rises once the value is ``margin`` above
-    it. ``window`` is the length of the sliding window in seconds, ``min_share`` the share of the model's draft tokens
-    that a temperature must have, ``coverage`` the share that must be attributed to requests.
+    ``faster`` on it wins. A verdict falls as soon as a threshold is crossed, and rises once the value is ``margin``
+    above it. ``window`` is the length of the sliding window in seconds, ``min_share`` the share of the model's draft
+    tokens that a temperature must have, ``coverage`` the share that must be attributed to requests.
     """
 
     net_negative: float = 0.5
@@ -74,7 +74,7 @@ class Evidence:
     ``requests`` is None if requests were not counted (vLLM's own counters). ``acceptance`` is accepted / drafted,
     0 to 1; None without drafts, or if its error is too large. ``position_rates[p]`` is the acceptance rate at draft
     position p; empty if unknown. ``share`` is the part of the model's draft tokens, 0 to 1. ``speedup`` is plain time
-    per token / actual; None if there is nothing to compare with.
+    per token / actual; None without a reference.
     """
 
     requests: int | None = None
@@ -91,7 +91,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The verdict on one model or one temperature, with what it was made from.
+    """The verdict on one model or one temperature, with its evidence.
 
     ``by_acceptance`` is the rule of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known.
     """
@@ -108,7 +108,7 @@ class Judgement:
 
     @property
     def basis(self) -> Basis:
-        """What ``verdict`` rests on."""
+        """What ``verdict`` is based on."""
         return Basis.ACCEPTANCE if self.by_speedup is None else Basis.SPEEDUP
 
     @property
@@ -132,7 +132,7 @@ class ModelEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
-    """All judgements on one model. ``is_covered``: the temperatures represent (nearly) all of its traffic.
+    """All judgements on one model. ``is_covered``: the temperatures represent nearly all of its traffic.
 
     ``temperatures`` is empty without a request source, and otherwise has every bucket, coldest first.
     """
@@ -144,7 +144,7 @@ class ModelJudgement:
 
 
 class Judge:
-    """Judges one server's models poll by poll; remembers the last verdicts, so that none flaps near a line."""
+    """Judges one server's models poll by poll; remembers the last verdicts, so that none flaps near a threshold."""
 
     def __init__(self, thresholds: VerdictThresholds) -> None:
         self.thresholds = thresholds  # may be replaced between two polls
@@ -210,7 +210,7 @@ def _tokens_advice(evidence: Evidence, thresholds: VerdictThresholds) -> str | N
 
 
 def _is_enough(evidence: Evidence, thresholds: VerdictThresholds, *, held: bool) -> bool:
-    part = 0.5 if held else 1.0  # a verdict once given holds until the volume is half of what it took
+    part = 0.5 if held else 1.0  # a verdict holds until the volume falls to half of what it required
     return (
         (evidence.requests is None or evidence.requests >= part * thresholds.min_requests)
         and evidence.drafts >= part * thresholds.min_drafts_per_second * thresholds.window
@@ -220,7 +220,7 @@ def _is_enough(evidence: Evidence, thresholds: VerdictThresholds, *, held: bool)
 
 
 def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float], margin: float) -> Verdict:
-    """The verdict on ``estimate`` by ``lines``, below the first of which it loses and from the second on wins."""
+    """The verdict on ``estimate``, which loses below the first of the ``lines`` and wins from the second on."""
     now = _plain(estimate.value, estimate.error, lines)
     if before not in _RISING:
         return now
@@ -229,7 +229,7 @@ def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float
 
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
-    """Break-even between the lines, and if the error reaches across one."""
+    """Break-even between the lines, or if the error reaches across one."""
     if value + _CONFIDENCE * error < lines[0]:
         return Verdict.NET_NEGATIVE
     return Verdict.NET_POSITIVE if value - _CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN

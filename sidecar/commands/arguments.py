@@ -71,7 +71,7 @@ def share(text: str) -> float:
 
 
 def file_to_write(text: str) -> Path:
-    """A file in a directory that exists, so that nothing is measured for a file that cannot be written."""
+    """A file in a directory that exists, so that no measurement is wasted on a file that cannot be written."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
@@ -79,7 +79,7 @@ def file_to_write(text: str) -> Path:
 
 
 def written(argument: str, path: Path, write: Callable[[], object]) -> bool:
-    """Whether ``write`` wrote the file; if not, prints why, and the result is printed all the same."""
+    """Whether ``write`` wrote the file; if not, prints why. The result is printed in any case."""
     try:
         write()
     except OSError as error:

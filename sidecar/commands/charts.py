@@ -1,4 +1,4 @@
-"""Line charts and the page around them: one HTML file without scripts, fonts or anything from elsewhere."""
+"""Line charts and the page around them: one HTML file without scripts or fonts that loads nothing from elsewhere."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line; ``colour`` and ``style`` (its dashes) choose its look, so that lines of one kind look alike."""
+    """One line; ``colour`` and ``style`` (its dashes) determine its look, so that lines of one kind look alike."""
 
     name: str
     points: tuple[Point, ...]
@@ -55,7 +55,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines over the same labels. ``mark``: a value to draw a line at, such as a speedup of 1."""
+    """Lines over the same labels. ``mark``: a value at which to draw a line, such as a speedup of 1."""
 
     title: str
     x_title: str
@@ -151,7 +151,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _step(highest: float) -> float:
-    """A round distance between ticks, of which about five reach the highest value."""
+    """A round distance between ticks, such that about five reach the highest value."""
     if highest <= 0:
         return 1.0
     raw = highest / _TICKS

@@ -20,7 +20,7 @@ from sidecar.settings.groups import PlainStepTimes, Proxy, Requests
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
-# Drafting costs time here, so that cold traffic gains from it and hot traffic loses.
+# Drafting costs time here, so cold traffic gains from it and hot traffic loses.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006)
 _LOSING = replace(_GAINING, cold_acceptance=0.45, hot_acceptance=0.15)
 
@@ -40,7 +40,7 @@ Numbers appear within seconds. {course} Stop it with Ctrl-C.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``demo`` takes."""
+    """The arguments of ``demo``."""
     add_duration(parser)
     parser.add_argument("--losing", action="store_true", help="keep acceptance below 0.5, so that alerts fire")
 

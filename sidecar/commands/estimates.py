@@ -1,8 +1,8 @@
-"""Intervals for quantiles and ratios of requests that were measured side by side, so not independently.
+"""Intervals for quantiles and ratios of requests that were measured concurrently, and so not independently.
 
 Requests that share engine steps share their noise. Consecutive completions are therefore cut into batches at least as
-long as the number in flight; the variance of the batch means against that of single values (the design effect) says
-how many independent requests they are worth.
+long as the number in flight; the variance of the batch means relative to that of single values (the design effect)
+shows how many independent requests they are worth.
 """
 
 import math
@@ -22,7 +22,7 @@ _LEAST_BEYOND: Final = 1.0  # independent values expected beyond a quantile
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its bounds at the given confidence; no bounds if there are too few values for them."""
+    """An estimate and its bounds at the given confidence, or without bounds if there are too few values."""
 
     value: float
     low: float | None = None
@@ -55,7 +55,7 @@ def confidence_factor(confidence: float, degrees: int) -> float:
 
 
 def design_effect(values: Sequence[float], cut: int) -> float:
-    """How many times the variance of their mean exceeds that of independent values; at least 1.
+    """The variance of their mean as a multiple of that of independent values; at least 1.
 
     They are ``cut`` into that many batches, with at least one value each.
     """
@@ -89,7 +89,7 @@ def quantile_interval(values: Sequence[float], share: float, cut: int | None, co
 def ratio_interval(
     above: Sequence[float], below: Sequence[float], cut: int | None, confidence: float
 ) -> Interval | None:
-    """The sum of ``above`` over that of ``below``, one of each a request; None if ``below`` sums to 0."""
+    """The sum of ``above`` over that of ``below``, one of each per request; None if ``below`` sums to 0."""
     total = sum(below)
     if total <= 0:
         return None

@@ -14,7 +14,7 @@ _TIMEOUT = 2.0  # seconds
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Takes none."""
+    """There are none."""
 
 
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
@@ -39,6 +39,6 @@ def _connection(settings: Settings, local: Address) -> http.client.HTTPConnectio
     path = settings.web_config_file
     if path is None or read_web_config(path).tls is None:
         return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
-    # Its own certificate, which is for other names than this address.
+    # The sidecar's own certificate is for names other than this address.
     context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
     return http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context)

@@ -24,7 +24,7 @@ for vLLM and for the sidecar, and SPECDEC_REQUESTS__SOURCE=middleware for the si
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``middleware`` takes."""
+    """The arguments of ``middleware``."""
     parser.add_argument("--write", type=Path, metavar="FILE", required=True, help="the file to write, NAME.py")
 
 
@@ -56,7 +56,7 @@ def _fault(file: Path) -> str | None:
 
 
 def _write(file: Path, source: str) -> None:
-    """Replaces the file atomically: a vLLM that starts at that moment reads either the old one or the new one."""
+    """Replaces the file atomically: a vLLM that starts at that moment reads the old or the new one, never a part."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     scratch = Path(name)
     try:

@@ -22,7 +22,7 @@ _GIGABYTE = 1_000_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``record`` takes."""
+    """The arguments of ``record``."""
     parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where to put the recording")
     add_duration(parser)
     parser.add_argument(
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         return 1
     print(
         f"{recorder.requests} requests and {recorder.scrapes} pages in {arguments.out}, {recorder.written:,} bytes; "
-        f"{recorder.dropped} lost to a slow disk. To analyse them: specdec-sidecar replay {arguments.out}"
+        f"{recorder.dropped} lost to a slow disk. To analyse the recording: specdec-sidecar replay {arguments.out}"
     )
     return 0
 

@@ -21,7 +21,7 @@ _HEADER = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``replay`` takes."""
+    """The arguments of ``replay``."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="a recording, as `record` writes it")
     parser.add_argument("--infer", action="store_true", help="ignore vLLM's own per-request numbers")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="plain step times, as `baseline` writes them")

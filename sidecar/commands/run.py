@@ -21,7 +21,7 @@ HELP = "poll vLLM and export its metrics until stopped"
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Takes none."""
+    """There are none."""
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -36,7 +36,7 @@ async def _run(config: Path | None, settings: Settings) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
     try:
         async with running(settings, reloader=reloader) as address:
-            # Otherwise each full collection walks all that was imported as well, and stalls the loop for 20 ms.
+            # Otherwise each full collection also walks everything imported, and stalls the loop for 20 ms.
             gc.freeze()
             log.info(
                 "sidecar started",

@@ -12,8 +12,8 @@ _Result = TypeVar("_Result")
 def stop_on_signals() -> asyncio.Event:
     """An event that SIGTERM, SIGINT and SIGHUP set from now on; needs a running loop.
 
-    SIGHUP by default ends a process at once, and with it the requests that pass through it. It stays ignored if it is
-    (``nohup``, and ``run``, which reloads settings then).
+    By default SIGHUP ends a process immediately, along with the requests that pass through it. If it is already ignored
+    (``nohup``, or ``run``, which then reloads settings), it stays ignored.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

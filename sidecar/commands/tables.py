@@ -45,5 +45,5 @@ def milliseconds(seconds: float | None, below: float | None = None) -> str:
 
 
 def count(value: float) -> str:
-    """A number of things, to the nearest whole one."""
+    """A count, rounded to a whole number."""
     return f"{value:,.0f}"

@@ -34,7 +34,7 @@ class BlockPool:
         return len(hashes)
 
     def acquire(self, hashes: Sequence[int], private: int) -> bool:
-        """Takes shared blocks and ``private`` other ones; takes nothing and returns False if they do not fit."""
+        """Takes shared blocks and ``private`` others; takes none and returns False if they do not fit."""
         added = sum(block not in self._held for block in hashes) + private
         if self.used + added > self.total:
             return False

@@ -25,7 +25,7 @@ class Delta:
 
 
 class Mailbox:
-    """Tokens for one request; a slow reader gets several steps merged, as in vLLM, so memory is bounded."""
+    """Tokens for one request; a slow reader gets several steps merged, as in vLLM, which bounds memory."""
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[int, FinishReason | None]] = {}
@@ -112,8 +112,8 @@ class EngineDriver:
                 await self._work.wait()
                 deadline = self._clock()
                 continue
-            # Deadlines follow each other so that the timer's lateness does not add up, but a lag of more than
-            # a step is forgotten rather than caught up with.
+            # Each deadline follows from the last, so that the timer's lateness does not add up; a lag of more than
+            # a step is not caught up.
             now = self._clock()
             step = duration / self._speed
             deadline = max(deadline, now - step) + step

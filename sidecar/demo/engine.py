@@ -12,7 +12,7 @@ from sidecar.demo.options import SimulatorOptions
 class Engine:
     """Schedules and advances generations; its driver calls ``schedule``, waits, and calls ``complete``.
 
-    As in vLLM: a generation's first token comes with its prompt; after it, each step verifies K draft tokens and yields
+    As in vLLM, a generation's first token comes with its prompt; then each step verifies K draft tokens and yields
     those accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in vLLM, a
     prompt is computed in one step whatever its length, and a full KV cache admits nothing more but preempts nothing.
     """

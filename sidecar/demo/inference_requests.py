@@ -10,7 +10,7 @@ from sidecar.demo.blocks import block_hashes
 from sidecar.demo.generation import Prompt, Sampling
 from sidecar.demo.options import SimulatorOptions
 
-_BYTES_PER_TOKEN = 4  # a rough tokenizer: equal prefixes of text are equal tokens
+_BYTES_PER_TOKEN = 4  # a rough tokenizer: equal prefixes of text give equal tokens
 _TEMPLATE = b"<|start|>%s<|end|>\n"  # the chat template around each message's role
 
 

@@ -133,7 +133,7 @@ class MetricsPage:
             self._increase("spec_decode_num_accepted_tokens", sum(report.accepted_per_position))
             for position, accepted in enumerate(report.accepted_per_position):
                 self._increase("spec_decode_num_accepted_tokens_per_pos", accepted, str(position))
-        # From vLLM 0.25.1 on: the prompt tokens computed, not those cached, and the generated ones.
+        # From vLLM 0.25.1 on: the prompt tokens computed (not those cached) and the generated ones.
         computed = report.prompt_tokens - report.cached_prompt_tokens
         self._observers["iteration_tokens_total"](computed + report.generation_tokens)
         for seconds in report.first_token_seconds:

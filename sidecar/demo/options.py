@@ -16,8 +16,8 @@ class SimulatorOptions:
     speed: float = 1.0  # factor on engine speed; above about 10 the event loop is the limit
 
     num_speculative_tokens: int = 3  # draft tokens per verification step; 0: no speculation
-    exact: bool = True  # as --per-request-spec-decode-metrics summary
-    force_include_usage: bool = True  # as --enable-force-include-usage
+    exact: bool = True  # like --per-request-spec-decode-metrics summary
+    force_include_usage: bool = True  # like --enable-force-include-usage
     default_temperature: float = 1.0  # for requests without one, as in the model's generation_config
     cold_acceptance: float = 0.95  # accepted / drafted at temperature 0 (0-1)
     hot_acceptance: float = 0.35  # the same from hot_temperature on (0-1); linear between the two
@@ -34,5 +34,5 @@ class SimulatorOptions:
     prefill_seconds_per_token: float = 0.00002  # added for every prompt token computed
     draft_seconds_per_token: float = 0.0  # added for each draft position, as they are drafted one after the other
 
-    max_body_bytes: int = 4 * 1024 * 1024  # a larger request is answered 413
-    max_choices: int = 128  # n times the number of prompts; more is answered 400
+    max_body_bytes: int = 4 * 1024 * 1024  # a larger request gets 413
+    max_choices: int = 128  # n times the number of prompts; more gets 400

@@ -89,7 +89,7 @@ class Reply:
         return _encode(body)
 
     def event(self, delta: Delta) -> bytes:
-        """The SSE events for new tokens of a choice; without usage, the last one of each has the fingerprint."""
+        """The SSE events for new tokens of a choice; without usage, each choice's last one has the fingerprint."""
         start = self._sent.get(delta.index)
         events = self._role_event(delta.index) if start is None and self._chat else b""
         sent = self._sent[delta.index] = (start or 0) + delta.tokens

@@ -34,7 +34,7 @@ async def _client_may_leave(request: web.Request, handler: Handler) -> web.Strea
 class SimulatedVllm:
     """Serves on 127.0.0.1 inside ``async with``; port 0 picks a free one, which ``url`` then has.
 
-    ``middlewares`` see every request first: tests order faults with them. A handler whose client disconnects is
+    ``middlewares`` see every request first; tests use them to inject faults. A handler whose client disconnects is
     cancelled.
     """
 

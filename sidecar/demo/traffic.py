@@ -1,6 +1,6 @@
 """Traffic for a vLLM on this machine: mixed temperatures, both endpoints, streamed and not.
 
-It targets loopback addresses only, is bounded in requests and in time, and keeps sums but no text.
+It targets loopback addresses only, is bounded in requests and time, and keeps sums but no text.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class TrafficOptions:
     streamed: float = 0.7  # share of requests that stream (0-1)
     chat: float = 0.7  # share of chat completions (0-1)
     seed: int = 0
-    seeded: bool = False  # each request has a seed, so that a second run draws the same tokens
+    seeded: bool = False  # each request has a seed, so that a repeated run draws the same tokens
 
     def __post_init__(self) -> None:
         if urlsplit(self.base_url).hostname not in _LOOPBACK:

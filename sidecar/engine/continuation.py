@@ -13,7 +13,7 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """An engine's snapshot with its counters and histograms continued; ``restarted``: vLLM restarted before it."""
+    """An engine's snapshot with continued counters and histograms; ``restarted``: vLLM restarted before it."""
 
     engine: EngineSnapshot
     restarted: bool
@@ -29,7 +29,8 @@ class Continuation:
     def advance(self, raw: EngineSnapshot, *, restarted: bool | None = None) -> Totals:
         """The totals at ``raw``.
 
-        ``restarted`` says whether the process changed; None if unknown, and then a falling counter means a restart.
+        ``restarted`` says whether the process changed. If it is None, this is unknown, and a falling counter means a
+        restart.
         In a process known to be the same, a counter that falls adds nothing.
         """
         if self._raw is None or self._total is None:
@@ -77,7 +78,7 @@ def _counters(
 def _add(total: tuple[float, ...], base: tuple[float, ...], raw: tuple[float, ...]) -> tuple[float, ...]:
     if not raw:
         return ()
-    # A bucket that has not grown keeps its float, of which windows hold many.
+    # A bucket that has not grown keeps its float object, since windows hold many.
     return tuple(t + (r - b) if r > b else t for t, b, r in zip_longest(total, base, raw, fillvalue=0.0))
 
 

@@ -1,10 +1,10 @@
 """Prometheus text exposition, bytes to samples: only the wanted ones, at the cost of a few C calls.
 
-vLLM's page has some 650 lines of which a quarter matter, and from poll to poll only the numbers change. So the
+vLLM's page has some 650 lines, a quarter of which matter, and from poll to poll only the numbers change. So the
 first page is read line by line (``lines.py``) and its layout remembered: for each wanted family the ``# TYPE``
 header and the sample keys under it. Later pages are read by finding each header, splitting the block under it
 on white space and comparing the keys with the remembered ones. Any difference sends the page to the line reader,
-which alone decides on the grammar; every ``RECHECK`` polls the number of lines and the list of all families are
+which alone decides on the grammar. Every ``RECHECK`` polls the number of lines and the list of all families are
 compared too, to find what appears elsewhere on the page.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 
-RECHECK = 8  # polls between two comparisons of what stands outside the remembered blocks
+RECHECK = 8  # polls between two comparisons of what is outside the remembered blocks
 
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
 _NEAR = 4096  # bytes: the next header is searched here first, since a short search is cheaper
@@ -78,7 +78,7 @@ class PageReader:
         return self.recall(body, thorough=thorough) or self.learn(body)
 
     def recall(self, body: bytes, *, thorough: bool = False) -> Page | None:
-        """The same, if the page has the remembered layout, which takes some 0.1 ms; else None. Raises as ``read``."""
+        """The same in some 0.1 ms if the page has the remembered layout, else None. Raises as ``read``."""
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if body and not body.endswith(b"\n"):
@@ -101,7 +101,7 @@ class PageReader:
         self._layout = layout
         self._memory = None
         blocks = _remember(body, self._wanted)
-        # Until vLLM's own series are there, there is nothing to compare the next page with.
+        # Without vLLM's own series there is nothing to compare the next page with.
         ours = any(series.name.startswith(self._wanted.prefixes) for series in found)
         if ours and malformed == 0 and _same(_read_blocks(body, blocks), values):
             self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))
@@ -135,7 +135,7 @@ def _read_blocks(body: bytes, blocks: tuple[_Block, ...]) -> list[float] | None:
         numbers = list(map(float, values))
     except ValueError:
         return None
-    # Python's float() takes "1_0"; the exposition format does not.
+    # Python's float() accepts "1_0"; the exposition format does not.
     return None if b"_" in b"".join(values) else numbers
 
 

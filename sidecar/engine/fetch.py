@@ -34,7 +34,7 @@ class Fetcher:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str) -> bytes:
-        """The body at a path, which is sent unescaped.
+        """The body at ``path``, which is sent unescaped.
 
         Raises:
             Unreachable: no connection.

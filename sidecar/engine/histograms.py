@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
 
-_READINGS = 60  # a window: its start is known to a sixtieth of its length
+_READINGS = 60  # per window: its start is known to a sixtieth of its length
 
 
 class HistogramWindow:
@@ -21,7 +21,7 @@ class HistogramWindow:
     def append(self, at: float, histograms: Mapping[Phase, HistogramReading]) -> None:
         """Adds a reading.
 
-        A reading that is not later than the last restarts the history, since the clock was set back; so does one with
+        A reading that is not later than the last restarts the history, since the clock was set back. So does one with
         other buckets, since another vLLM version was started.
         """
         if self._latest is not None and (at <= self._latest[0] or _other_buckets(self._latest[1], histograms)):
@@ -36,7 +36,7 @@ class HistogramWindow:
     def growth(self, phase: Phase) -> HistogramReading | None:
         """The observations in the window that ends at the last reading.
 
-        The window is shorter while the history is. None if vLLM does not export this histogram, if there is only one
+        The window is shorter if the history is. None if vLLM does not export this histogram, if there is only one
         reading, or if the buckets changed while the histogram was absent.
         """
         if self._latest is None or phase not in self._latest[1]:

@@ -1,7 +1,7 @@
 """The exposition grammar, line by line: it decides what is valid, and is the slow path of the reader.
 
-Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4); what OpenMetrics 1.0
-adds (``# EOF``, exemplars) is accepted, since old vLLM versions serve it.
+Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). The additions of OpenMetrics
+1.0 (``# EOF``, exemplars) are accepted, since old vLLM versions serve them.
 """
 
 import re
@@ -13,7 +13,7 @@ from sidecar.errors import NotAnExposition, PageTooLarge
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))')
 _QUOTED_NAME = re.compile(r'\{[ \t]*"(?:[^"\\]|\\.)*"[ \t]*[,}]')
-# Printable ASCII without "_": float() would also take "1_0" and digits of other scripts.
+# Printable ASCII without "_": float() would also accept "1_0" and digits of other scripts.
 _VALUE = re.compile(r"[ \t]+([!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
@@ -33,7 +33,7 @@ class PageLimits:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which samples are needed: the full names of samples (``x_total``, ``x_bucket``) and families (``x``).
+    """The samples needed: full names of samples (``x_total``, ``x_bucket``) and of families (``x``).
 
     Each name begins with one of ``prefixes``, except for a few that may be missed on a very long page.
     """
@@ -51,7 +51,7 @@ class Series:
 
 
 class LineReader:
-    """Reads pages, and keeps no state."""
+    """Reads pages; stateless."""
 
     def __init__(self, wanted: Wanted, limits: PageLimits) -> None:
         self._wanted = wanted
@@ -84,7 +84,7 @@ class LineReader:
                 if len(found) > self._limits.series:
                     raise PageTooLarge(f"more than {self._limits.series} series of the families in use")
         if malformed > good:
-            raise NotAnExposition(f"{malformed} of {malformed + good} lines are not of the format")
+            raise NotAnExposition(f"{malformed} of {malformed + good} lines are malformed")
         return found, malformed
 
     def _lines(self, body: bytes) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""Which metric name carries which quantity in every vLLM version; only ``version.py`` knows further names.
+"""Which metric name carries which quantity in every vLLM version; only ``version.py`` has other names.
 
-Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate that a page
-holds is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
+Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate on the page
+is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read
 from the pages those versions serve (``tests/data/pages``).
 """
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from sidecar.engine.lines import Wanted
 
-# As vLLM writes them; as Ray Serve LLM rewrites them (with ":" kept, or replaced); as KServe's agent does.
+# As vLLM writes them, as Ray Serve LLM rewrites them (with ":" kept or replaced), and as KServe's agent does.
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 
 
@@ -24,9 +24,9 @@ class Counter(StrEnum):
     PREEMPTIONS = "preemptions"
     PREFIX_CACHE_QUERIES = "prefix_cache_queries"  # tokens; blocks before vLLM 0.9
     PREFIX_CACHE_HITS = "prefix_cache_hits"  # the same unit
-    STEPS = "steps"  # engine steps; summed over API servers where there are several
+    STEPS = "steps"  # engine steps; summed over several API servers
     DECODE_SECONDS = "decode_seconds"  # between two output events of a request, summed over requests
-    DECODE_STEPS = "decode_steps"  # how many such intervals: one per request and engine step, whatever it accepted
+    DECODE_STEPS = "decode_steps"  # number of these intervals: one per request and engine step, whatever it accepted
     FIRST_TOKENS = "first_tokens"  # requests whose prefill ended
 
 
@@ -35,13 +35,13 @@ class Gauge(StrEnum):
 
     REQUESTS_RUNNING = "requests_running"
     REQUESTS_WAITING = "requests_waiting"
-    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # those that a larger engine would run
+    WAITING_FOR_CAPACITY = "waiting_for_capacity"  # requests that a larger engine would run
     KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
     LIFETIME_ACCEPTANCE = "lifetime_acceptance"  # V0 only: accepted / drafted since the start
 
 
 class Phase(StrEnum):
-    """A latency that vLLM exports a histogram of, in seconds."""
+    """A latency, in seconds, for which vLLM exports a histogram."""
 
     TTFT = "ttft"  # time to first token
     ITL = "itl"  # between two output events of a request: one per engine step, not one per token
@@ -51,7 +51,7 @@ class Phase(StrEnum):
 
 
 class Trait(StrEnum):
-    """What makes some of an engine's numbers unusable."""
+    """A peculiarity that makes some of an engine's numbers unusable."""
 
     OVERCOUNTED = "overcounted"  # V0's counters, which add their totals again at every log interval
     DIFFUSION = "diffusion"  # a diffusion model: drafts nothing
@@ -93,18 +93,18 @@ HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
     Phase.QUEUE: ("request_queue_time_seconds",),
 }
 
-WAITING_BY_REASON = "num_requests_waiting_by_reason"  # by ``reason``; "deferred" ones wait for something else
+WAITING_BY_REASON = "num_requests_waiting_by_reason"  # by ``reason``; "deferred" requests wait for something else
 CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
 DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
 
 
-STEP_TOKENS = "iteration_tokens_total"  # a histogram, whatever its ending: its _count is the step count
+STEP_TOKENS = "iteration_tokens_total"  # a histogram despite its suffix: its _count is the step count
 
 
 def used() -> frozenset[str]:
-    """Every sample that is used, without prefix; of most histograms only the buckets."""
+    """Every sample that is used, without prefix; only the buckets of most histograms."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
     special = {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}

@@ -1,9 +1,9 @@
 """The next snapshot of one vLLM server, at the lowest cost to vLLM.
 
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
-a tenth of that. It exists where prometheus_client serves the page from one process; with several API servers it is
-an empty page, and a proxy in between may not pass it. So it is used only after it has returned exactly the series that
-the whole page has, and the whole page is fetched again at every tenth poll, and whenever the filtered one changes.
+a tenth of that. This works if prometheus_client serves the page from one process; with several API servers the page
+is empty, and a proxy in between may drop the query. So the filter is used only after it has returned exactly the series
+that the whole page has, and the whole page is fetched again at every tenth poll, and whenever the filtered one changes.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class PageSource:
         wanted = names.wanted()
         self._whole_pages, self._whole_snapshots = PageReader(wanted, limits), SnapshotReader()
         self._part_pages, self._part_snapshots = PageReader(wanted, limits), SnapshotReader()
-        self._filter = ""  # the path of the filtered page; empty while there is none to ask for
+        self._filter = ""  # the path of the filtered page; empty while filtering is not in use
         self._expected: frozenset[Series] = frozenset()
         self._proven: Layout | None = None
         self._process_start: float | None = None  # on the last whole page
@@ -65,7 +65,7 @@ class PageSource:
     def _same_server(self, started: float | None) -> None:
         """Refuses an older process's page: behind a load balancer two servers' counters would look like restarts.
 
-        One that keeps responding is accepted: the clock was set back, or the newer one is gone.
+        A process that keeps responding is accepted: the clock was set back, or the newer one is gone.
         """
         if started is None or self._newest is None or started >= self._newest or self._refused >= REFUSALS:
             self._newest, self._refused = started, 0
@@ -80,12 +80,12 @@ class PageSource:
             if page is not None:
                 snapshot = self._part_snapshots.read(page)
                 if snapshot.process_start != self._process_start:
-                    self._filtered_left = 0  # another process may have families that were not asked for
+                    self._filtered_left = 0  # another process may have families that the filter leaves out
                 return snapshot
         return await self._whole()
 
     async def _filtered_page(self) -> Page | None:
-        """A filtered page with the same series as the full one; None if it has others or is unavailable."""
+        """A filtered page with the same series as the whole one; None if it has others or is unavailable."""
         try:
             page = await _read(self._part_pages, await self._fetcher.get(self._filter))
         except (BadStatus, Interrupted, PageError):
@@ -107,7 +107,7 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        # Full pages are rare between filtered ones, so each is searched for new families.
+        # Whole pages are rare between filtered ones, so each is searched for new families.
         page = await _read(self._whole_pages, body, thorough=self._proven is not None)
         if not self._whole_snapshots.knows(page):
             await asyncio.to_thread(self._whole_snapshots.learn, page)
@@ -120,7 +120,7 @@ class PageSource:
         return snapshot
 
     def _expect(self, layout: Layout) -> None:
-        """Requests only the page's own names from now on; several processes' pages have no process start."""
+        """Requests only the page's own names from now on; pages of several processes have no process start."""
         used = names.used() | {names.PROCESS_START}
         # vLLM logs the whole query at every poll, so it names only what this page has.
         asked = {series.name for series in layout.series if names.split(series.name)[1] in used}

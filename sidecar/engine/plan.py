@@ -25,7 +25,7 @@ class EngineKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistogramPlan:
-    """``buckets[i]`` are the indices whose values sum up to the count at ``edges[i]``; the last edge is +Inf."""
+    """``buckets[i]`` are the indices whose values add up to the count at ``edges[i]``; the last edge is +Inf."""
 
     edges: tuple[float, ...]
     buckets: tuple[tuple[int, ...], ...]
@@ -87,7 +87,7 @@ def _natural(key: EngineKey) -> tuple[str, int, str]:
 
 
 def _agreed(capacities: set[int | None] | None) -> int | None:
-    """The capacity, if all agree: nothing on the page says which model a differing one belongs to."""
+    """The capacity, if all agree: if they differ, nothing on the page says which model each belongs to."""
     return next(iter(capacities)) if capacities is not None and len(capacities) == 1 else None
 
 
@@ -121,7 +121,7 @@ def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) ->
 
 
 def _gauge_indices(samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]) -> tuple[int, ...]:
-    """As for counters, but a candidate without ``pid`` wins: with it, most series are stale (0.9.2 to 0.11.0)."""
+    """As for counters, but a candidate without ``pid`` is preferred: with it, most are stale (0.9.2 to 0.11.0)."""
     shared = [name for name in candidates if name in samples and "pid" not in samples[name][0].labels]
     return _indices(samples, shared or candidates)
 
@@ -137,7 +137,7 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
 
 
 def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> HistogramPlan | None:
-    """The first candidate that is complete, so has a +Inf bucket."""
+    """The first complete candidate, which has a +Inf bucket."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
         for sample in samples.get(name + "_bucket", []):
@@ -151,7 +151,7 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
 
 
 def _capacity(config: Mapping[str, str]) -> int | None:
-    """Tokens that the KV cache holds: exported from 0.32 on, before that blocks times block size."""
+    """Capacity of the KV cache in tokens: exported from 0.32 on, before that blocks times block size."""
     if (tokens := _whole(config.get("kv_cache_size_tokens", ""))) is not None:
         return tokens
     blocks, size = _whole(config.get("num_gpu_blocks", "")), _whole(config.get("block_size", ""))

@@ -1,4 +1,4 @@
-"""One page as vLLM's engines: quantities by their meaning, whatever names the version uses."""
+"""The engines on one page: quantities by their meaning, whatever names the version uses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class PageSnapshot:
     engines: tuple[EngineSnapshot, ...]
     version: VersionFamily
     process_start: float | None
-    malformed: int  # lines, and histograms whose buckets do not rise
+    malformed: int  # malformed lines, and histograms whose counts fall
 
 
 class SnapshotReader:
@@ -117,7 +117,7 @@ def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
     if gauge in RATIOS:
-        # Each process repeats the engine's one value; idle ones show an old one, or 0.
+        # Each process repeats the engine's one value; idle processes show an old one, or 0.
         return max(values[index] for index in indices)
     return _sum(values, indices)
 

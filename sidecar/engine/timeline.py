@@ -17,7 +17,7 @@ _PRUNE = 64  # readings dropped together, since dropping from the front of a lis
 class Timeline:
     """Bounded history of continued counters (``Continuation``); times must increase.
 
-    Between two polls values are interpolated linearly; outside the history there are none. A window that contains a
+    Values are interpolated linearly between polls; outside the history there are none. A window that contains a
     restart of vLLM misses what was counted between the last poll before it and the restart.
     """
 
@@ -55,7 +55,7 @@ class Timeline:
         return self._interpolate(_COLUMNS[counter], at)
 
     def growth(self, counter: Counter, start: float, end: float) -> float | None:
-        """How much the counter grew from ``start`` to ``end``; None if it has no value at one of them."""
+        """The counter's growth from ``start`` to ``end``; None if it has no value at one of them."""
         before, after = self.value_at(counter, start), self.value_at(counter, end)
         return None if before is None or after is None else after - before
 

@@ -17,7 +17,7 @@ from sidecar.engine.names import Counter, Gauge
 from sidecar.export import metrics
 from sidecar.export.families import Families, Family
 
-if TYPE_CHECKING:  # its imports would cost memory without a proxy
+if TYPE_CHECKING:  # importing it would cost memory without a proxy
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 COUNTERS: Final = {
@@ -42,7 +42,7 @@ GAUGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What the settings put on the page: ``thresholds`` by name; ``per_target`` adds the label ``target``.
+    """What the page shows of the settings: ``thresholds`` by name; ``per_target`` adds the label ``target``.
 
     ``runbooks`` and ``dashboards`` are the addresses that alerts link to, empty if not configured.
     ``plain_steps_at`` is when plain step times were measured, Unix seconds by model.
@@ -61,7 +61,7 @@ class ExportOptions:
 class OwnCounts:
     """What the sidecar counts about itself.
 
-    ``failures`` by the part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
+    ``failures`` are by part of the program, ``reloads`` of the settings by outcome, ``http_refusals`` of our own pages
     by reason, ``alerts_sent`` by Alertmanager and outcome; ``proxy`` is None without the proxy. ``loop_stall`` is in
     seconds.
     """
@@ -75,7 +75,7 @@ class OwnCounts:
 
 
 def export_families(reports: Iterable[TargetReport], counts: OwnCounts, options: ExportOptions) -> list[Family]:
-    """Every sample of the page but those of the process (``process_*``)."""
+    """Every sample of the page except those of the process (``process_*``)."""
     general = Families()
     _add_own(general, counts)
     general.add(metrics.LINKS, 1, options.runbooks, options.dashboards)
@@ -175,7 +175,7 @@ def _add_speed(families: Families, report: TargetReport) -> None:
 
 
 def _scrape_reasons() -> list[str]:
-    """Every reason for which a poll can fail, so that each is exported from 0 on."""
+    """Every reason why a poll can fail, so that each is exported from 0 on."""
     classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ScrapeError)]
     return sorted({one.reason for one in classes} - {"scrape", "page"})  # these two are base classes
 
@@ -220,7 +220,7 @@ def _add_model(families: Families, model: ModelRequests, max_positions: int) -> 
         families.add(metrics.DRAFT_TOKENS, totals.draft_tokens, *labels)
         families.add(metrics.ACCEPTED_TOKENS, totals.accepted_tokens, *labels)
         if model.model_name == OTHER.model_name:
-            continue  # a mixture of models: its histograms would say little, and cost as many series as a model's
+            continue  # a mixture of models: its histograms would say little and cost as many series as a model's
         families.add_histogram(metrics.REQUEST_ACCEPTANCE, totals.acceptance, *labels)
         families.add_histogram(metrics.REQUEST_ACCEPTANCE_LENGTH, totals.length, *labels)
         if attribution is Attribution.EXACT:

@@ -1,4 +1,4 @@
-"""Our ``/metrics`` page in the format that was asked for."""
+"""Our ``/metrics`` page in the requested format."""
 
 import asyncio
 import gzip
@@ -37,7 +37,7 @@ class TooManyRenders(SpecDecError):
 
 
 class Exporter:
-    """Renders the state, at most once every ``every`` seconds in each form. ``read`` has no side effects."""
+    """Renders the state, at most once in ``every`` seconds for each form. ``read`` has no side effects."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Exporter:
     async def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
         """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (empty: all metrics).
 
-        If it ends with vLLM's own series it is in the text format whatever was asked for: prometheus_client 0.26 turns
+        If it ends with vLLM's own series, it is in the text format whatever was requested: prometheus_client 0.26 turns
         the colons of vLLM's names into underscores in its other formats.
 
         Raises:

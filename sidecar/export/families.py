@@ -28,7 +28,7 @@ class Families:
     """Collects samples in the order in which they come."""
 
     def __init__(self, scope_names: tuple[str, ...] = ()) -> None:
-        """``scope_names`` are label names that every series has in front of its metric's own."""
+        """``scope_names`` are label names that precede the metric's own on every series."""
         self._scope_names = scope_names
         self._families: dict[str, Family] = {}
         self.scope: Labels = ()  # the values of the scope's labels for samples added from now on

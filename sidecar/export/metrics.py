@@ -1,7 +1,7 @@
 """Every metric that the sidecar exports: name, type, help and labels in one place.
 
 Names, types, labels and meanings are a contract with rules, dashboards and users (``tests/contract/metrics.txt``).
-Ratios are 0 to 1, times seconds. With ``targets`` set, every series also has the label ``target``.
+Ratios are from 0 to 1, times in seconds. With ``targets`` set, every series also has the label ``target``.
 """
 
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ LOOP_STALL = _gauge("event_loop_stall_seconds", "Longest stall of the event loop
 SETTINGS_RELOADS = _counter("settings_reloads", "Reloads of the settings, by outcome: applied or refused.", "outcome")
 THRESHOLD = _gauge("threshold", "Thresholds in force; rules and dashboards read them.", "name")
 
-# vLLM's counters under one name for every version, carried on across its restarts.
+# vLLM's counters under one name for every version, continued across its restarts.
 ENGINE_DRAFTS = _counter(
     "engine_drafts", "Drafts (verification steps of speculating requests) that vLLM counted.", *_ENGINE
 )
@@ -103,7 +103,7 @@ PREFIX_CACHE_HITS = _counter(
     "prefix_cache_hits", "Tokens found in the prefix cache (blocks before vLLM 0.9).", *_ENGINE
 )
 
-# What the counters and histograms mean.
+# Acceptance and latency derived from these counters and vLLM's histograms.
 ENGINE_WINDOW_ACCEPTANCE = _histogram(
     "engine_window_acceptance_ratio",
     "Accepted / draft tokens between two polls; one observation per poll with drafts.",
@@ -196,7 +196,7 @@ VERDICT_BASIS = _gauge(
     "basis",
 )
 
-# Time: what speculation wins and costs against plain decoding. ``running`` is the number of requests in a step.
+# Time: what speculation saves and costs against plain decoding. ``running`` is the number of requests in a step.
 _LOAD = (*_ENGINE, "running")
 DECODE_SECONDS = _counter("decode_seconds", "Time between a request's engine steps, summed over requests.", *_LOAD)
 DECODE_STEPS = _counter("decode_steps", "Engine steps, counted once for each request that decoded in them.", *_LOAD)

@@ -13,7 +13,7 @@ from sidecar.export.client import MetricCollector
 def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
     """The text format of vLLM's own families on its servers' pages, by target.
 
-    ``limit`` bounds the series. A server's family is exported completely or left out; it is also left out if another
+    ``limit`` bounds the series. A server's family is exported completely or not at all; it is also left out if another
     server's family of the same name has another type. With several servers each series gets its ``target`` as a
     label. Takes some 15 ms for the page of one engine.
     """
@@ -34,7 +34,7 @@ def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
 def _families(page: bytes) -> list[Metric]:
     """The families of one page; none if prometheus_client cannot parse it.
 
-    Times of creation are left out: OpenMetrics takes their names for the counters' own.
+    Creation times are left out: OpenMetrics would confuse their names with the counters' own.
     """
     try:
         families = list(text_string_to_metric_families(page.decode()))

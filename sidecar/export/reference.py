@@ -10,11 +10,11 @@ from sidecar.export.metrics import MOST_SERIES, Metric
 
 _HEAD: Final = f"""# Metrics
 
-`make docs` makes the two tables of metrics and limitations from `sidecar/export/metrics.py` and
-`sidecar/analysis/limitation.py`. Ratios are 0 to 1, times seconds. With `targets` set, every series also has the label
-`target`. The `process_*` metrics of the sidecar's own process are exported as well. With the default `limits` each vLLM
-has at most {MOST_SERIES:,} series; what goes past a limit is summed under the label value `other` and counted in
-`specdec_label_overflow_total`.
+`make docs` generates the tables of metrics and limitations from `sidecar/export/metrics.py` and
+`sidecar/analysis/limitation.py`. Ratios are from 0 to 1, times in seconds. With `targets` set, every series also has
+the label `target`. The `process_*` metrics of the sidecar's own process are exported too. With the default `limits`
+each vLLM has at most {MOST_SERIES:,} series; values past a limit are summed under the label value `other` and counted
+in `specdec_label_overflow_total`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -23,9 +23,9 @@ has at most {MOST_SERIES:,} series; what goes past a limit is summed under the l
 _LIMITATIONS: Final = """
 ## Limitations of an engine's page
 
-The label `limitation` of `specdec_engine_limitation`.
+These are the values of the label `limitation` of `specdec_engine_limitation`.
 
-| limitation | what it means and what ends it |
+| limitation | what it means and how to end it |
 |---|---|
 """
 
@@ -38,7 +38,7 @@ def all_metrics() -> list[Metric]:
 
 
 def metrics_reference(page: str) -> str:
-    """``page`` with updated tables; the part written by hand stays as it is.
+    """``page`` with updated tables and an unchanged part written by hand.
 
     Raises:
         ValueError: the part written by hand is missing.

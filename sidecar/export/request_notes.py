@@ -9,7 +9,7 @@ from sidecar.analysis.request_state import RequestReport
 from sidecar.analysis.verdict import ModelJudgement
 
 _PAST: Final[Mapping[str, str]] = {
-    "proxy": "Do clients use vLLM's own port, past the proxy?",
+    "proxy": "Do clients bypass the proxy and use vLLM's own port?",
     "middleware": "Does every API server of vLLM load the middleware?",
     "traces": "Is every request traced, or a sample?",
 }
@@ -37,7 +37,7 @@ def attribution_outcomes(report: RequestReport) -> Tally[AttributionOutcome]:
 
 
 def unattributed(ended: int) -> str:
-    """A phrase without a full stop, for ``ended`` requests of which none has numbers."""
+    """A phrase without a full stop, for ``ended`` requests without numbers."""
     return f"{ended:,} request{'' if ended == 1 else 's'} ended, none could be attributed"
 
 
@@ -52,7 +52,7 @@ def request_notes(report: RequestReport, judgements: Sequence[ModelJudgement]) -
             past = "" if found[AttributionOutcome.WITHOUT_USAGE] else f" {_PAST.get(report.source, '')}"
             yield (
                 f"Only {model.coverage:.0%} of {model.model_name}'s draft tokens are attributed to requests, "
-                f"so the split by temperature holds for that part alone.{past}"
+                f"so the split by temperature holds only for that part.{past}"
             )
     if report.source == "traces":
         yield _TRACES
@@ -64,6 +64,6 @@ def _without_usage(count: int, ended: int, source: str) -> str:
     which = f"All {count:,}" if count == ended > 1 else f"{count:,} of the {ended:,}"
     return (
         f"{which} finished requests in the window were streams without usage, which cannot be attributed. "
-        f"{_ASK.get(source, _ASK['proxy'])}: vLLM is then asked for usage, which is removed from the reply again, so "
+        f"{_ASK.get(source, _ASK['proxy'])}: the sidecar then asks vLLM for usage and removes it from the reply, so "
         'clients see no difference. Or let clients ask for it: `"stream_options": {"include_usage": true}`.'
     )

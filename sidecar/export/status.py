@@ -1,4 +1,4 @@
-"""The state as JSON, for people's scripts and for the page: ``/api/v1/status``."""
+"""The state as JSON, for users' scripts and for the page: ``/api/v1/status``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from sidecar.export.request_notes import attribution_outcomes, request_notes
 
 
 def status(reports: Iterable[TargetReport], options: ExportOptions) -> dict[str, Any]:
-    """Times are Unix seconds or seconds, ratios 0 to 1; what is unknown is null or missing, never 0."""
+    """Times are Unix seconds or seconds, ratios from 0 to 1; what is unknown is null or missing, never 0."""
     return {
         "version": __version__,
         "thresholds": dict(options.thresholds),
@@ -187,7 +187,7 @@ def temperature_status(work: SpeculationSummary, judgement: Judgement) -> dict[s
 
 
 def _model_speed(report: TargetReport, model_name: str) -> dict[str, Any] | None:
-    """One model; null if it does not speculate. ``withheld`` says in words why there is no speedup."""
+    """One model; null if it does not speculate. ``withheld`` explains why there is no speedup."""
     speed = report.speeds.get(model_name)
     if speed is None:
         return None
@@ -215,7 +215,7 @@ def temperature_speed(speed: TemperatureSpeed | None) -> dict[str, Any]:
 
 
 def _speedup(found: Speedup | None) -> dict[str, float | None]:
-    """Times are seconds per token."""
+    """Times are in seconds per token."""
     return {
         "speedup": found.ratio if found else None,
         "error": found.error if found else None,
@@ -225,7 +225,7 @@ def _speedup(found: Speedup | None) -> dict[str, float | None]:
 
 
 def _by_load(report: TargetReport, model_name: str, speed: ModelSpeed) -> list[dict[str, Any]]:
-    """Actual seconds per token since the start and plain ones, for each load at which either is known."""
+    """Actual (since the start) and plain seconds per token, for each load at which either is known."""
     plain = speed.plain_seconds
     engines = [loads for key, loads in report.loads.items() if key.model_name == model_name]
     found = []

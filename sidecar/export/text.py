@@ -15,7 +15,7 @@ _PLAIN = 1e6  # from this value on Go writes an exponent and Python does not
 
 
 def go_float(value: float) -> str:
-    """A value as prometheus_client writes it, which is as Go does."""
+    """A value as prometheus_client and Go write it."""
     if -_PLAIN < value < _PLAIN:
         return repr(value)
     text: str = floatToGoString(value)  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
@@ -60,7 +60,7 @@ def _learn(family: Family) -> str:
 
 def _histogram_lines(name: str, pairs: list[tuple[str, str]], edges: tuple[float, ...]) -> list[str]:
     buckets = [_line(f"{name}_bucket", [*pairs, ("le", go_float(edge))]) for edge in (*edges, float("inf"))]
-    # prometheus_client writes the count, which is the last bucket's, before the sum.
+    # prometheus_client writes the count, which equals the last bucket's, before the sum.
     return [*buckets, _line(f"{name}_count", pairs), _line(f"{name}_sum", pairs)]
 
 

@@ -25,7 +25,7 @@ _MOST_NAMES = 200  # in ?name[]=; further ones are ignored
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the server shows. The status is rendered at most once every ``every`` seconds.
+    """What the server shows. The status is rendered at most once in ``every`` seconds.
 
     ``ready`` is whether every server has been polled once, successfully or not. It does not depend on vLLM, since a
     Pod whose sidecar is not ready gets no traffic.
@@ -110,7 +110,7 @@ def _file(body: bytes, content_type: str) -> Handler:
 def at_most_every(
     seconds: float, make: Callable[[], _Made], clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], _Made]:
-    """``make``, whose result is reused for ``seconds``."""
+    """Calls ``make`` and reuses its result for ``seconds``."""
     kept: list[tuple[float, _Made]] = []
 
     def recent() -> _Made:

@@ -1,4 +1,4 @@
-"""Who may use a server: TLS and basic auth as a web configuration file demands them, kept up to date."""
+"""Who may use a server: TLS and basic auth as a web configuration file requires, kept up to date."""
 
 import asyncio
 import ssl
@@ -86,7 +86,7 @@ class Access:
 
 
 def _stamps(config: WebConfig) -> _Stamps:
-    """What changes with the files, also when a mounted Secret swaps the symbolic links to them."""
+    """A stamp that changes with the files, also if a mounted Secret swaps the symbolic links to them."""
     found: list[tuple[int, int, int] | None] = []
     for path in config.files:
         try:

@@ -20,13 +20,13 @@ class Gate(Protocol):
     """The server, as its connections see it."""
 
     def admit(self, connection: "Connection") -> asyncio.Protocol | None:
-        """Aiohttp's protocol for a new connection; None if there is no place for it."""
+        """Aiohttp's protocol for a new connection; None if the limits allow no more."""
 
     def forget(self, protocol: asyncio.BaseProtocol) -> None:
         """The connection of ``protocol`` is gone; idempotent."""
 
     def timed_out(self) -> None:
-        """A connection was cut at its deadline while it owed something."""
+        """A connection was cut at its deadline, not merely because it was idle."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_head_begun = True  # a new connection owes its first head from the start
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asks for a place."""
+        """Asks whether the limits allow the connection."""
         # Cast because uvloop's transports do not subclass asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self.address = (transport.get_extra_info("peername") or ("",))[0]
@@ -67,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arm(self._header_seconds)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where to read to."""
+        """The buffer to read into."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Frees the place."""
+        """The connection no longer counts."""
         self._disarm()
         if self._inner is not None:
             self._server.forget(self._inner)
@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_discarding = True
 
     def cut(self) -> None:
-        """Aborts, since a close that flushes would wait for a client that does not read; frees the place now."""
+        """Aborts, since closing would wait for a client that does not read; the connection no longer counts."""
         if self._inner is not None:
             self._server.forget(self._inner)
         self._transport.abort()

@@ -48,14 +48,14 @@ class GuardOptions:
     max_connections: int = 64  # open at once, without loopback's
     max_per_address: int = 16  # open at once from one address, loopback included
     allowed_hosts: frozenset[str] = frozenset({ANY})  # names besides those that ``hosts.is_ours`` knows
-    open_paths: frozenset[str] = frozenset()  # that need no password
+    open_paths: frozenset[str] = frozenset()  # paths that need no password
 
 
 class Refusal(StrEnum):
     """Why a connection or a request was refused or cut short."""
 
     TOO_MANY_CONNECTIONS = "too_many_connections"  # closed immediately: no open connection is idle
-    GAVE_WAY = "gave_way"  # closed as the longest idle, for a new connection
+    GAVE_WAY = "gave_way"  # idle the longest, and closed for a new connection
     TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
     MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
     INTERNAL = "internal"  # the handler raised; aiohttp answers 500
@@ -63,7 +63,7 @@ class Refusal(StrEnum):
     TLS = TLS_FAILED
     NO_DESCRIPTORS = NO_DESCRIPTORS
     UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
-    TOO_MANY_PASSWORDS = "too_many_passwords"  # to check at the same time
+    TOO_MANY_PASSWORDS = "too_many_passwords"  # too many to check at the same time
 
 
 _WITH_ACCESS: Final = frozenset({Refusal.TLS, Refusal.UNAUTHORIZED, Refusal.TOO_MANY_PASSWORDS})
@@ -123,7 +123,7 @@ class GuardedServer:
             connection.cut()
 
     def admit(self, connection: Connection) -> asyncio.Protocol | None:
-        """Aiohttp's protocol for a new connection; None if there is no place for it."""
+        """Aiohttp's protocol for a new connection; None if the limits allow no more."""
         server = self._runner.server
         if server is None or not self._has_place(connection):
             self.refusals[Refusal.TOO_MANY_CONNECTIONS] += 1
@@ -148,7 +148,7 @@ class GuardedServer:
         self.refusals[reason] += 1
 
     def _has_place(self, connection: Connection) -> bool:
-        """Whether there is a place, or the connection that has been idle longest made room."""
+        """Whether the limits allow another connection, if need be by closing the one idle longest."""
         others = list(self._connections.values())
         holders = [other for other in others if other.address == connection.address]
         if len(holders) < self.options.max_per_address:
@@ -217,7 +217,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 class _RequestHandler(web.RequestHandler):
-    """Answers what is not HTTP, and a failed handler, with the status alone: aiohttp's message quotes the request."""
+    """Answers malformed requests and failed handlers with only the status: aiohttp's message quotes the request."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """Which ``Host`` a request to our own page may name: the defence against DNS rebinding.
 
 Any web page open in a browser can resolve its own domain to our address and then read our pages; its requests carry
-that domain. An IP address, a name without a dot, or one under the suffixes below cannot be registered.
+that domain. Nobody can register an IP address, a name without a dot, or a name under the suffixes below.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ def is_ours(host: str, allowed: Collection[str]) -> bool:
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that this text is; None if it is none."""
+    """The IP address in this text; None if it is not one."""
     try:
         return ip_address(text)
     except ValueError:

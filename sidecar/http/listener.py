@@ -14,9 +14,9 @@ from sidecar.log import Log
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused, since the process has no descriptor left
 TLS: Final = "tls"  # a handshake failed or took too long
 _MOST_HANDSHAKES: Final = 256
-_PATIENCE: Final = 3.0  # seconds without a completed handshake until one has to give way
-_PACE: Final = 0.01  # seconds between two that give way: after a stall, others are completed meanwhile
-_CLOSING_SECONDS: Final = 75.0  # to read the rest of a last response
+_PATIENCE: Final = 3.0  # seconds without a completed handshake until one has to give way; a probe waits for 5
+_PACE: Final = 0.01  # seconds between two that are aborted: after a stall, others complete meanwhile
+_CLOSING_SECONDS: Final = 75.0  # for the client to read the rest of the last response
 
 
 class Listener:
@@ -24,7 +24,7 @@ class Listener:
 
     With TLS a protocol's ``connection_made`` is called after the handshake, which may take ``seconds``. At most 256
     handshakes run at once, and further connections wait in the backlog. If no handshake is completed for 3 s, the
-    oldest of the address with the most gives way. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
+    oldest of the address with the most is aborted. ``refused`` is called with ``NO_DESCRIPTORS`` or ``TLS``.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Listener:
         self._refused = refused
         self._log = log
         self._loops: list[AcceptLoop] = []
-        self._completed_at = 0.0  # when a handshake was, latest, by the loop's clock
+        self._completed_at = 0.0  # when the latest handshake completed, by the loop's clock
         self._opening: dict[asyncio.Task[None], tuple[str, float]] = {}  # the client's address and since when, in order
 
     async def start(
         self, host: str, port: int, backlog: int = 128, prepare: Callable[[socket.socket], None] = lambda _: None
     ) -> tuple[str, int]:
-        """Listens on every address of ``host`` and returns the first as bound; ``::`` takes IPv4 as well.
+        """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
 
         ``prepare`` sets the sockets' options.
 
@@ -107,7 +107,7 @@ class Listener:
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         if self._opening.pop(task, None) is None or len(self._opening) < _MOST_HANDSHAKES - 1:
-            return  # it gave way, or nobody waited for its end
+            return  # it was aborted, or nobody waits for its end
         for accepting in self._loops:
             if len(self._opening) < _MOST_HANDSHAKES:
                 accepting.accept_pending()
@@ -127,6 +127,6 @@ class Listener:
             self._completed_at = loop.time()
         except (OSError, asyncio.CancelledError) as error:
             connection.close()
-            # A client that goes away is no failure of the handshake.
+            # A client that disconnects is not a failed handshake.
             if self._access is not None and not isinstance(error, ConnectionResetError | BrokenPipeError):
                 self._refused(TLS)

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 _MOST_WAITING: Final = 16
-_REST: Final = 4.0  # after a wrong password, in units of the time that its check took: a fifth of a core for guesses
+_REST: Final = 4.0  # pause after a wrong password, as a multiple of its check's time: guesses get a fifth of a core
 
 
 class Verdict(Enum):
@@ -18,15 +18,14 @@ class Verdict(Enum):
 
     GRANTED = auto()
     WRONG = auto()
-    BUSY = auto()  # not checked: its address has a check under way, or too many others have
+    BUSY = auto()  # not checked: its address has a check in progress, or too many others have
 
 
 class Passwords:
     """Checks credentials; ``users`` maps names to bcrypt hashes and may be replaced at any time.
 
-    A password that was right once is remembered as a digest under a key of this process, so a client that sends it with
-    every request is not held up by those that guess. One hash is computed at a time, in a thread, also for an unknown
-    name.
+    A right password is remembered as a digest under a key of this process, so a client that sends it with every
+    request is not held up by those that guess. One hash is computed at a time, in a thread, even for an unknown name.
     """
 
     def __init__(self, users: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""What has been written to a connection and not sent.
+"""What has been written to a connection, but not sent.
 
-A TLS transport reports its own buffer only. The one of the transport below it is not accessible; it holds bytes only
-while the kernel's queue is full, so that queue is looked at instead.
+A TLS transport reports only its own buffer. The buffer of the transport below it is not accessible; it holds bytes only
+while the kernel's queue is full, so that queue is checked instead.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def is_sending(transport: asyncio.WriteTransport) -> bool:
 
 
 def progress(transport: asyncio.WriteTransport) -> tuple[int, int]:
-    """Changes whenever the other end takes some of what was written."""
+    """A value that changes whenever the other end receives some of what was written."""
     if _is_tls(transport):
         return _unsent(transport), _acknowledged(transport.get_extra_info("socket"))
     return transport.get_write_buffer_size(), 0
@@ -38,7 +38,7 @@ def _is_tls(transport: asyncio.WriteTransport) -> bool:
 
 
 def _unsent(transport: asyncio.WriteTransport) -> int:
-    """Bytes that wait to be sent; with TLS those in the kernel count too."""
+    """Bytes waiting to be sent; with TLS those in the kernel count too."""
     size = transport.get_write_buffer_size()
     if _is_tls(transport):
         with suppress(*_UNKNOWN):
@@ -48,7 +48,7 @@ def _unsent(transport: asyncio.WriteTransport) -> int:
 
 
 def _acknowledged(peer: socket.socket) -> int:
-    """Bytes that the other end's kernel has acknowledged, ever; 0 if the kernel does not say."""
+    """Bytes that the other end's kernel has acknowledged so far; 0 if ours does not say."""
     with suppress(*_UNKNOWN):
         info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         return int.from_bytes(info[_BYTES_ACKED:], "little")

@@ -139,7 +139,7 @@ class Recorder:
                     self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
 
     def _append(self, lines: "_Lines", file: FileIO, pending: list[Any]) -> bool:
-        """Whether there was room; a write that fails midway leaves the file as it was."""
+        """Whether it was written; a write that fails midway leaves the file as it was."""
         member = gzip.compress(b"".join(msgspec.json.encode(lines.fields(item)) + b"\n" for item in pending))
         if self.written + len(member) > self._max_bytes:
             return False
@@ -220,8 +220,8 @@ def _page_fields(page: tuple[float, float, bytes]) -> dict[str, Any]:
 def request_fields(record: RequestRecord) -> dict[str, Any]:
     """A record as plain JSON values.
 
-    ``chunks`` has the times of the events with tokens, without the usage event; for chat one more before them, since
-    vLLM sends the role first: its time is unknown and assumed to be the first token's. ``stream_events`` and
+    ``chunks`` has the times of the events with tokens, without the usage event. For chat there is one more before them,
+    since vLLM sends the role first; its time is unknown and assumed to be the first token's. ``stream_events`` and
     ``first_token`` (seconds from ``start``) serve sources that keep no times. A temperature that could not be read is
     "nan".
     """
@@ -248,7 +248,7 @@ def request_fields(record: RequestRecord) -> dict[str, Any]:
 
 
 def _speculation(acceptance: RequestAcceptance) -> dict[str, Any]:
-    """Under vLLM's own names."""
+    """The numbers under the names that vLLM uses."""
     return {
         "num_spec_steps": acceptance.drafts,
         "num_draft_tokens": acceptance.draft_tokens,

@@ -1,7 +1,7 @@
 """Reads recorded traffic.
 
-A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` a line: ``start``, ``end``,
-``text``) and ``requests.jsonl`` (one request a line), either of them also as ``.gz``. Times are Unix seconds.
+A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` per line: ``start``, ``end``,
+``text``) and ``requests.jsonl`` (one request per line); either may be compressed (``.gz``). Times are Unix seconds.
 """
 
 import gzip

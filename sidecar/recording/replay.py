@@ -25,7 +25,7 @@ from sidecar.recording.recording import Scrape, read_requests, read_scrapes
 from sidecar.requests.record import RequestRecord, RequestStart
 
 _HISTORY: Final = 3600.0  # seconds
-_STRETCH: Final = 5.0  # seconds: parts whose differences give the speedup's error
+_STRETCH: Final = 5.0  # seconds: the speedup's error comes from the differences between such parts
 
 _Event = Scrape | RequestStart | RequestRecord
 _Timed = tuple[float, int, _Event]  # time, then the order of simultaneous events
@@ -46,7 +46,7 @@ class ReplayResult:
 
     @property
     def speedup(self) -> float | None:
-        """Plain time per token / actual, of everything decoded; None if unknown."""
+        """Plain time per token / actual, for everything decoded; None if unknown."""
         return self.speed.whole.speedup.ratio if self.speed and self.speed.whole.speedup else None
 
     def speedup_at(self, temperature: str) -> float | None:
@@ -107,7 +107,7 @@ def replay_events(
     buckets: TemperatureBuckets,
     curves: Mapping[str, PlainCurve] | None = None,
 ) -> ReplayResult:
-    """The same for polls and requests from anywhere; the polls are in chronological order."""
+    """The same for polls and requests from any origin; the polls are in chronological order."""
     player = _Player(buckets, infer=infer, curves=curves or {})
     for event in _in_order(scrapes, records):
         player.play(event)
@@ -134,7 +134,7 @@ def _in_order(scrapes: Iterable[Scrape], records: Sequence[RequestRecord]) -> It
 
 
 class _Player:
-    """Holds what the live program holds: a timeline per engine, the attributors, and the speed."""
+    """Keeps the state that the live program keeps: a timeline per engine, the attributors, and the speed."""
 
     def __init__(self, buckets: TemperatureBuckets, *, infer: bool, curves: Mapping[str, PlainCurve]) -> None:
         self._buckets = buckets

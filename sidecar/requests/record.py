@@ -1,4 +1,4 @@
-"""What is known about one request to vLLM, never its text.
+"""What is known about one request to vLLM, but never its text.
 
 The ranges apply to records read from outside the process; see ``middleware/wire.py``.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 UNKNOWN_TEMPERATURE: Final = math.nan
-"""The request may have given a temperature, but it could not be read. None would claim that it gave none."""
+"""The request may have a temperature, but it could not be read. None would mean that it has none."""
 
 LARGEST_COUNT: Final = 2**53  # the largest range of integers that a double holds exactly
 MOST_CHOICES: Final = 2**20  # vLLM refuses n > 16,384 by default
@@ -65,7 +65,7 @@ class RequestAcceptance:
 
 @dataclass(frozen=True, slots=True)
 class RequestStart:
-    """A request that has begun and not ended; ``id`` is unique within the life of its source."""
+    """A request in flight; ``id`` is unique within the life of its source."""
 
     id: Name
     start: UnixSeconds
@@ -75,13 +75,13 @@ class RequestStart:
 class RequestRecord:
     """One finished request.
 
-    ``path`` is the endpoint's, empty if unknown. ``temperature`` is the one in the request: None if it gave none, so
-    that the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
+    ``path`` is the endpoint's, empty if unknown. ``temperature`` is the one in the request: None if it has none and
+    the model's default applies; UNKNOWN_TEMPERATURE if it could not be read. ``choices`` is ``n`` times the number
     of prompts. ``stream_events`` counts the events of a stream of chat or text completions that carried generated
     tokens: one per engine step, fewer if vLLM merged some. Otherwise it is 0; ``/v1/responses`` and ``/v1/messages``
-    have no event for a step whose text is empty (vLLM 0.32), so there the number says nothing. ``completion_tokens``
-    sums all choices; None if the reply did not say. ``asked_usage`` is None if the client's own request was sent.
-    ``parameters`` names the sampling parameters in the request that not every vLLM serves under speculation
+    have no event for a step whose text is empty (vLLM 0.32), so their number would say nothing. ``completion_tokens``
+    is summed over all choices; None if the reply does not have it. ``asked_usage`` is None if the client's own request
+    was sent. ``parameters`` names the sampling parameters in the request that not every vLLM serves under speculation
     (``observe/payload.py`` has the list); traces do not carry them.
     """
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from sidecar.log import Log
 from sidecar.requests.record import RequestRecord, RequestStart
 
-if TYPE_CHECKING:  # its imports would cost memory in every other mode
+if TYPE_CHECKING:  # importing it would cost memory with every other source
     from sidecar.requests.proxy.outcomes import ProxyStats
 
 Stats = Callable[[], "ProxyStats | None"]
@@ -21,7 +21,7 @@ class RequestSink(Protocol):
         """A request has begun; exactly one ``finished`` with its id follows, unless the source dies."""
 
     def finished(self, record: RequestRecord) -> None:
-        """A request has ended; ``started`` may not have been called for it (traces report only ends)."""
+        """A request has ended; ``started`` may not have been called for it, since traces report only ends."""
 
     def dropped(self, reason: str, count: int) -> None:
         """``count`` events were lost or refused; ``reason`` is one of a small fixed set."""

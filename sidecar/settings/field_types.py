@@ -75,7 +75,7 @@ def parse_duration(text: str, low: float, high: float) -> float:
 
 
 def _word(value: object) -> object:
-    """YAML's ``true`` and ``false`` as the words that the environment has."""
+    """YAML's ``true`` and ``false`` as the words that the environment uses."""
     return _lower(str(value) if isinstance(value, bool) else value)
 
 

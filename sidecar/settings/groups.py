@@ -65,17 +65,17 @@ class PlainStepTimes(Group):
     errors: tuple[float, ...] = Field(max_length=16)
     """standard errors of `seconds`"""
     deviations: tuple[Annotated[tuple[float, ...], Field(max_length=16)], ...] = Field((), max_length=16)
-    """independent parts of each of `errors`, for what errors have in common; if empty, they are taken as the same"""
+    """independent parts of each of `errors`, for what they have in common; if empty, they are fully correlated"""
     prompt_share: float = Field(0.0, ge=0, le=1e6)
     """prompt tokens computed per generated token during the measurement"""
     prompt_seconds: float | None = Field(None, ge=0, le=60)
     """time that each prompt token adds to a step of every other request"""
     measured: datetime | None = None
-    """when"""
+    """when it was measured"""
     vllm: str | None = Field(None, max_length=100)
-    """which vLLM"""
+    """the vLLM measured"""
     gpu: str | None = Field(None, max_length=100)
-    """on what"""
+    """the hardware it ran on"""
 
     @model_validator(mode="after")
     def _is_a_curve(self) -> Self:
@@ -98,8 +98,8 @@ class Requests(Group):
     reports it; `traces`: vLLM's OTLP traces"""
     ask_usage: AskUsage = "false"
     """`true`: ask vLLM for the usage of streams whose clients did not ask, and remove it from their replies, so that
-    every stream counts (`proxy`; for `middleware` set the variable in vLLM's environment too); `any`: also of vLLM
-    versions for which it is not known that clients see no difference"""
+    every stream counts (`proxy`; for `middleware` set the variable in vLLM's environment too); `any`: also with
+    vLLM versions for which it is not known whether clients see a difference"""
 
 
 class Limits(Group):
@@ -129,7 +129,7 @@ class Thresholds(Group):
     acceptance_net_negative: Share = 0.5
     """acceptance rate below which speculation costs more than it gives"""
     acceptance_break_even: Share = 0.65
-    """acceptance rate above which speculation pays; between the two it about breaks even"""
+    """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
     """10th percentile of requests' acceptance rates below which a part of the traffic loses"""
     acceptance_regression: Share = 0.05
@@ -141,7 +141,7 @@ class Thresholds(Group):
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
     """plain time per token divided by the actual one below which speculation costs more than it gives"""
     speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
-    """the same, above which speculation pays; between the two it about breaks even"""
+    """the same, above which speculation pays; between the two it roughly breaks even"""
     latency_gap_growth: float = Field(1.5, ge=1, le=100)
     """P99 minus P50, divided by the baseline's, above which the tail has grown"""
     kv_cache_usage: Share = 0.9
@@ -178,7 +178,7 @@ class Proxy(Group):
     listen: ListenAddress = Address("0.0.0.0", 8080)  # noqa: S104 - other Pods send their requests here
     """where clients connect"""
     web_config_file: TlsConfigFile | None = None
-    """TLS for `listen`, as the general `web_config_file`, without basic auth: its header is vLLM's"""
+    """TLS for `listen`, like the general `web_config_file` but without basic auth, whose header belongs to vLLM"""
     header_timeout: Duration = Field(10.0, ge=0.1, le=300)
     """time a client has to send a whole request head"""
     observe_bytes: Bytes = Field(_MEBIBYTE, ge=_KIBIBYTE, le=64 * _MEBIBYTE)
@@ -190,7 +190,7 @@ class Proxy(Group):
     max_connections: int = Field(4096, ge=1, le=65_536)
     """clients connected at a time"""
     send_timeout: Duration = Field(60.0, ge=1, le=3600)
-    """time after which a client that reads nothing of its reply is disconnected, and vLLM stops generating"""
+    """time after which a client that does not read its reply is disconnected, so that vLLM stops generating"""
     drain_timeout: Duration = Field(30.0, ge=0, le=3600)
     """time that requests in flight have to finish when the sidecar stops"""
     connect_timeout: Duration = Field(5.0, ge=0.1, le=300)
@@ -212,7 +212,7 @@ class Traces(Group):
     listen: ListenAddress = Address("0.0.0.0", 4318)  # noqa: S104 - a Collector sends from another Pod
     """where traces are received"""
     web_config_file: WebConfigFile | None = None
-    """TLS and basic auth for `listen`, as the general `web_config_file`"""
+    """TLS and basic auth for `listen`, like the general `web_config_file`"""
     body_bytes: Bytes = Field(4 * _MEBIBYTE, ge=_KIBIBYTE, le=64 * _MEBIBYTE)
     """largest export, compressed or not"""
     max_inflight: int = Field(16, ge=1, le=1024)
@@ -220,7 +220,7 @@ class Traces(Group):
 
 
 class Alerting(Group):
-    """Where alerts link to, and alerts sent directly to Alertmanager for sites without Prometheus.
+    """Addresses that alerts link to, and alerts sent directly to Alertmanager for sites without Prometheus.
 
     With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
     """
@@ -242,9 +242,9 @@ class Alerting(Group):
         JsonText,
         Notation("mapping of at most 16 label names to values (JSON in the environment)", render_json),
     ] = Field({}, max_length=16)
-    """further labels of these alerts: `cluster`, `namespace`, `pod`, or what your routes match; ours take precedence"""
+    """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own win"""
     runbooks: BaseUrl | None = None
-    """where `alerts/runbooks` is served; not set: by the sidecar itself, under `/runbooks`"""
+    """address of `alerts/runbooks`; not set: the sidecar itself serves them under `/runbooks`"""
     dashboards: BaseUrl | None = None
     """Grafana's address; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)

@@ -15,7 +15,7 @@ from sidecar.settings.model import Settings
 from sidecar.settings.tree import PREFIX, leaves
 from sidecar.settings.yaml_file import read_yaml
 
-_MEASURED = ("baseline", "plain_steps")  # what a baseline file may hold
+_MEASURED = ("baseline", "plain_steps")  # the keys of a baseline file
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables). ``…_PORT`` could also be
 # meant as a setting, so there the value must be Kubernetes' too.
@@ -28,7 +28,7 @@ _SERVICE_LINK = re.compile(
 
 
 def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Settings:
-    """The settings: ``environ`` before the file ``config`` before the defaults.
+    """The settings; ``environ`` overrides the file ``config``, which overrides the defaults.
 
     Reads only these two and the files they name, never the process's own environment. An empty variable counts as
     not set.
@@ -81,7 +81,7 @@ def _settings(values: dict[Any, Any]) -> Settings:
 
 
 def _merged(file: dict[Any, Any], environment: dict[str, Any]) -> dict[Any, Any]:
-    """Both, the environment first. A group that is no mapping in the file stays, to be reported."""
+    """Both merged, the environment first. A group that is no mapping in the file stays, to be reported."""
     merged = dict(file)
     for name, value in environment.items():
         below = {} if file.get(name) is None else file[name]
@@ -93,7 +93,7 @@ def _merged(file: dict[Any, Any], environment: dict[str, Any]) -> dict[Any, Any]
 
 
 def _with_baseline_file(written: Written) -> Written:
-    """The same with what ``baseline_file`` holds, if there is one.
+    """The same with the contents of ``baseline_file``, if there is one.
 
     Raises:
         ValueError: it cannot be used; the message is the line to report.

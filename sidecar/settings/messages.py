@@ -21,7 +21,7 @@ _UNKNOWN_KEY = {"extra_forbidden", "invalid_key"}
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The merged values as they were written, and where: in ``variables``, else in the file named."""
+    """The merged values as they were written, and where: in ``variables``, else in the named file."""
 
     values: dict[Any, Any]
     variables: frozenset[str]
@@ -38,7 +38,7 @@ class Written:
         return f"{_line('.'.join(map(str, path)))} ({'default' if default else f'in {file}'})"
 
     def assignment(self, path: Path, default: object = None) -> str:
-        """The key at ``path`` and its value as it was written; ``default`` if it was not."""
+        """The key at ``path`` and its value as written; ``default`` if it was not set."""
         value = self.get(path)
         return f"{self.name(path)}={_value(default if value is None else value)}"
 
@@ -51,7 +51,7 @@ class Written:
 
 
 def messages(error: ValidationError, written: Written) -> Iterator[str]:
-    """One line for each error but conflicts."""
+    """One line for each error except conflicts."""
     for detail in error.errors():
         if detail["type"] != CONFLICT:
             yield _message(detail, written)
@@ -95,7 +95,7 @@ def _problem(detail: ErrorDetails) -> str:
 
 
 def _keys(path: Path) -> list[str]:
-    """The keys that ``path`` may have been meant to be: those of a target, else any setting."""
+    """The keys that ``path`` may stand for: those of a target, else any setting."""
     if path[0] == "targets" and len(path) > 1:
         return [f"targets.{path[1]}.{name}" for name in Target.model_fields]
     return [*(leaf.key for leaf in leaves()), *groups()]

@@ -39,7 +39,7 @@ CONFLICT = "conflict"  # pydantic's error type for conflicting settings; its con
 
 
 class Settings(BaseSettings, groups.Group):
-    """All settings. Times are seconds, sizes bytes, shares 0 to 1."""
+    """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
 
     model_config = SettingsConfigDict(
         env_prefix="SPECDEC_",
@@ -63,8 +63,8 @@ class Settings(BaseSettings, groups.Group):
     allowed_hosts: Annotated[
         tuple[HostName, ...], JsonText, Notation("list of at most 32 host names (JSON in the environment)", render_json)
     ] = Field((), max_length=32)
-    """names in the public DNS by which clients may reach `listen`; IP addresses, names without a dot and names under
-    `.svc`, `.local`, `.internal` and `.localhost` are always allowed, `*`: any name"""
+    """names in the public DNS by which clients may reach `listen`; `*`: any name; IP addresses, names without a dot and
+    names under `.svc`, `.local`, `.internal` and `.localhost` are always allowed"""
     requests: groups.Requests = groups.Requests()
 
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
@@ -80,7 +80,7 @@ class Settings(BaseSettings, groups.Group):
     scrape_filtered: bool = True
     """ask vLLM only for the metric families that are needed, if it supports that"""
     vllm_ca_file: CertificateFile | None = None
-    """CA certificates to verify vLLM's with, instead of the system's"""
+    """CA certificates that verify vLLM's, instead of the system's"""
     vllm_tls_verify: bool = True
     """verify vLLM's certificate"""
     limits: groups.Limits = groups.Limits()
@@ -93,7 +93,7 @@ class Settings(BaseSettings, groups.Group):
     """how long counter values are kept; at least `latency_window`"""
 
     reexport: bool = False
-    """export vLLM's own series unchanged; with several targets, with a label `target`"""
+    """export vLLM's own series unchanged, except for a label `target` with several targets"""
     default_temperature: float | None = Field(None, ge=0, le=100)
     """temperature of requests that specify none; not set: they get the bucket `default`"""
     temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -136,7 +136,7 @@ class Settings(BaseSettings, groups.Group):
 
     @property
     def vllms(self) -> tuple[groups.Target, ...]:
-        """What to scrape: ``targets``, or the one at ``vllm_url`` under the name ``vllm``."""
+        """The servers to scrape: ``targets``, or the one at ``vllm_url`` under the name ``vllm``."""
         return self.targets or (groups.Target(name="vllm", vllm_url=self.vllm_url),)
 
     @property
@@ -207,7 +207,7 @@ def _address_conflicts(settings: Settings) -> Iterator[Conflict]:
 
 
 def _reaches(url: str, address: Address) -> bool:
-    """Whether a connection to ``url`` would reach ``address``, as far as the two texts show."""
+    """Whether a connection to ``url`` would reach ``address``, as far as their texts show."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     loopback = parts.hostname in _LOOPBACK and address.local.host in _LOOPBACK

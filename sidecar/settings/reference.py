@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from inspect import cleandoc
 
 from sidecar.settings.field_types import expected
 from sidecar.settings.tree import Leaf, groups, leaves
@@ -34,24 +35,24 @@ Several vLLMs, and a baseline to compare latencies with:
       my-model:
         ttft: {p50: 120ms, p99: 0.4}
 
-`run` reloads the settings on SIGHUP and when the file changes, also when a mounted ConfigMap does: within seconds
-`thresholds.*` and `log.level` apply, and one log line names the other changed settings, which need a restart. Invalid
+`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes: `thresholds.*` and `log.level`
+apply within seconds, and one log line names the other changed settings, which need a restart. Invalid
 settings are refused as a whole, with a log line for each problem, and the old ones stay in force;
 `specdec_settings_reloads_total` counts both. Environment variables of a running process never change.
 
-With invalid or unknown settings the sidecar exits with code 2 and one line for each. Settings of a request source that
-is not selected are validated too, and have no effect.
+If settings are invalid or unknown, the sidecar prints one line for each and exits with code 2. Settings of a request
+source that is not selected are validated too, but have no effect.
 """
 
 _COLUMNS = ("Setting", "Environment", "Value", "Default", "Meaning")
 
 
 def settings_reference() -> str:
-    """All settings as Markdown: a table of those in no group, then one per group."""
+    """All settings as Markdown: a table of those without a group, then one per group."""
     found = list(leaves())
     parts = [_HEAD, "## General\n", _table(leaf for leaf in found if len(leaf.path) == 1)]
     for name, group in groups().items():
-        parts += [f"## `{name}`\n", f"{(group.__doc__ or '').strip()}\n"]
+        parts += [f"## `{name}`\n", f"{cleandoc(group.__doc__ or '')}\n"]
         parts.append(_table(leaf for leaf in found if leaf.path[0] == name))
     return "\n".join(parts)
 

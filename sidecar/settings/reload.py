@@ -67,7 +67,7 @@ class Reloader:
                 self._log.warning("settings changed that need a restart", settings=waiting)
 
     def _read_stamp(self) -> _Stamp:
-        """What changes with the file, also when a mounted ConfigMap swaps the symbolic link to it; None: no file."""
+        """A stamp that changes with the file, also if a mounted ConfigMap swaps the link to it; None: no file."""
         try:
             found = self._config.stat() if self._config is not None else None
         except OSError:
@@ -76,7 +76,7 @@ class Reloader:
 
 
 def _with_live(old: Settings, new: Settings) -> Settings:
-    """The old settings with those of the new ones that can change live."""
+    """The old settings with the new values of those that can change live."""
     log = old.log.model_copy(update={"level": new.log.level})
     return old.model_copy(update={"thresholds": new.thresholds, "log": log})
 

@@ -22,7 +22,7 @@ _VERIFY = {
 }
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _UserName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^:\x00-\x1f\x7f]+$")]
-# Checks a password in 0.4 s at cost 13, and twice as long at each further one.
+# A check takes 0.4 s at cost 13, and twice as long for each step above that.
 _Hash = Annotated[str, Field(pattern=r"^\$2[aby]\$(0[4-9]|1[0-3])\$[./A-Za-z0-9]{53}$")]
 
 
@@ -57,7 +57,7 @@ class _File(_Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """What a file says: ``users`` maps names to bcrypt hashes; ``files`` are all that were read."""
+    """The contents of a file: ``users`` maps names to bcrypt hashes; ``files`` are all that were read."""
 
     tls: ssl.SSLContext | None
     users: Mapping[str, str]

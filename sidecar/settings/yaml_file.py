@@ -62,5 +62,5 @@ def _parse(content: bytes) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError):  # control characters, a tower of brackets
+    except (yaml.YAMLError, RecursionError):  # control characters, deeply nested brackets
         raise ValueError("not valid YAML") from None

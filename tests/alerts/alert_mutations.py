@@ -1,4 +1,4 @@
-"""Changes each rule in every place, one at a time, and looks whether a scene fails.
+"""Changes each rule in every place, one at a time, and checks that a scene fails.
 
 ``python tests/alerts/alert_mutations.py`` prints the table. A change that no scene notices is a rule that could break
 unnoticed.
@@ -25,7 +25,7 @@ _AGGREGATED = {"sum": "max", "avg": "sum", "max": "min", "min": "max", "count": 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``rule`` is the index of the rule that ``changed`` takes the place of."""
+    """``rule`` is the index of the rule that ``changed`` replaces."""
 
     rule: int
     kind: str
@@ -80,7 +80,7 @@ def _another_number(text):
 
 
 def _end_of_clause(expr, start):
-    """Where the clause ends that begins at ``start``: at a set operator, a comma, or what closes its parenthesis."""
+    """The end of the clause that begins at ``start``: a set operator, a comma, or its closing parenthesis."""
     depth = 0
     for index in range(start, len(expr)):
         depth += {"(": 1, ")": -1, "{": 1, "}": -1}.get(expr[index], 0)
@@ -94,7 +94,7 @@ def _seconds(duration):
 
 
 def survives(rules, mutant):
-    """Whether no scene that has to do with the rule notices the change."""
+    """Whether no scene related to the rule notices the change."""
     changed = [mutant.changed if index == mutant.rule else rule for index, rule in enumerate(rules)]
     original = rules[mutant.rule]
     touched = dependents(rules, original["record"]) if "record" in original else set()

@@ -1,4 +1,4 @@
-"""All scenes, and which of them a rule has to do with."""
+"""All scenes, and which of them relate to a rule."""
 
 import re
 
@@ -27,7 +27,7 @@ def recorded(text):
 
 
 def needed(rules, names):
-    """The recording rules that ``names`` rest on, through whatever lies between."""
+    """The recording rules on which ``names`` depend, directly or indirectly."""
     found, waiting = set(), set(names)
     while waiting:
         found |= waiting
@@ -37,14 +37,14 @@ def needed(rules, names):
 
 
 def concerned(rules, scene):
-    """The rules that a scene is about, with all that they rest on; the others would only take time."""
+    """The rules that a scene is about, with all that they depend on; the others would only take time."""
     alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
     names = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts))
     return [*needed(rules, names | {name for _, query, _ in scene.numbers for name in recorded(query)}), *alerts]
 
 
 def dependents(rules, record):
-    """The recorded series that rest on ``record``, itself among them."""
+    """The recorded series that depend on ``record``, itself included."""
     found = {record}
     while True:
         more = {rule["record"] for rule in rules if "record" in rule and recorded(rule["expr"]) & found}

@@ -104,7 +104,7 @@ def _restarted(instance, acceptance):
 
 
 def context():
-    """The pod's other numbers, as far as they are known."""
+    """The pod's other numbers, if they are known."""
     full = (
         Pod("full", model="mixed", minutes=DAY + 120)
         .drafting(10, 0.45)
@@ -173,7 +173,7 @@ def across_pods():
     yield Scene(
         "bad pods that are replaced before they can fire",
         "SpecDecodeAcceptanceLowAcrossPods",
-        "MODEL: pods that lose by speculation replace each other",
+        "MODEL: pods that lose from speculation keep being replaced",
         [
             *replaced("bad", 0.48),
             *replaced("good", 0.52, namespace="good"),
@@ -302,12 +302,12 @@ def at_temperature():
 
 
 def p10():
-    name, summary = "SpecDecodeAcceptanceP10Low", "MODEL: a tenth of the requests loses by speculation"
+    name, summary = "SpecDecodeAcceptanceP10Low", "MODEL: a tenth of the requests lose from speculation"
 
     def firing(instance, value="49%"):
         return Firing(
             "warning",
-            f"A tenth of the requests for m on {instance}:9911 have {value} of their draft tokens accepted or less, "
+            f"In a tenth of the requests for m on {instance}:9911, at most {value} of the draft tokens are accepted, "
             "which is below acceptance_p10.",
             {"instance": f"{instance}:9911", "model_name": "m"},
         )
@@ -347,9 +347,9 @@ def p10():
 def fell(instance, drop, model="m"):
     return Firing(
         "warning",
-        f"The acceptance of {model} on {instance}:9911 is {drop} of all draft tokens lower than at the same hour of "
-        "the day before, with as many draft tokens per draft; more than acceptance_regression. Find out what changed: "
-        "the draft model, the quantization, the traffic.",
+        f"The acceptance rate of {model} on {instance}:9911 is {drop} (percentage points) lower than at the same hour "
+        "of the day before, with as many draft tokens per draft; this is more than acceptance_regression. Find out "
+        "what changed: the draft model, the quantization, the traffic.",
         {"instance": f"{instance}:9911", "model_name": model},
     )
 
@@ -423,7 +423,7 @@ def regressed():
 
 
 def break_even():
-    name, summary = "SpecDecodeBreakEven", "MODEL: speculative decoding about breaks even"
+    name, summary = "SpecDecodeBreakEven", "MODEL: speculative decoding roughly breaks even"
 
     def firing(instance, value):
         return Firing(
@@ -457,7 +457,7 @@ def break_even():
 
 
 def stopped():
-    name, summary = "SpecDecodeStopped", "MODEL: vLLM generates without speculating, and did speculate before"
+    name, summary = "SpecDecodeStopped", "MODEL: vLLM has stopped speculating"
 
     def firing(instance, tokens):
         return Firing(

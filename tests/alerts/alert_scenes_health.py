@@ -1,4 +1,4 @@
-"""What each alert on vLLM, on the sidecar and on the coverage is held to."""
+"""Scenes for the alerts on vLLM, on the sidecar and on the coverage."""
 
 from tests.alerts.alert_series import Pod, counter, gauge
 from tests.alerts.alert_tools import Firing, Scene
@@ -22,8 +22,8 @@ def vllm_down():
 
     def firing(instance, **labels):
         text = (
-            f"The sidecar {instance}:9911 can no longer read vLLM's /metrics. Until it can, nothing is known of its "
-            "speculative decoding, and vLLM itself is likely down."
+            f"The sidecar {instance}:9911 can no longer read vLLM's /metrics. vLLM itself is likely down; until it "
+            "answers, nothing is known about its speculative decoding."
         )
         return of(instance, "critical", text, **labels)
 
@@ -65,10 +65,13 @@ def vllm_never_up():
 
 
 def restarting():
-    name, summary = "SpecDecodeVLLMRestarting", "vLLM restarts again and again"
+    name, summary = "SpecDecodeVLLMRestarting", "vLLM keeps restarting"
 
     def firing(instance, times):
-        text = f"vLLM beside {instance}:9911 restarted {times} times within an hour, restarts_per_hour or more."
+        text = (
+            f"vLLM beside {instance}:9911 restarted {times} times within an hour, at least as often as "
+            "restarts_per_hour."
+        )
         return of(instance, "warning", text)
 
     def pod(instance, *restarts, **options):
@@ -100,7 +103,7 @@ def restarting():
 
 
 def scraped(instance, built, *phases, proxy=False):
-    """A target's ``up``; for ``built`` minutes it was a sidecar, and a ``proxy`` perhaps."""
+    """A target's ``up``; for ``built`` minutes it was a sidecar, optionally with a ``proxy``."""
     made = Pod(instance, minutes=1)
     if built:
         made.plain("specdec_up", gauge((built, 1))).plain("specdec_build_info", gauge((built, 1)), version="1")
@@ -113,7 +116,7 @@ def sidecar_absent():
     name, summary = "SpecDecodeSidecarAbsent", "Prometheus cannot scrape a sidecar, so its alerts cannot fire"
 
     def firing(instance=""):
-        text = f"Prometheus gets no page from {instance or 'any sidecar at all'}."
+        text = f"Prometheus cannot scrape {instance or 'any sidecar at all'}."
         return Firing("warning", text, {"instance": instance} if instance else {})
 
     yield Scene(
@@ -137,12 +140,12 @@ def sidecar_absent():
 
 
 def proxy_down():
-    text = "Prometheus gets no page from proxy:9911, whose clients reach vLLM through the proxy in that sidecar."
+    text = "Prometheus cannot scrape the sidecar proxy:9911, and clients reach vLLM through its proxy."
     down = of("proxy", "critical", text)
     yield Scene(
         "a dead proxy is an outage of its pod's traffic",
         "SpecDecodeProxyDown",
-        "A proxy is down, and with it the traffic of its pod",
+        "A proxy is down, so its clients cannot reach vLLM",
         [
             scraped("proxy", 20, (20, 1), (60, 0), proxy=True),
             scraped("sidecar", 20, (20, 1), (60, 0)),
@@ -198,7 +201,7 @@ def down_for_a_while(instance):
 
 
 def ends_with_vllm_down(name, summary, pod, alert):
-    """What a vLLM that is down brings about, and what goes on after it is back: held back meanwhile, and over then."""
+    """The consequences of a vLLM that is down, some of which outlast it: inhibited meanwhile, and over then."""
     checks = [(38, [alert]), *((minute, []) for minute in (42, 46)), (65, [alert])]
     return Scene("it ends with the alert on vLLM", name, summary, [pod], checks, reads=DOWN)
 
@@ -206,9 +209,8 @@ def ends_with_vllm_down(name, summary, pod, alert):
 def vllm_unstable():
     def firing(instance, times):
         text = (
-            f"The sidecar {instance}:9911 failed to read vLLM's /metrics {times} times within five minutes, and "
-            "could read "
-            "it in between: vLLM is overloaded, or restarts."
+            f"The sidecar {instance}:9911 failed to read vLLM's /metrics {times} times within five minutes, but "
+            "succeeded in between: vLLM is overloaded or keeps restarting."
         )
         return of(instance, "warning", text)
 
@@ -221,7 +223,7 @@ def vllm_unstable():
     yield Scene(
         "a page that fails every other minute",
         "SpecDecodeVLLMUnstable",
-        "vLLM's page fails again and again",
+        "Reading vLLM's page keeps failing",
         [
             pod("alternating", [(1, 1), (1, 0)] * 30 + [(60, 1)], [(60, 4), (60, 0)]),
             pod("slowly", [(120, 1)], [(60, 0.42), (60, 0)]),
@@ -253,7 +255,7 @@ def push_refused():
     yield Scene(
         "alerts that Alertmanager does not take",
         "SpecDecodePushRefused",
-        "Alertmanager does not take the sidecar's alerts",
+        "Alertmanager does not accept the sidecar's alerts",
         [pod("refused", 1), pod("failed", 0, 1), pod("fine", 0)],
         [(9, []), (20, [refused, failed]), (48, [refused, failed]), (60, [])],
     )
@@ -285,7 +287,7 @@ def rules_failing():
     yield Scene(
         "no thresholds, or a rule of ours that errors",
         "SpecDecodeRulesFailing",
-        "The rules on speculative decoding do not work, so its alerts cannot fire",
+        "The rules for speculative decoding do not work, so its alerts cannot fire",
         [strange("blind", ["specdec_threshold"]), Pod("fine").drafting(5, 0.8), Pod("links"), monitor],
         [(9, []), (20, expected), (100, expected[:1])],
     )
@@ -316,8 +318,8 @@ def proxy_refusing():
 
     def full(count):
         text = (
-            f"The proxy of full:9911 refused {count} connections within five minutes: it holds proxy.max_connections "
-            "already."
+            f"The proxy of full:9911 refused {count} connections within five minutes: it already holds "
+            "proxy.max_connections."
         )
         return of("full", "critical", text, reason="too_many_connections")
 
@@ -426,7 +428,7 @@ def coverage_low():
 def not_judged():
     name, summary = "SpecDecodeNotJudged", "MODEL: vLLM's counters are unusable, so no acceptance alert can fire"
     text = (
-        "m on old:9911 runs vLLM's V0 engine, which adds its speculation totals to its counters again and again. Use "
+        "m on old:9911 runs vLLM's V0 engine, which adds its speculation totals to its counters again every 5 s. Use "
         "the V1 engine."
     )
     old = Firing("info", text, {"instance": "old:9911", "model_name": "m"})

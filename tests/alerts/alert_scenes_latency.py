@@ -106,8 +106,7 @@ def kv_cache():
     def firing(instance, value):
         return Firing(
             "warning",
-            f"The KV cache of m on {instance}:9911 is in use up to {value}, more than kv_cache_usage, while "
-            "requests wait "
+            f"KV-cache usage of m on {instance}:9911 peaks at {value}, more than kv_cache_usage, while requests wait "
             "for capacity.",
             {"instance": f"{instance}:9911", "model_name": "m"},
         )
@@ -159,7 +158,7 @@ def mixed():
     def firing(instance, sign, value):
         return Firing(
             "info",
-            f"m on {instance}:9911, by its {sign}: {value} (temperatures: best acceptance less worst; latency: "
+            f"m on {instance}:9911, seen by {sign}: {value} (temperatures: best acceptance minus worst; latency: "
             "growth of P99 - P50 while P50 fell).",
             {"instance": f"{instance}:9911", "model_name": "m", "sign": sign},
         )

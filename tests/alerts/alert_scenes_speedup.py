@@ -46,7 +46,7 @@ def slower(instance, times, **labels):
 
 def paying(instance, value):
     text = (
-        f"accepts {value} of its draft tokens, less than acceptance_net_negative, and is no slower than plain decoding "
+        f"accepts {value} of its draft tokens, less than acceptance_net_negative, but is no slower than plain decoding "
         "at this load."
     )
     return _firing("info", instance, text)
@@ -140,14 +140,14 @@ def acceptance_low():
     yield Scene(
         "a low acceptance that pays is for information",
         "SpecDecodeAcceptanceLow",
-        "m: few draft tokens are accepted, and it pays all the same",
+        "m: few draft tokens are accepted, but speculation still pays",
         [pods[0], pods[3]],
         [(9, []), (17, [paying("pays", "39%")])],
     )
     yield Scene(
         "it lasts 5 minutes longer than the speedup is known",
         "SpecDecodeAcceptanceLow",
-        "m: few draft tokens are accepted, and it pays all the same",
+        "m: few draft tokens are accepted, but speculation still pays",
         [Timed("pays").drafting(5, 0.39).timed(1.3, minutes=30)],
         [(9, []), (37, [paying("pays", "39%")])],
     )
@@ -171,7 +171,7 @@ def across_pods():
     yield Scene(
         "pods that pay are none that lose, and the information about one does not hold the page back",
         "SpecDecodeAcceptanceLowAcrossPods",
-        "MODEL: pods that lose by speculation replace each other",
+        "MODEL: pods that lose from speculation keep being replaced",
         [
             *replaced("pays", 0.3, namespace="pays", more=times(1.02)),
             *replaced("loses", 0.3, namespace="loses", more=times(0.98)),

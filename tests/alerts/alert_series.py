@@ -42,7 +42,7 @@ def named(metric, /, **labels):
 
 
 class Pod:
-    """One sidecar's series; each method adds some and returns the pod, so that a scene reads as a list."""
+    """One sidecar's series; each method adds some and returns the pod, so that a scene reads like a list."""
 
     def __init__(self, instance, *, model="m", namespace="prod", target=None, minutes=300, start=0, **thresholds):
         self.minutes, self.start = minutes, start

@@ -17,7 +17,7 @@ DASHBOARD = "https://grafana.example/d/specdec-operator?from=now-6h&to=now"
 
 @dataclass
 class Firing:
-    """One expected alert: its labels but for job and alertname, its description, and its context if asked for."""
+    """One expected alert: its labels except job and alertname, its description, and its context if requested."""
 
     severity: str
     description: str
@@ -56,7 +56,7 @@ class Scene:
     edges: tuple = ()  # minutes whose outcome needs a sample a minute
 
     def test(self, text=None):
-        """What promtool reads; ``text``: the rules' text, and series that it does not name are left out."""
+        """The input of promtool; series that ``text``, the rules' text, does not name are left out."""
         series = {}
         for pod in self.pods:
             assert not set(series) & set(pod.series), self.name
@@ -101,7 +101,7 @@ def without_context(rule):
 
 
 def promtool(directory, scenes, rules=None):
-    """The output of promtool where a scene fails, else None; ``rules`` in place of those that are committed."""
+    """The output of promtool if a scene fails, else None; ``rules`` replace the committed ones."""
     with_context = any(one.context is not None for scene in scenes for _, firing in scene.checks for one in firing)
     kept = [rule if with_context else without_context(rule) for rule in (shipped() if rules is None else rules)]
     text = None if rules is None else "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in kept)
@@ -112,7 +112,7 @@ def promtool(directory, scenes, rules=None):
         "evaluation_interval": "1m",
         "tests": [scene.test(text) for scene in scenes],
     }
-    (directory / "scenes.yaml").write_text(json.dumps(document))  # which is YAML as well, and quick to write
+    (directory / "scenes.yaml").write_text(json.dumps(document))  # JSON is also YAML, and quick to write
     environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
     command = ["promtool", "test", "rules", "scenes.yaml"]
     done = subprocess.run(

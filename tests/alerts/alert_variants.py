@@ -1,4 +1,4 @@
-"""The same scene as other sites would have it: at another scrape interval, or with other labels."""
+"""The same scene as on other sites: at another scrape interval, or with other labels."""
 
 import re
 
@@ -22,7 +22,7 @@ def minutes(text):
 
 
 def resampled(text, seconds, *, counter):
-    """The samples of one a minute as those of one every so many ``seconds``; a counter grows evenly in between."""
+    """Converts one sample per minute to one every ``seconds``; a counter grows evenly in between."""
     found = list(minutes(text))
     for index in range((len(found) - 1) * 60 // seconds + 1):
         minute, rest = divmod(index * seconds, 60)
@@ -34,7 +34,7 @@ def resampled(text, seconds, *, counter):
 
 
 def at_interval(test, seconds):
-    """A promtool test, its series scraped every so many ``seconds``."""
+    """A promtool test whose series are scraped every ``seconds``."""
     series = [
         one
         | {"values": " ".join(resampled(one["values"], seconds, counter=_COUNTER.search(one["series"].split("{")[0])))}
@@ -44,7 +44,7 @@ def at_interval(test, seconds):
 
 
 def with_labels(test, relabelled):
-    """A promtool test with other labels; ``relabelled`` gives the label sets that take the place of one."""
+    """A promtool test with other labels; ``relabelled`` gives the label sets that replace one."""
     series = [
         one | {"series": f"{name}{{{_written(labels)}}}"}
         for one in test["input_series"]

@@ -14,7 +14,7 @@ from sidecar.settings import load_settings
 from tests.alerts.alert_tools import RULES, RUNBOOKS
 from tests.debian_servers import ready_server, running_prometheus, scraping
 
-PACE = 1 / 100  # of how long conditions have to hold
+PACE = 1 / 100  # factor for how long conditions have to hold
 # The rules' windows and intervals, shortened: the shipped text and its replacement. A scrape may take a second, and a
 # window holds fifteen scrapes, so that a busy machine delays the alerts but does not interrupt them.
 INTERVAL = "1s"

@@ -78,7 +78,7 @@ async def vllm():
 
 @pytest.fixture
 async def around(http, served, tmp_path):
-    """What is notified, and the address of an Alertmanager that does it."""
+    """The receivers of notifications, and the address of an Alertmanager that sends them."""
     receivers = Receivers()
     async with served(receivers.take) as url, alertmanager(http, tmp_path, url) as address:
         yield receivers, address

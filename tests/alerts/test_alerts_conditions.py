@@ -1,4 +1,4 @@
-"""The conditions over the sidecar's own state, and the text that comes with what they find."""
+"""The conditions over the sidecar's own state, and the text that comes with their matches."""
 
 import pytest
 
@@ -162,7 +162,7 @@ def test_a_small_pod_is_judged_over_an_hour(pod, expected):
 
 @pytest.mark.servers
 def test_prometheus_and_the_push_use_the_same_words(tmp_path):
-    """The direct push's text, expected of Prometheus."""
+    """The direct push's text, as Prometheus would write it."""
     rule = load_rules()["SpecDecodeAcceptanceLow"]
     labels = {"instance": "low:9911", "model_name": "m"}
 

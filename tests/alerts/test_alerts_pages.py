@@ -47,7 +47,7 @@ def test_readmes_have_every_alert():
 
 
 def anchors(path):
-    """Of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -112,7 +112,7 @@ def amtool(*arguments):
 def test_alertmanager_takes_the_configuration(tmp_path):
     done = amtool("check-config", str(CONFIG))
     assert done.returncode == 0, done.stdout + done.stderr
-    # The check itself can fail: a template that is not there is noticed.
+    # The check itself can fail: it notices a missing template.
     shutil.copy(CONFIG, tmp_path)
     shutil.copytree(CONFIG.parent / "templates", tmp_path / "templates")
     template = tmp_path / "templates" / "specdec.tmpl"
@@ -121,7 +121,7 @@ def test_alertmanager_takes_the_configuration(tmp_path):
 
 
 def merged():
-    """A site's own configuration with what the README says to take over, and the route of the README."""
+    """A site's own configuration with what the README says to copy, and the README's route."""
     text = (RULES / "README.md").read_text()
     fragment = re.search(r"^       - matchers: .+?(?=\n\n)", text, re.MULTILINE | re.DOTALL)[0]
     (route,) = yaml.safe_load(fragment)
@@ -223,7 +223,7 @@ def test_each_severity_reaches_its_receiver(alert):
 
 
 def held_back(**labels):
-    """The alerts that one with these labels holds back."""
+    """The alerts that one with these labels inhibits."""
     found = set()
     for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]:
         if all(matches(one, labels) for one in rule["source_matchers"]):
@@ -235,7 +235,7 @@ def held_back(**labels):
 
 
 def test_what_a_page_holds_back_ends_with_it():
-    """Else it would come out of inhibition when the page resolves, from a pod that has recovered."""
+    """Otherwise it would be sent for a recovered pod when the page resolves."""
     rules = {rule["alert"]: rule for rule in shipped() if "alert" in rule}
     ended = "pod:specdec_acceptance_low:ended15m"
     by_information = held_back(alertname="SpecDecodeAcceptanceLow", severity="info")

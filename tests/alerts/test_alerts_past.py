@@ -19,7 +19,7 @@ def counted(minutes, per_minute=(1, 60, 180, 90), start=(0, 0, 0, 0)):
 
 
 def remembered(last, acceptances=None):
-    """A sidecar evaluated every minute; the acceptance is 0.5, or what ``acceptances`` says from each minute on."""
+    """A sidecar evaluated every minute; acceptance is 0.5, or that of ``acceptances`` from each minute on."""
     past, accepted, rate = Past(), 0.0, 0.5
     for minute in range(last + 1):
         rate = (acceptances or {}).get(minute, rate)

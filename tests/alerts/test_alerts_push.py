@@ -21,7 +21,7 @@ from tests.alerts.alert_state import engine, make_limits, make_report
 
 SHIPPED = load_rules()
 REFUSED = "SpecDecodePushRefused"
-# Alerts fire and end at once, but for the one on the push itself.
+# Alerts fire and end immediately, except the one on the push itself.
 RULES = {name: rule if name == REFUSED else replace(rule, wait=0, keep=0) for name, rule in SHIPPED.items()}
 WALL = 1_700_000_000.0
 
@@ -38,7 +38,7 @@ class Log:
 
 
 class Replica:
-    """An Alertmanager that keeps what it is sent; ``status`` is what it answers."""
+    """An Alertmanager that keeps what it receives and answers with ``status``."""
 
     def __init__(self):
         self.status = 200

@@ -29,7 +29,7 @@ def test_scene(scene, tmp_path):
     assert failed is None, failed
 
 
-LONG = DAY  # minutes; a scene as long as that is played at one interval alone
+LONG = DAY  # minutes; a scene of that length is played at one interval only
 SHORT = [scene for scene in SCENES if scene.checks and max(minute for minute, _ in scene.checks) < LONG]
 
 
@@ -57,7 +57,7 @@ def test_scene_at_another_scrape_interval(scene, seconds, tmp_path):
 
 
 def of_pods(scene):
-    """Whether a scene is about single pods alone, in one namespace."""
+    """Whether a scene is only about single pods in one namespace."""
     firing = [one for _, expected in scene.checks for one in expected]
     namespaces = {
         re.search(r'namespace="(\w+)"', one)[1] for pod in scene.pods for one in pod.series if "namespace" in one
@@ -116,7 +116,7 @@ def test_without_addresses_links_lead_to_the_sidecars_and_none_is_dead(tmp_path)
 
 @pytest.mark.servers
 def test_alerts_without_their_recording_rules_say_so(tmp_path):
-    """As where only one of the two files is loaded."""
+    """As if only one of the two files were loaded."""
     text = (
         "not recorded: low:9911. No thresholds: its series have no specdec_threshold with the same labels. Not "
         "recorded, errors: Prometheus fails to evaluate a rule."
@@ -125,7 +125,7 @@ def test_alerts_without_their_recording_rules_say_so(tmp_path):
     scene = Scene(
         "not recorded",
         "SpecDecodeRulesFailing",
-        "The rules on speculative decoding do not work, so its alerts cannot fire",
+        "The rules for speculative decoding do not work, so its alerts cannot fire",
         [Pod("low").drafting(5, 0.2), Pod("links")],
         [(9, []), (20, [Firing("warning", text, labels)])],
     )
@@ -176,7 +176,7 @@ def test_each_alert_has_its_scenes(alert):
 
 
 def test_what_happened_once_has_left_the_window_before_an_alert_fires():
-    """A rate is above 0 for as long as its window holds the one event, so that much alone must not fire."""
+    """A rate is above 0 as long as its window holds a single event, which alone must not fire."""
     windows = {}
     for rule in shipped():
         found = re.findall(r"(?:rate|increase)(\d+m)\b|(?:rate|increase)\([^()]*\[(\d+m)\]", rule["expr"])
@@ -223,7 +223,7 @@ UNNOTICED = ("SpecDecodeProxyRefusing: 3 -> 6.0 in: ",)
 
 
 @pytest.mark.servers
-@pytest.mark.limit(1200)  # each change is run by promtool; `make mutations` makes all of them
+@pytest.mark.limit(1200)  # promtool runs each change; `make mutations` makes all of them
 def test_no_rule_can_be_changed_unnoticed():
     """Operators, thresholds, gates, numbers, selectors, aggregations, ``for``: one change in twelve."""
     printed, alive = alert_mutations.check(every=12)

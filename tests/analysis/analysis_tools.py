@@ -1,4 +1,4 @@
-"""A server's polls in few words."""
+"""Shorthand for a server's polls."""
 
 import math
 

@@ -179,7 +179,7 @@ def _records(done):
 
 
 def play(traffic, options=None, *, starts=True, delay=lambda record: 0.0, skip=lambda number: False, flush=True):
-    """Feeds an attributor in the order of time; returns it and what it gave out."""
+    """Feeds an attributor in chronological order; returns it and its results."""
     events = [(record.end + delay(record), 0, record) for record in traffic.records]
     if starts:
         events += [(record.start, 1, RequestStart(record.id, record.start)) for record in traffic.records]
@@ -239,7 +239,7 @@ def each_once(settled, traffic):
 
 @dataclass(frozen=True)
 class Lab:
-    """What the tests build scenes from."""
+    """The parts from which tests build scenes."""
 
     Spec = Spec
     START = START

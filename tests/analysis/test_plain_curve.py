@@ -54,7 +54,7 @@ def test_too_few_periods_make_no_curve():
 
 
 def test_standard_errors_are_about_as_large_as_the_errors():
-    """Over many measurements the true value lies within two standard errors nearly always, and not too easily."""
+    """Over many measurements the true value nearly always lies within two standard errors, which are not too wide."""
     off = []
     for seed in range(60):
         curve = fit(measured(bent, noise=0.1, times=60, seed=seed))
@@ -116,7 +116,7 @@ def test_hardly_any_prompt_tokens_are_as_good_as_none():
 
 
 def test_periods_without_drafts_are_a_reference():
-    """As where the number of draft tokens falls to 0 under load."""
+    """As if the number of draft tokens fell to 0 under load."""
     drafting = [period(load, 2.5 * bent(load), length=2, drafted=3) for load in (1, 2, 4) for _ in range(20)]
     resting = [period(load, bent(load)) for load in (8, 16) for _ in range(20)]
     curve = fit_undrafted(drafting + resting)
@@ -126,7 +126,7 @@ def test_periods_without_drafts_are_a_reference():
 
 
 def test_drafts_whose_number_varies_are_a_reference():
-    """As with n-gram drafts: a step is the longer the more tokens it verifies."""
+    """As with n-gram drafts, a step takes longer the more tokens it verifies."""
     random = Random(7)
     periods = []
     for load in LOADS * 20:

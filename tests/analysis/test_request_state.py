@@ -1,4 +1,4 @@
-"""One server's requests, poll by poll: what is settled when, what is kept, and what reading changes."""
+"""One server's requests, poll by poll: when they are settled, what is kept, and what reading changes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Speedup over the sliding window: sums divided, errors as large as they are, and when none is claimed."""
+"""Speedup over the sliding window: a quotient of sums, with honest errors, and when none is claimed."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The running sidecar's own page: whom it answers, until when, and how often it is rendered."""
+"""The running sidecar's own page: which requests it answers, until when, and how often it is rendered."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""The sidecar's ports with web configuration files, used by those that use them in production."""
+"""The sidecar's ports with web configuration files, used by the clients that use them in production."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Every recorded page through the running sidecar's ``/metrics``, against what the page was made from."""
+"""Every recorded page through the running sidecar's ``/metrics``, compared with the values that made the page."""
 
 import pytest
 from aiohttp import web

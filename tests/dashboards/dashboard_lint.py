@@ -1,6 +1,6 @@
-"""The rules of Grafana's dashboard-linter, and ours beyond them: each yields what is wrong with a page.
+"""The rules of Grafana's dashboard-linter, and stricter ones of ours: each yields what is wrong with a page.
 
-Ours go further: every kind of panel counts, and every variable that a metric has a label for is in its selectors.
+Ours go further: every kind of panel counts, and selectors must use every variable for which the metric has a label.
 """
 
 from tests.dashboards.dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, panels, queries, selectors

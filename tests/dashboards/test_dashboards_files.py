@@ -1,4 +1,4 @@
-"""What is committed: the JSON is what the builders make, and the other ways to provision it hold the same."""
+"""The committed JSON is what the builders make, and the other ways to provision it contain the same."""
 
 import re
 import subprocess
@@ -81,7 +81,7 @@ def test_links_lead_to_pages_and_variables_there_are(pages):
 
 
 def test_first_screen_answers_before_any_scrolling(pages):
-    """Whether it pays, where not, since when and what fires stand above the fold, in an open row."""
+    """Whether it pays, where not, since when and what fires are visible without scrolling, in an open row."""
     for uid, titles in {
         "specdec-operator": {"Does speculation pay?", "Where it loses", "Alerts firing", "Is this page live?"},
         "specdec-fleet": {

@@ -1,4 +1,4 @@
-"""Grafana's linter's rules, ours, and that each of them finds what it is there for."""
+"""The rules of Grafana's linter and ours, and that each rule finds the fault it is for."""
 
 import copy
 

@@ -209,7 +209,7 @@ class FaultyVllm(SimulatedVllm):
         return self.page.registry.get_sample_value(f"vllm:{name}_total", labels)
 
     async def restart(self) -> None:
-        """Like a process that died and restarted: counters at 0, requests broken off, a new start time."""
+        """Acts like a process that died and restarted: counters at 0, requests broken off, a new start time."""
         await self.driver.stop()
         self._begin()
         self.driver.start()

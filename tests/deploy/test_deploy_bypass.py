@@ -1,4 +1,4 @@
-"""The way out that the runbook on dead proxies gives: past them, without a restart."""
+"""The runbook's remedy for dead proxies: bypass them without a restart."""
 
 from tests.deploy.deploy_tools import KUBERNETES, ROOT
 from tests.deploy.kustomize_tools import build

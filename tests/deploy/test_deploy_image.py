@@ -1,4 +1,4 @@
-"""The Dockerfile, as far as it can be judged without building it; scripts/image-check runs the image."""
+"""The Dockerfile, as far as it can be checked without building it; scripts/image-check runs the image."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Every overlay builds, and what it builds is what Kubernetes takes."""
+"""Every overlay builds, and Kubernetes accepts the result."""
 
 import copy
 import shutil

@@ -1,4 +1,4 @@
-"""The objects made of alerts/ and dashboards/: as the generator makes them, and with nothing lost."""
+"""The objects generated from alerts/ and dashboards/ are up to date, and nothing is lost."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_without_dashboards_the_generated_files_are_still_ones_that_kustomize_re
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), [("{", "no JSON"), (json.dumps("x" * 1024 * 1024), "larger than a ConfigMap")]
+    ("content", "problem"), [("{", "not JSON"), (json.dumps("x" * 1024 * 1024), "larger than a ConfigMap")]
 )
 def test_a_dashboard_that_kubernetes_or_grafana_would_refuse_is_refused(sources, content, problem):
     (sources / "dashboards" / "one.json").write_text(content)

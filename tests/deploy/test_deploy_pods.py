@@ -1,4 +1,4 @@
-"""What is written in the manifests fits together, and fits the sidecar."""
+"""The manifests are consistent with each other and with the sidecar."""
 
 import importlib.util
 import json

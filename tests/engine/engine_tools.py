@@ -1,4 +1,4 @@
-"""Short ways to snapshots, for tests of the engine package."""
+"""Shorthand for snapshots, for tests of the engine package."""
 
 import math
 import re
@@ -106,7 +106,7 @@ def expected_phases(version, truth):
 
 
 def engine(counters=None, positions=(), ttft=None, *, edges=EDGES, gauges=None, capacity=None, traits=()):
-    """An engine's snapshot of few words."""
+    """Shorthand for an engine's snapshot."""
     histograms = {} if ttft is None else {Phase.TTFT: HistogramReading(edges, tuple(map(float, ttft)))}
     return EngineSnapshot(
         EngineKey("m", "0"), counters or {}, tuple(positions), gauges or {}, histograms, capacity, frozenset(traits)

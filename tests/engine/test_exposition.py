@@ -1,4 +1,4 @@
-"""Reading with a remembered layout: the same as the line reader at every poll, whatever changes between two."""
+"""Reading with a remembered layout gives the same as the line reader, whatever changes between two polls."""
 
 import re
 

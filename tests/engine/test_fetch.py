@@ -1,4 +1,4 @@
-"""One GET against servers that behave, and against those that don't."""
+"""One GET against servers that behave, and against some that don't."""
 
 import asyncio
 import gzip

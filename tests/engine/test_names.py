@@ -1,4 +1,4 @@
-"""Every recorded page against what it was made from: each version's names and their meaning."""
+"""Every recorded page against the values that made it: each version's names and their meaning."""
 
 import pytest
 
@@ -137,7 +137,7 @@ def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
 
 
 def test_one_reader_for_pages_of_all_versions(truth, recorded):
-    """What was learned from one page must not leak into the next, as where a vLLM is upgraded."""
+    """What was learned from one page must not leak into the next, such as after an upgrade of vLLM."""
     pages, snapshots = page_reader(), SnapshotReader()
     for name in (*sorted(truth), *sorted(truth, reverse=True)):
         for _ in range(10):

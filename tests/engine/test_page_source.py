@@ -1,4 +1,4 @@
-"""Asking vLLM for only what is used: taken up where it is proven, given up where it is not."""
+"""Asking vLLM only for what is used: enabled once it is proven to work, disabled when it does not."""
 
 import asyncio
 import re

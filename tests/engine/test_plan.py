@@ -1,4 +1,4 @@
-"""Which series are which engine's, and which of them are summed, chosen between or refused."""
+"""Which series belong to which engine, and which of them are summed, selected or refused."""
 
 import time
 from contextlib import suppress

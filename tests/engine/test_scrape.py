@@ -1,4 +1,4 @@
-"""Polling goes on whatever vLLM answers."""
+"""Polling continues whatever vLLM answers."""
 
 import asyncio
 import random
@@ -127,7 +127,7 @@ async def test_fetching_and_reading_never_block_the_loop(served, polling, eventu
 
 
 async def test_the_pause_is_kept(served, polling, eventually, recorded, http):
-    """No poll comes before its time, however much else happens meanwhile."""
+    """No poll comes early, whatever else happens meanwhile."""
     polled = 0
 
     async def handler(request):

@@ -82,7 +82,7 @@ def test_names_of_other_programs_are_not_vllms():
 
 
 def test_two_prefixes_on_one_page_do_not_break_it(recorded):
-    """Not seen in the wild; the sums of the two would be wrong, so it is known here what comes out."""
+    """Not seen in practice; adding the two up would be wrong, so the test documents the result."""
     body = recorded("vllm-0.33.0.prom")
     assert snapshot(body + with_prefix(body, "ray_vllm:")).engines
 

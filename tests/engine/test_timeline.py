@@ -1,4 +1,4 @@
-"""What is kept of the counters' past."""
+"""The history of the counters."""
 
 import math
 from itertools import pairwise

@@ -140,7 +140,7 @@ def test_positions_past_the_bound_are_other(state, export_options, samples_of):
 
 
 def test_label_overflow_never_falls(state, export_options, samples_of):
-    """It is a counter: it must not go back to 0 where vLLM is down or an engine left."""
+    """It is a counter: it must not go back to 0 when vLLM is down or an engine leaves."""
     key = ("specdec_label_overflow_total", frozenset({("label", "position")}))
     before = values(state, export_options, samples_of)[key]
     state.failed(NOW, TimedOut("x"))
@@ -164,7 +164,7 @@ def test_targets_are_told_apart(state, export_options, samples_of):
 
 
 def test_every_quantity_is_exported_or_left_out_on_purpose(state, export_options):
-    """A quantity that is added to names.py and forgotten here would be read and never shown."""
+    """A quantity that is added to names.py but forgotten here would be read and never exported."""
     internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS}
     assert set(Counter) - set(COUNTERS) == internal  # attribution and speedup read these
     assert set(GAUGES) == set(Gauge)

@@ -1,4 +1,4 @@
-"""The page in the format that was asked for."""
+"""The page in the requested format."""
 
 import asyncio
 import gzip

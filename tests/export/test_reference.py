@@ -1,4 +1,4 @@
-"""docs/metrics.md: its tables are the code's, and what is written by hand holds."""
+"""docs/metrics.md: its tables match the code, and the part written by hand is true."""
 
 import re
 from collections import Counter
@@ -32,7 +32,7 @@ def test_every_reason_that_a_source_counts_is_explained_once(source):
 
 
 def test_the_lists_of_reasons_are_complete():
-    """Reasons that are not in them could be counted all the same."""
+    """Reasons missing from the lists could still be counted."""
     text = "".join(Path(module.__file__).read_text() for module in (attribution, attributors))
     assert set(re.findall(r'dropped\["(\w+)"\]', text)) == attributors.DROP_REASONS
 

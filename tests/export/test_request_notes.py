@@ -71,7 +71,7 @@ def test_low_coverage_is_told_of_with_its_likely_cause(source, cause):
 def test_streams_without_usage_are_cause_enough_for_low_coverage():
     first, second = notes(coverage=0.05, exact=5, without_usage=95)
     assert "streams without usage" in first
-    assert second.endswith("for that part alone.")
+    assert second.endswith("only for that part.")
 
 
 def test_the_status_counts_them():

@@ -1,4 +1,4 @@
-"""The guarded web server: what no client can do to it."""
+"""The guarded web server against misbehaving clients."""
 
 import asyncio
 import logging
@@ -74,7 +74,7 @@ async def guarded(**options):
 
 
 async def ended(reader):
-    """Everything that comes until the connection ends, however it ends."""
+    """Everything received until the connection ends, however it ends."""
     data = b""
     async with asyncio.timeout(120):
         while True:
@@ -323,7 +323,7 @@ async def test_a_running_handler_may_end_while_the_server_stops():
 
 
 async def test_a_body_that_was_answered_already_is_not_parsed():
-    """However it goes on: the parser would count broken chunks as malformed."""
+    """Whatever follows: the parser would count broken chunks as malformed."""
     async with guarded(linger_seconds=0.1) as (server, _, connect):
         reader, writer = await connect(
             b"POST /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"

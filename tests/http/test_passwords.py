@@ -1,4 +1,4 @@
-"""Basic auth: who is let in, and what guessing costs."""
+"""Basic auth: which credentials are accepted, and what guessing costs."""
 
 import asyncio
 import base64

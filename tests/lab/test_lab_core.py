@@ -1,4 +1,4 @@
-"""What is claimed of a real vLLM, seen on one."""
+"""Claims about a real vLLM, verified on one."""
 
 import asyncio
 

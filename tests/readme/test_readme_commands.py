@@ -1,4 +1,4 @@
-"""Every command that the README shows is run, with addresses and times put to what a test has."""
+"""Runs every command that the README shows, with addresses and times that suit a test."""
 
 import asyncio
 import os
@@ -87,7 +87,7 @@ async def start(line, vllm, tmp_path):
 
 
 async def finish(process, line):
-    """Waits for its end; what goes on until it is told to stop is told so once it runs."""
+    """Waits for its end; a command that runs until stopped is stopped once it runs."""
     said = b""
     async with asyncio.timeout(90):
         while piece := await process.stdout.readline():

@@ -1,4 +1,4 @@
-"""The scripts that the pages name, in a clone in which nothing has been set up yet."""
+"""The scripts that the documentation names, in a clone in which nothing has been set up yet."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What the tests of the request sources share: recorded exchanges, an ASGI server's part, and a sink that remembers."""
+"""Shared by the tests of the request sources: recorded exchanges, an ASGI server's part, and a sink that remembers."""
 
 import asyncio
 import json
@@ -141,7 +141,7 @@ def replay(headers_of):
 
 @pytest.fixture
 def request_to():
-    """Serves one request to an application, as a server does; what it sent."""
+    """Serves one request to an application, as a server does; returns what it sent."""
 
     async def serve(app, exchange, *, pieces=1, prefix="", headers=(), disconnect_after=None):
         body = json.dumps(exchange["request"]).encode()

@@ -1,4 +1,4 @@
-"""Streams as vLLM sends them and packets as the middleware does, for tests of what is made of them."""
+"""Streams as vLLM sends them and packets as the middleware sends them, for tests that read them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One bad configuration per rule with its exact line, and what holds for every line."""
+"""One invalid configuration per rule with its exact line, and properties of every line."""
 
 import json
 from pathlib import Path
@@ -140,7 +140,7 @@ FILES = [
         "baseline: {m: {e2e: {p9: 1}}}",
         "baseline.m.e2e (in config.yaml), key p9: input should be 'p50', 'p90', 'p95' or 'p99'",
     ),
-    # Settings at odds.
+    # Conflicting settings.
     (
         "{vllm_url: 'http://h', targets: [{name: a, vllm_url: 'http://b'}]}",
         "vllm_url (in config.yaml)=http://h, targets (in config.yaml)=[…]: mutually exclusive; keep one of them",

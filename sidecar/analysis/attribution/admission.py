@@ -13,7 +13,7 @@ from typing import Final
 from sidecar.analysis.attribution.windows import Interval
 
 _SIMULTANEOUS: Final = 0.1  # seconds within which requests may reach vLLM in a different order than the source saw them
-_FINISHED: Final = 4096  # ended requests that are kept to rank the later ones
+_FINISHED: Final = 4096  # ended requests kept to rank later ones
 
 
 class Admission:
@@ -30,7 +30,7 @@ class Admission:
 
     @property
     def oldest_start(self) -> float | None:
-        """When the request that has been in flight longest began."""
+        """When the oldest request in flight began."""
         return next(iter(self._in_flight.values()), None)
 
     def started(self, request: str, start: float) -> bool:
@@ -65,8 +65,7 @@ class Admission:
     def admitted(self, start: float, limit: int | None) -> tuple[float, float]:
         """When the request that arrived at ``start`` was admitted, and by how many seconds that may be off.
 
-        ``limit`` is m; None if no request waits. The uncertainty is that of the order among nearly simultaneous
-        arrivals.
+        ``limit`` is m; None if no request waits. The uncertainty comes from the order of nearly simultaneous arrivals.
         """
         if limit is None:
             return start, 0.0
@@ -81,7 +80,7 @@ class Admission:
         return bisect_right(self._starts, at) - bisect_right(self._ends, at)
 
     def occupancy(self, start: float, end: float) -> tuple[float, tuple[Interval, ...]]:
-        """The mean number of requests in flight over a period, and the parts of it that had any."""
+        """The mean number of requests in flight over a period, and the parts of the period with any."""
         begun, ended = bisect_right(self._starts, start), bisect_right(self._ends, start)
         changes = [(at, 1) for at in islice(self._starts, begun, bisect_right(self._starts, end))]
         changes += [(at, -1) for at in islice(self._ends, ended, bisect_right(self._ends, end))]

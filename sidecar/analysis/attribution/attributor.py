@@ -29,11 +29,11 @@ from sidecar.engine.timeline import Timeline
 from sidecar.requests.record import Outcome, RequestRecord, RequestStart
 
 _MANY_LOST: Final = 8  # requests without numbers after which the coverage is known to be 0
-_MOST_RELEASED: Final = 400  # requests a poll, or twice as many as came since the last one
+_MOST_RELEASED: Final = 400  # requests per poll, or twice as many as came since the last one
 
 
 class Attributor:
-    """Attributes the counters of one model, all its engines together, to its requests.
+    """Attributes one model's counters, over all its engines, to its requests.
 
     All times are Unix seconds. Sources report requests by ``started`` and ``finished``; after each scrape ``poll``
     returns the requests whose attribution is final. ``dropped`` counts starts forgotten to stay within bounds.
@@ -49,7 +49,7 @@ class Attributor:
         self._sees_starts = True
         self._entered = 0  # requests since the last poll
         self._lost = 0  # requests without numbers
-        self._recent: deque[tuple[RequestRecord, int]] = deque()  # finished, and not covered by windows yet
+        self._recent: deque[tuple[RequestRecord, int]] = deque()  # finished, but not covered by windows yet
         self._held: list[deque[ObservedRequest]] = [deque() for _ in self._index]
         self._ready: list[AttributedRequest] = []
         self.dropped: Tally[str] = Tally()
@@ -58,14 +58,14 @@ class Attributor:
     def coverage(self) -> float | None:
         """Recently attributed draft tokens as a share of those counted, 0 to 1; None while unknown.
 
-        0 if vLLM drafts but its requests never carried enough to learn from.
+        0 if vLLM drafts but its requests never had enough data to learn from.
         """
         coverage = self._engine.coverage
         return 0.0 if coverage is None and self._lost >= _MANY_LOST and self._engine.drafted else coverage
 
     @property
     def residual(self) -> float | None:
-        """The inference's own error: the relative difference of requests' sums from the counters; None if unknown."""
+        """The inference's own error: the relative difference of the requests' sums from the counters, or None."""
         return self._engine.residual
 
     def started(self, request: RequestStart) -> None:
@@ -95,7 +95,7 @@ class Attributor:
         self._recent.append((record, bucket))
 
     def poll(self, at: float, timelines: Sequence[Timeline]) -> list[AttributedRequest]:
-        """Takes in what was scraped up to ``at``; returns the requests whose attribution is final, each one once."""
+        """Takes in what was scraped up to ``at``; returns the requests whose attribution is now final."""
         if self._admission.forget_before(at - self._options.history):
             self.dropped["in_flight"] += 1
         self._open_windows(timelines, at - self._options.lateness)
@@ -124,7 +124,7 @@ class Attributor:
         return ready
 
     def _open_windows(self, timelines: Sequence[Timeline], until: float) -> None:
-        """Opens the windows since the newest one, by the polls of the engine that was scraped last."""
+        """Opens the windows since the newest one, one per poll of the engine scraped last."""
         newest = max(timelines, key=lambda timeline: timeline.times[-1:], default=None)
         if newest is None:
             return
@@ -134,7 +134,7 @@ class Attributor:
             if growth is None:
                 continue
             in_flight, busy = self._admission.occupancy(start, end)
-            # If requests are not seen, or only when they end, others keep the engine busy as well.
+            # If requests are not seen, or only when they end, unseen ones keep the engine busy too.
             seen = self._engine.all_seen and (self._sees_starts or self._options.lateness > 0)
             share = sum(high - low for low, high in busy) / (end - start)
             steps = shared_steps(growth, in_flight, share) if growth.steps is None else growth.steps
@@ -179,7 +179,7 @@ class Attributor:
         self._engine.add(request, min(max(begun, record.start), record.end), record.end, exact=exact)
         if exact or record.completion_tokens is None:
             return
-        if sum(map(len, self._held)) >= self._options.most_requests:  # as if it had been held for long enough
+        if sum(map(len, self._held)) >= self._options.most_requests:  # treat it as held for long enough
             oldest = max(self._held, key=len).popleft()
             self._lose(oldest.record, oldest.bucket)
         self._held[bucket].append(request)

@@ -1,4 +1,4 @@
-"""One attributor for each model: which model a request is for, and which timelines are its engines'."""
+"""One attributor per model: decides which model a request is for, and which timelines belong to its engines."""
 
 import math
 from collections import Counter as Tally
@@ -29,9 +29,9 @@ class Settled(NamedTuple):
 class Attributors:
     """Attributes requests to the models on vLLM's page.
 
-    If the page has one model, all requests are for it, whatever name they use: it serves aliases and adapters too.
-    With several models the name decides, and a request for none of them is not attributed. Until the first page is
-    read, requests wait.
+    If the page has one model, all requests are for it, whatever name they use, since it serves aliases and adapters
+    too. With several models the name decides, and a request for none of them is not attributed. Requests wait until the
+    first page is read.
     """
 
     def __init__(self, buckets: TemperatureBuckets, options: AttributionOptions) -> None:
@@ -43,7 +43,7 @@ class Attributors:
         self._several_processes = False
         self._scraped_at = -math.inf
         self.by_model: dict[str, Attributor] = {}
-        self.dropped: Tally[str] = Tally()  # requests forgotten here, by reason
+        self.dropped: Tally[str] = Tally()  # requests dropped here, by reason
 
     def started(self, request: RequestStart) -> None:
         """A request has begun. Its model is not known yet: with several models only its end is used."""

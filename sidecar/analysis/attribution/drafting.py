@@ -1,8 +1,8 @@
 """How many of a request's steps drafted, if not every step does (n-gram, suffix, a K that falls to 0 under load).
 
-A step that drafts accepts at most K tokens, so at least accepted / K steps drafted; of the others, a request's
-*optional* steps, a share drafted that is assumed to be the same throughout a temperature bucket. Windows in which
-the buckets' optional steps have different proportions determine those shares:
+A step that drafts accepts at most K tokens, so at least accepted / K steps drafted. The others are a request's
+*optional* steps; the share of them that drafted is assumed to be the same throughout a temperature bucket. Windows in
+which the buckets' optional steps have different proportions determine those shares:
 
     drafts - accepted / K = sum over buckets (share * optional steps)
 
@@ -19,8 +19,8 @@ from sidecar.analysis.attribution.windows import Window
 
 _UNSEEN: Final = 0.1  # of a window's steps: less is the noise of spreading requests over windows
 _ENOUGH_OBSERVATIONS: Final = 20  # with fewer, the noise is hardly known
-# Seconds. What is off in one window is off in the next one as well, since requests' steps are spread evenly: as
-# separate observations, short windows would make errors look smaller than they are. (1 s, less the polls' jitter.)
+# Seconds (1 s, less the polls' jitter). Neighbouring windows have correlated errors, since requests' steps are spread
+# evenly: as separate observations, short windows would make errors look smaller than they are.
 _OBSERVATION: Final = 0.9
 _SPREAD: Final = 0.5  # standard deviation of buckets' shares relative to their mean: 0.43 (development recordings)
 _LEAST_SHARE: Final = 0.01  # keeps the prior proper
@@ -35,7 +35,7 @@ class Drafting:
         self._fit = LeastSquares(buckets + 1)  # the last unknown is the traffic that is not seen
         self._row = [0.0] * (buckets + 1)
         self._target = self._seconds = 0.0
-        self._drafts = self._steps = 0.0  # all targets and all rows, for the mean share
+        self._drafts = self._steps = 0.0  # sums of all targets and all rows, for the mean share
         self._solution: Solution | None = None
 
     def observe(self, window: Window, amounts: Sequence[float], draft_length: float) -> None:
@@ -55,7 +55,7 @@ class Drafting:
         self._drafts = self._drafts * keep + self._target
         self._steps = self._steps * keep + sum(self._row)
         if any(self._row):
-            # Steps draft or not by chance, so the variance grows with the number of steps.
+            # Whether a step drafts is random, so the variance grows with the number of steps.
             row = {index: steps for index, steps in enumerate(self._row) if steps > 0}
             self._fit.add(row, self._target, 1 / max(sum(self._row), 1.0))
         self._row = [0.0] * (self._buckets + 1)
@@ -66,7 +66,7 @@ class Drafting:
         if self._steps <= 0 or self._fit.count < _ENOUGH_OBSERVATIONS:
             return
         mean = min(max(self._drafts / self._steps, _LEAST_SHARE), 1 - _LEAST_SHARE)
-        # Steps draft or not by chance, so the noise is at least that large.
+        # Whether a step drafts is random, so the noise is at least that large.
         self._solution = self._fit.solve(mean=mean, deviation=_SPREAD * mean, noise=mean * (1 - mean))
 
     def share(self, bucket: int) -> float:

@@ -28,7 +28,7 @@ _SEEN_IN_FLIGHT: Final = 0.9  # of vLLM's running and waiting requests
 _MOSTLY_SEEN: Final = 0.9  # with less, a queue's and the shared clock's numbers are off by up to 0.6
 _ENOUGH_REQUESTS: Final = 8  # fewer say little about an engine; convention
 _ENOUGH_DRAFTS: Final = 100
-_MOST_RESIDUAL: Final = 0.1  # that allows inferred numbers: five times what whole recordings leave
+_MOST_RESIDUAL: Final = 0.1  # above it nothing is inferred; whole recordings leave up to 0.04
 
 
 class EngineLearner:
@@ -39,7 +39,7 @@ class EngineLearner:
         self._options = options
         self._exposures = Exposures(windows, buckets, options.memory)
         self._drafting = Drafting(buckets, options.memory)
-        self._prefills: deque[float] = deque(maxlen=_PREFILLS)  # as measured on the latest requests
+        self._prefills: deque[float] = deque(maxlen=_PREFILLS)  # measured on the latest requests
         self._learned = -math.inf
         self._running = self._waiting = self._in_flight = self._most_running = 0.0
         self.model = EngineModel(clock_is_shared=options.several_api_servers)
@@ -48,7 +48,7 @@ class EngineLearner:
 
     @property
     def all_seen(self) -> bool:
-        """Whether every request is seen, judged by vLLM's gauges and, once they are known, by the tokens."""
+        """Whether every request is seen, judging by vLLM's gauges and, once known, by the tokens."""
         if self._in_flight < _SEEN_IN_FLIGHT * (self._running + self._waiting):
             return False
         return not self.ready or self._exposures.seen_share == 1
@@ -78,7 +78,7 @@ class EngineLearner:
 
     @property
     def residual(self) -> float | None:
-        """How far the requests' sums are off the counters, relative to the counters; None while unknown."""
+        """The relative difference of the requests' sums from the counters; None while unknown."""
         return self._exposures.residual(self._drafts()) if self.ready else None
 
     @property
@@ -96,7 +96,7 @@ class EngineLearner:
         self.model = replace(self.model, queued=self._waiting > _QUEUED * (self._running + self._waiting))
 
     def estimate(self, request: ObservedRequest) -> Estimate | None:
-        """A request's speculation by the present model; None if it cannot be inferred."""
+        """A request's speculation according to the present model; None if it cannot be inferred."""
         steps = steps_of(request, self.model)
         if steps is None or steps.ambiguous:
             return None
@@ -156,7 +156,7 @@ class EngineLearner:
         return self._drafting.acceptance_error(bucket, self._exposures.sums, self.model.draft_length)
 
     def _prefill(self) -> Prefill:
-        """What was measured so far, weighted against the prior."""
+        """The measurements so far, weighted against the prior."""
         usual = USUAL_PREFILL_SHARED if self.model.clock_is_shared else USUAL_PREFILL
         known: Prefill | None = self._prefill_by_sums()
         if (number := len(self._prefills)) >= _ENOUGH_PREFILLS:
@@ -170,7 +170,7 @@ class EngineLearner:
         return replace(known, steps=weight * known.steps + (1 - weight) * usual.steps)
 
     def _prefill_by_sums(self) -> Prefill | None:
-        """The prefill for which the sums over requests equal the counters; None if other causes may be involved."""
+        """The prefill for which requests' sums equal the counters; None if they may differ for other reasons."""
         sums, counted = self._exposures.sums, self._exposures.counted
         share, number = self._exposures.seen_share, sums[Amount.CLOCKED]
         if number < _ENOUGH_PREFILLS or share < 1 or self.model.queued or not self.model.every_step_drafts:

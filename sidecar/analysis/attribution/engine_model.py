@@ -18,9 +18,9 @@ class Prefill:
     number: int = 0
 
 
-# The development recordings have means of 0.9 to 1.1: the step under way at the arrival, and half a step each for the
-# response's way back and the prefill's own length. After a queue 0.0 to 0.15: a place is given on within the engine,
-# before the client whose request freed it hears of that. By the shared clock -1.3, as truncated tokens are not emitted.
+# The development recordings have means of 0.9 to 1.1: the step in progress at the arrival, and half a step each for the
+# response's way back and the prefill's own length. After a queue 0.0 to 0.15: inside the engine a place is passed on
+# before the client that freed it gets its response. With the shared clock -1.3, as truncated tokens are not emitted.
 USUAL_PREFILL: Final = Prefill(steps=1.0, error=0.35)
 PREFILL_AFTER_QUEUE: Final = Prefill(steps=0.1, error=0.2)
 USUAL_PREFILL_SHARED: Final = Prefill(steps=-1.2, error=0.35)
@@ -30,8 +30,8 @@ USUAL_PREFILL_SHARED: Final = Prefill(steps=-1.2, error=0.35)
 class EngineModel:
     """How steps and drafts of an engine's requests are counted.
 
-    ``every_step_drafts``: each step after the first one drafts. ``draft_length``: draft tokens a draft.
-    ``drafts_per_token``: drafts a generated token. ``clock_is_shared``: there is no step count (``shared_steps``).
+    ``every_step_drafts``: each step after the first one drafts. ``draft_length``: draft tokens per draft.
+    ``drafts_per_token``: drafts per generated token. ``clock_is_shared``: there is no step count (``shared_steps``).
     ``queued``: requests wait for admission.
     """
 

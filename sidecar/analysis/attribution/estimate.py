@@ -16,8 +16,8 @@ _UNEVENNESS: Final = 0.1  # standard deviation of a partial window's steps, rela
 _ENOUGH_DRAFTS: Final = 20  # for a draft length measured over the request's own time
 _MERGED: Final = 3.0  # standard errors
 _MOST_AMBIGUITY: Final = 0.1  # of a request's duration
-_MOST_ERROR: Final = 0.045  # of a request's own rate: half of such errors are within 0.03, the median of all 0.02
-_MOST_BIAS: Final = 0.025  # of a request's part in its bucket's rate: the bar of 0.02 with half of the traffic exact
+_MOST_ERROR: Final = 0.045  # in a request's own rate: half of such errors are within 0.03, the median of all 0.02
+_MOST_BIAS: Final = 0.025  # in a request's part of its bucket's rate: the bar of 0.02 with half of the traffic exact
 _FIRST_EVENT_ERROR: Final = 0.35  # standard error of that lag
 
 
@@ -27,8 +27,8 @@ class ObservedRequest:
 
     ``residence_steps`` are from admission to end, ``decode_steps`` from the first token to the end; None if no
     window covers that time or vLLM restarted in it. ``clock_error`` is their standard error from the distance of the
-    polls. ``draft_length``: draft tokens a draft meanwhile. ``waited``: for its admission. ``ambiguous``: which of
-    several requests was admitted first is not known. ``credible``: it has no more tokens than vLLM generated
+    polls. ``draft_length``: draft tokens per draft meanwhile. ``waited``: it waited for admission. ``ambiguous``: it is
+    unknown which of several requests was admitted first. ``credible``: it has no more tokens than vLLM generated
     meanwhile.
     """
 
@@ -60,7 +60,7 @@ class Steps:
     """Verification steps.
 
     ``error`` is the standard error of the count, ``bias`` the one that all requests of an engine have in common.
-    ``ambiguous``: good for sums alone. ``from_arrival``: counted by the clock from a request's arrival on.
+    ``ambiguous``: good only for sums. ``from_arrival``: counted by the clock from the request's arrival on.
     """
 
     count: float
@@ -163,7 +163,7 @@ def estimate(request: ObservedRequest, steps: Steps, share: float, drafts_per_to
     accepted = min(delivered + truncated, most * drafts)
     if drafts <= 0:
         return Estimate(drafts=0.0, accepted=0.0, truncated=0.0, error=0.0, informative=True)
-    # One more step counted is one accepted token less, and drafts change with both.
+    # One more step counted is one fewer accepted token, and drafts change with both.
     rate = accepted / (most * drafts)
     slope = 1 - rate + rate * share * (most + 1)
     error = steps.error * slope

@@ -1,7 +1,7 @@
-"""What requests account for in each window, for comparison with what vLLM counted there.
+"""What requests account for in each window, to compare with what vLLM counted there.
 
 A request's amounts are spread over its windows in proportion to the steps made in them. That takes two entries per
-request, not one per window: a rate that starts with one window and stops with another, summed up as windows are
+request, not one per window: a rate that starts with one window and stops with another, added up as windows are
 closed in order.
 """
 
@@ -12,21 +12,21 @@ from typing import Final
 
 from sidecar.analysis.attribution.windows import Growth, Window, Windows
 
-_EVERY_STEP: Final = 0.97  # drafts a step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
+_EVERY_STEP: Final = 0.97  # drafts per step: 1.00 to 1.08 with a draft model, at most 0.43 with n-gram (recordings)
 _ALL_SEEN: Final = 0.97  # of the tokens; windows' edges blur the rest
 PARTLY_SEEN: Final = 0.7  # with less, unseen traffic hides the difference being measured
 
 
 class Amount(IntEnum):
-    """A quantity that requests account for; from ``BUCKETS`` on, ``optional_steps`` and ``accepted_tokens`` of each."""
+    """A quantity that requests account for; from ``BUCKETS`` on, each bucket's optional steps and accepted tokens."""
 
     REQUESTS = 0  # choices, each of which vLLM runs as a request
     TOKENS = 1  # completion tokens
     EMITTED = 2  # tokens that are not accepted drafts, as in ``Growth.emitted``
-    EXACT_DRAFTS = 3  # of requests that carry vLLM's own numbers
+    EXACT_DRAFTS = 3  # of requests with vLLM's own numbers
     EXACT_ACCEPTED = 4
     STEPS = 5  # verification steps of inferred requests
-    CLOCKED = 6  # requests whose steps are read off the clock from their arrival on
+    CLOCKED = 6  # requests whose steps the clock gives from their arrival on
     CLOCKED_STEPS = 7  # the clock from their arrival to their end, less truncated tokens
     CLOCKED_EMITTED = 8
     BUCKETS = 9
@@ -57,7 +57,7 @@ class Exposures:
         self.counted = Growth(drafts=0.0, draft_tokens=0.0, accepted=0.0, generated=0.0, steps=None)
 
     def spread(self, amounts: Mapping[int, float], start: float, end: float) -> None:
-        """Spreads a request's amounts from ``start`` to ``end``; windows closed before stay as they are."""
+        """Spreads a request's amounts from ``start`` to ``end``; windows already closed do not change."""
         first, last = self._windows.at(start), self._windows.at(end)
         if first is None or last is None:
             return
@@ -90,7 +90,7 @@ class Exposures:
 
     @property
     def every_step_drafts(self) -> bool:
-        """Whether drafts are as many as steps after each request's first one.
+        """Whether there are as many drafts as steps after each request's first one.
 
         A request's first step drafts nothing and its last one emits about half a token less than its step.
         """

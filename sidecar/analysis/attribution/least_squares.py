@@ -1,7 +1,7 @@
 """Weighted least squares for a handful of unknowns with a common prior, on sums instead of rows.
 
 Each observation says that ``row · x`` is about ``target``, with a variance of noise / weight. Only the normal equations
-are kept, so memory does not depend on the number of observations, and older ones can fade out.
+are kept, so memory does not depend on the number of observations, and older ones can fade.
 """
 
 import math
@@ -30,14 +30,14 @@ class LeastSquares:
         self.count = 0.0  # of observations, each by its remaining weight
 
     def fade(self, factor: float) -> None:
-        """Multiplies the weight of all observations so far by ``factor``, from 0 to 1."""
+        """Multiplies the weight of all observations so far by ``factor``, 0 to 1."""
         self._matrix = [[cell * factor for cell in row] for row in self._matrix]
         self._vector = [cell * factor for cell in self._vector]
         self._square *= factor
         self.count *= factor
 
     def add(self, row: Mapping[int, float], target: float, weight: float) -> None:
-        """One observation; ``row`` has the coefficients that are not 0, by the index of the unknown."""
+        """Adds an observation; ``row`` has the coefficients that are not 0, by the index of the unknown."""
         for i, left in row.items():
             self._vector[i] += weight * left * target
             for j, right in row.items():
@@ -46,7 +46,7 @@ class LeastSquares:
         self.count += 1
 
     def solve(self, *, mean: float, deviation: float, noise: float) -> Solution:
-        """The likeliest values if each unknown has the prior ``mean`` ± ``deviation``.
+        """The most likely values if each unknown has the prior ``mean`` ± ``deviation``.
 
         ``noise`` is a lower bound on the observations' variance: their residuals may show more.
         """

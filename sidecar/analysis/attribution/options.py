@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionOptions:
-    """Times in seconds. At most ``most_requests`` in flight are kept, and as many that wait for their numbers.
+    """Times in seconds. At most ``most_requests`` in flight are kept, and as many that wait for numbers.
 
     ``lateness``: how long after its end a record may arrive. ``patience``: how long a window waits for requests in
     flight to end before its sums are final. ``memory``: time constant by which sums fade. ``history``: longest duration
-    of a request. ``hold``: how long a request waits for the fit of its bucket: at first the standard error of the
+    of a request. ``hold``: how long a request waits for the fit of its bucket. At first the standard error of the
     bucket's acceptance rate must be within ``good_error``, at the end within ``worst_error``, or the request gets no
     numbers. ``infer_all`` ignores vLLM's own per-request numbers. With ``several_api_servers`` each counts the steps
-    that its own requests took part in, so their sum is no step count.
+    in which its own requests took part, so their sum is no step count.
     """
 
     lateness: float = 0.0

@@ -20,7 +20,7 @@ class AttributionOutcome(StrEnum):
 
     EXACT = "exact"
     INFERRED = "inferred"
-    WITHOUT_USAGE = "without_usage"  # a complete stream that carries no token count
+    WITHOUT_USAGE = "without_usage"  # a complete stream without a token count
     UNFINISHED = "unfinished"  # failed or aborted
     UNKNOWN = "unknown"  # vLLM's counters do not determine it, or its model is not on vLLM's page
 
@@ -35,9 +35,8 @@ class AttributedRequest:
     its tokens still count in sums. ``histogram[j]`` is the number of steps that accepted j tokens, if exact.
     Times are seconds, None if unknown: ``ttft`` to the first token, ``tpot`` for each output token after it,
     ``duration`` in all. ``error`` is the standard error of ``accepted_tokens / draft_tokens``, times
-    ``draft_tokens``, apart from what all requests of a bucket have in common. ``without_usage``: a stream that
-    carries no token count. ``decode_tokens`` are those after the first of each choice; None if
-    not known.
+    ``draft_tokens``, without what all requests of a bucket have in common. ``without_usage``: a stream without a
+    token count. ``decode_tokens`` are those after the first of each choice; None if unknown.
     """
 
     id: str
@@ -96,7 +95,7 @@ def attributed(
         duration=max(record.end - record.start, 0.0),
         error=error,
         decode_tokens=None if tokens is None else max(tokens - record.choices, 0),
-        # Without a first token it is a stream that could not be read.
+        # A stream without a first token could not be read.
         without_usage=record.stream and record.first_token is not None and record.completion_tokens is None,
     )
 

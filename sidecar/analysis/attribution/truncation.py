@@ -1,7 +1,7 @@
 """Tokens that a request's last step accepted past its end.
 
 vLLM counts every accepted draft token, but truncates the output at its length limit or stop token. So accepted tokens
-exceed delivered ones by what the last step had left: between 0 and the number drafted. A longer step is more likely to
+exceed delivered ones by what the last step had left: from 0 to the number drafted. A longer step is more likely to
 contain the end, as in any renewal process.
 """
 

@@ -41,7 +41,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSums:
-    """Cumulative sums over the windows up to a moment; only their differences have a meaning."""
+    """Cumulative sums over the windows up to a moment; only their differences are meaningful."""
 
     steps: float = 0.0
     drafts: float = 0.0
@@ -54,8 +54,8 @@ class RunningSums:
 class Window:
     """The time between two polls.
 
-    ``steps``: those that a request in flight throughout takes part in. ``busy``: the parts with a request in
-    flight; None: all of it. ``restarted``: vLLM restarted in it. ``amounts`` and ``rates`` belong to ``Exposures``.
+    ``steps``: those of a request in flight throughout. ``busy``: the parts with a request in flight; None: all of it.
+    ``restarted``: vLLM restarted in it. ``amounts`` and ``rates`` belong to ``Exposures``.
     """
 
     start: float
@@ -115,7 +115,7 @@ class Windows:
         return self._windows[-1] if self._windows else None
 
     def append(self, window: Window) -> None:
-        """Adds a window, sets what came before it, and forgets windows that are too old."""
+        """Adds a window, sets its ``before``, and drops windows that are too old."""
         if (last := self.last) is not None:
             window.before = last.after
         self._windows.append(window)
@@ -170,7 +170,7 @@ def shared_steps(growth: Growth, in_flight: float, busy: float) -> float:
 
 
 def polls_between(timeline: Timeline, after: float | None, until: float) -> list[Interval]:
-    """The polls of a timeline after one moment and not after another, as neighbouring pairs."""
+    """The polls of a timeline after one moment and up to another, as neighbouring pairs."""
     times = timeline.times
     first = 0 if after is None else max(bisect_right(times, after) - 1, 0)
     return list(pairwise(times[first : bisect_right(times, until)]))

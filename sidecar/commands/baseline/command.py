@@ -1,4 +1,4 @@
-"""``baseline``: measure a healthy vLLM's latencies and plain step times, for the sidecar to compare against later."""
+"""``baseline``: measure a healthy vLLM's latencies and plain step times, with which the sidecar later compares."""
 
 import argparse
 import asyncio
@@ -26,7 +26,7 @@ _DIGITS: Final = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``baseline`` takes."""
+    """The arguments of ``baseline``."""
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument(
         "--load",
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
     parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
     parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; as `sweep` (default: 20 built in)")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; see `sweep` (default: 20 built in)")
     parser.add_argument("--max-tokens", type=positive, default=128, metavar="N", help="with --load (default: 128)")
     parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="with --load (default: chat)")
     parser.add_argument("--model", help="with --load: the model to request (default: the first under /v1/models)")
@@ -104,7 +104,7 @@ def _write(text: str, out: Path | None) -> int:
     try:
         out.write_text(text)
     except OSError as error:
-        print(text, end="")  # keep what took so long to measure
+        print(text, end="")  # do not lose what took so long to measure
         print(f"--out={out}: {error.strerror}; printed instead", file=sys.stderr)
         return 2
     print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)

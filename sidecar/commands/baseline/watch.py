@@ -1,4 +1,4 @@
-"""How ``baseline`` measures: polls of one or more servers, with requests if asked to, or of a recording."""
+"""How ``baseline`` measures: by polling one or more servers, with requests if asked to, or from a recording."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ from sidecar.requests.record import Outcome
 from sidecar.settings import Settings
 
 _ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
-_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any
+_TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
 
 

@@ -27,7 +27,7 @@ _REMEDIES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``check`` takes."""
+    """The arguments of ``check``."""
     parser.add_argument(
         "--args",
         metavar="COMMAND",
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_version,
         default=NEWEST,
         metavar="VERSION",
-        help=f"the vLLM version that --args is for (default: {'.'.join(map(str, NEWEST))})",
+        help=f"the vLLM version for --args (default: {'.'.join(map(str, NEWEST))})",
     )
 
 

@@ -30,7 +30,7 @@ class _Command:
 
 
 def findings(line: str, version: Version) -> list[Finding]:
-    """What is wrong with the command line in this version of vLLM, and notes on it.
+    """The problems of the command line in this version of vLLM, and notes on it.
 
     Raises:
         ValueError: it cannot be split into words; the message says why.

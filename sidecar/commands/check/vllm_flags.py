@@ -18,7 +18,7 @@ _ALWAYS: Final[Version] = (0,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """``name`` does not work from version ``since`` on, and before ``until``; None: in no later version either."""
+    """``name`` does not work from version ``since`` on until before ``until``; None: in no later version either."""
 
     kind: Kind
     name: str
@@ -29,7 +29,7 @@ class Entry:
     is_verified: bool = True
 
     def applies(self, version: Version) -> bool:
-        """Whether it is wrong in that version."""
+        """Whether it does not work in that version."""
         return self.since <= version and (self.until is None or version < self.until)
 
 
@@ -158,7 +158,7 @@ METHODS: Final = frozenset(
         *("extract_hidden_states", "custom_class", "medusa", "mlp_speculator"),
     }
 )
-"""The methods of 0.32; the names of single models' MTP are accepted as well."""
+"""The methods of 0.32; the names of single models' MTP are accepted too."""
 
 
 def read_version(text: str) -> Version | None:

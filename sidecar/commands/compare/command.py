@@ -18,7 +18,7 @@ _CODES: Final = {Gate.PASSED: 0, Gate.FAILED: 1, Gate.UNDECIDED: 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``compare`` takes."""
+    """The arguments of ``compare``."""
     parser.add_argument("before", type=Path, metavar="A.json", help="a file written by `sweep --save`")
     parser.add_argument("after", type=Path, nargs="+", metavar="B.json", help="each is compared with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Returns 0, 1 or 3 as ``--fail-if-slower`` says, 2 if no level can be compared or ``--html`` cannot be written.
+    """Returns 0, 1 or 3 by ``--fail-if-slower``; 2 if no level can be compared or ``--html`` cannot be written.
 
     Raises:
         InputError: a file cannot be used.

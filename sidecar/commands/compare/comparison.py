@@ -1,4 +1,4 @@
-"""Two saved sweeps level by level: differences, their error, and which of them are shown.
+"""Two saved sweeps level by level: differences, their errors, and which of them are shown.
 
 The error of a speed comes from the differences between the rounds of a sweep, so it includes whatever slows the machine
 for a while. A sweep of fewer than four rounds does not show how much two runs of one server differ, and no speed is
@@ -48,9 +48,9 @@ TOKENS: Final = Metric("tokens/s", higher_is_better=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One metric of one level: seconds, ratios or tokens a second, None if not measured.
+    """One metric of one level: seconds, ratios or tokens per second, None if not measured.
 
-    ``change`` is after / before - 1 with its bounds; without bounds there are too few requests for any.
+    ``change`` is after / before - 1 with its bounds, or without bounds if there are too few requests for them.
     """
 
     level: Level
@@ -61,7 +61,7 @@ class Difference:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the two differ by more than their error, and by more than a drift of the machine may explain."""
+        """Whether the two differ by more than their error and more than a drift of the machine may explain."""
         change = self.change
         if change is None or change.low is None or change.high is None:
             return False
@@ -89,7 +89,7 @@ class Comparison:
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str], comparisons: int = 1) -> Comparison:
-    """Compares the levels that both have; ``comparisons``: how many are made in all, for the error of all together."""
+    """Compares the levels that both have; ``comparisons`` is their total number, for the error of all together."""
     pairs = _pairs(before, after)
     confidence = 1 - (1 - CONFIDENCE) / max(1, _PER_LEVEL * len(pairs) * comparisons)
     return Comparison(
@@ -123,8 +123,8 @@ def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Diff
     same_k = len(before.position_rates) == len(after.position_rates)
     for metric in (ACCEPTANCE, LENGTH, TTFT_P50, TTFT_P99, TPOT_P50, TPOT_P99, TOKENS):
         then, now = _measured(metric, *one, confidence), _measured(metric, *other, confidence)
-        # Acceptance falls with the number of speculative tokens alone; a length is comparable at any number. In an
-        # open loop, tokens a second are what was sent.
+        # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
+        # open loop, tokens per second are what was sent.
         comparable = (metric is not ACCEPTANCE or same_k) and (metric is not TOKENS or before.at_once is not None)
         yield Difference(
             level=before.level,
@@ -142,7 +142,7 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
         exact = [one for one in samples if one.drafts is not None]
         alone = len(exact) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
         accepted = [float(one.accepted_tokens) for one in exact]
-        if not exact:  # vLLM's counters: one number, no error
+        if not exact:  # from vLLM's counters: one number without an error
             found = level.acceptance if metric is ACCEPTANCE else level.acceptance_length
             return None if found is None else Interval(found)
         if metric is ACCEPTANCE:
@@ -156,7 +156,7 @@ def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: floa
 
 
 def _tokens_per_second(level: LevelSummary, cut: int | None, confidence: float) -> Interval | None:
-    """The relative error is that of tokens per second of a request: the number in flight is the same throughout."""
+    """The relative error is that of a request's tokens per second, as the number in flight is constant."""
     samples = level.samples
     tokens, durations = [float(one.tokens or 0) for one in samples], [one.duration for one in samples]
     found, value = ratio_interval(tokens, durations, cut, confidence), level.speed.tokens_per_second

@@ -1,4 +1,4 @@
-"""Comparisons as a page for people: both sides' times over load, the change with its error, acceptance by position."""
+"""Comparisons as an HTML page: both sides' times over load, the change with its error, acceptance by position."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ Compared = tuple[Comparison, SweepResult]
 
 
 def html(before: SweepResult, found: Sequence[Compared]) -> str:
-    """The whole page; each comparison comes with the result that it compares with ``before``."""
+    """The whole page; each comparison comes with the result that is compared with ``before``."""
     said = [line for comparison, _ in found for line in (*verdict(comparison), *comparison.notes)]
     charts = [chart for comparison, after in found for chart in _charts(before, after, comparison)]
     tables = [line for comparison, _ in found for line in (*text(comparison), "")]
@@ -21,7 +21,7 @@ def html(before: SweepResult, found: Sequence[Compared]) -> str:
 
 def _charts(before: SweepResult, after: SweepResult, comparison: Comparison) -> Iterator[Chart]:
     names = comparison.before, comparison.after
-    for is_open, x_title in ((False, "requests at once"), (True, "requests a second")):
+    for is_open, x_title in ((False, "requests at once"), (True, "requests per second")):
         sides = [[level for level in result.levels if (level.at_once is None) == is_open] for result in (before, after)]
         yield Chart(
             title=f"TPOT at the median: {names[0]} and {names[1]}",
@@ -43,7 +43,7 @@ def _charts(before: SweepResult, after: SweepResult, comparison: Comparison) -> 
 
 
 def _ratios(comparison: Comparison) -> Iterator[Series]:
-    """Those with an error; a point without would look like a claim."""
+    """Only points with an error; a point without one would look like a claim."""
     known = [one for one in comparison.differences if one.metric is TPOT_P50 and one.change is not None]
     for colour, workload in enumerate(dict.fromkeys(one.level.workload for one in known)):
         points = []

@@ -1,4 +1,4 @@
-"""Comparisons in words, as a table and as JSON; and whether they hold a limit."""
+"""Comparisons in words, as a table and as JSON, and whether they keep a limit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -22,7 +22,7 @@ class Result(StrEnum):
 
 
 def result(comparison: Comparison) -> Result:
-    """By the speeds that are shown to differ; by none, nothing is claimed."""
+    """By the speeds that are shown to differ; if there are none, nothing is claimed."""
     speeds = [one for one in comparison.differences if one.metric.is_speed]
     shown = [one.slowdown for one in speeds if one.is_shown]
     if not any(one.change is not None and one.change.error is not None for one in speeds):
@@ -34,7 +34,7 @@ def result(comparison: Comparison) -> Result:
 
 
 def verdict(comparison: Comparison) -> Iterator[str]:
-    """The verdict in words; a line for each metric in which a difference is shown."""
+    """The verdict in words, and a line for each metric with a shown difference."""
     before, after = comparison.before, comparison.after
     yield {
         Result.FASTER: f"verdict: {after} is faster than {before}",

@@ -24,7 +24,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: what was found and, if it is broken, what to do about it."""
+    """One rule: the value found and, if it breaks the rule, what to do about it."""
 
     name: str
     value: float
@@ -63,7 +63,7 @@ def draft_cost(deployment: Deployment) -> float | None:
 
 
 def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
-    """Judges a deployment, with the models' own files if given; shares are of all memory, vLLM's or not."""
+    """Judges a deployment, with the models' own files if given; shares are of all memory, not only vLLM's."""
     found = budget(deployment)
     checks = (*_memory(deployment, found), *_pairing(deployment), *_files(target, draft))
     fit = Fit.GOOD if all(check.passed for check in checks) else Fit.DOUBTFUL
@@ -103,12 +103,12 @@ def _pairing(deployment: Deployment) -> Iterator[Check]:
 
 
 def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Check]:
-    """Family, vocabulary and tokenizer, each if both models' files have it; 1 is the same, 0 another."""
+    """Family, vocabulary and tokenizer, each if both models' files have it; 1 if they are the same, else 0."""
     if target is None or draft is None:
         return
     for name, one, other, remedy in (
         ("family", target.family, draft.family, "expect a low acceptance"),
-        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM rejects that without use_heterogeneous_vocab"),
+        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM rejects this without use_heterogeneous_vocab"),
         (
             "tokenizer",
             target.vocabulary,

@@ -1,4 +1,4 @@
-"""``plan``: does a draft fit beside its target, and what does it cost the KV cache? Contacts no server."""
+"""``plan``: does a draft fit beside its target, and how much KV cache does it cost? Contacts no server."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from sidecar.commands.plan.render import as_json, text
 from sidecar.errors import InputError
 from sidecar.settings import Settings
 
-HELP = "calculate whether a draft fits beside its target, and what it costs the KV cache"
+HELP = "calculate whether a draft fits beside its target, and how much KV cache it costs"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([bm]?)", re.ASCII | re.IGNORECASE)
 _SHAPE = re.compile(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", re.ASCII | re.IGNORECASE)
 _MOST_BILLIONS = 100_000.0
@@ -22,7 +22,7 @@ _MOST_GPUS = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``plan`` takes."""
+    """The arguments of ``plan``."""
     for name in ("target", "draft"):
         without = "; without one, the methods that need none" if name == "draft" else ""
         parser.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-gpus",
         type=whole(_MOST_GPUS),
         metavar="N",
-        help="vLLM's draft_tensor_parallel_size: 1, or as --gpus (default)",
+        help="vLLM's draft_tensor_parallel_size: 1, or the same as --gpus (default)",
     )
     parser.add_argument(
         "--utilization",
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="vLLM's --gpu-memory-utilization (default: 0.9)",
     )
-    shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens; or bytes a token"
+    shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens; or bytes per token"
     parser.add_argument("--kv", type=kv, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=kv, metavar="SHAPE", help=f"the draft's {shape}")
     _add_precision(parser, "--kv-precision", "bf16")
@@ -109,7 +109,7 @@ def _draft_gpus(arguments: argparse.Namespace) -> int:
 
 
 def _model(name: str, given: float | None, files: ModelFiles | None, arguments: argparse.Namespace) -> Model:
-    """What the arguments say, and for the rest the model's files."""
+    """The model as the arguments describe it; what they omit comes from its files."""
     precision = getattr(arguments, f"{name}_precision") or (files.precision if files else None) or "bf16"
     size = given or (files.billions if files else None)
     if size is None:
@@ -129,11 +129,11 @@ def billions(text: str) -> float:
 
 
 def kv(text: str) -> KvShape | float:
-    """A shape, or bytes a token."""
+    """A shape, or bytes per token."""
     match = _SHAPE.fullmatch(text.strip())
     if match:
         shape = KvShape(int(match[1]), int(match[2]), int(match[3]))
         if min(shape.layers, shape.heads, shape.head_size) > 0:
             return shape
         text = ""
-    return number(1e9, "layers x KV heads x head size, such as 80x8x128, or bytes a token")(text)
+    return number(1e9, "layers x KV heads x head size, such as 80x8x128, or bytes per token")(text)

@@ -1,4 +1,4 @@
-"""Where the memory goes: weights of the target and of its draft, and what is left for the KV cache.
+"""The memory budget: weights of the target and its draft, and what is left for the KV cache.
 
 GB are 10^9 bytes. Weights are parameters times bytes; activations, CUDA graphs and quantization's scales are not
 included.
@@ -7,7 +7,7 @@ included.
 from dataclasses import dataclass
 from typing import Final
 
-GPU_GB: Final = {  # as the data sheets have it
+GPU_GB: Final = {  # from the data sheets
     "h100": 80.0,
     "h200": 141.0,
     "b200": 180.0,
@@ -32,7 +32,7 @@ _GB: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one token of context takes in the KV cache: a key and a value for each layer and KV head."""
+    """The size of one token of context in the KV cache: a key and a value for each layer and KV head."""
 
     layers: int
     heads: int
@@ -77,11 +77,11 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """GB, and tokens if the KV cache's bytes a token are known. A budget below 0 does not fit.
+    """GB, and tokens if the KV cache's bytes per token are known. A budget below 0 does not fit.
 
-    ``left_gb`` is all memory minus the weights; ``kv_gb`` the part of it that vLLM may use for the KV cache: as many
-    blocks on each GPU as the fullest has room for. ``kv_tokens_lost`` are the tokens that the draft's weights displace;
-    its own keys and values, if known, take their part of each token as well.
+    ``left_gb`` is all memory minus the weights; ``kv_gb`` is the part of it that vLLM may use for the KV cache: on each
+    GPU as many blocks as the fullest one has room for. ``kv_tokens_lost`` are the tokens that the draft's weights
+    displace; its own keys and values, if known, also take a part of each token.
     """
 
     memory_gb: float

@@ -1,4 +1,4 @@
-"""vLLM's methods other than a draft model: those that need no draft, or only a head."""
+"""vLLM's methods other than a draft model: those that need no draft or only a head."""
 
 from dataclasses import dataclass
 from typing import Final

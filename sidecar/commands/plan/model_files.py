@@ -1,4 +1,4 @@
-"""What a model's files contain: size, precision, shape of the KV cache, family and tokenizer."""
+"""Reads a model's files: size, precision, shape of the KV cache, family and tokenizer."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """None for what the files do not contain. ``vocabulary`` is the tokenizer's own, token by token."""
+    """Fields are None if the files do not contain them. ``vocabulary`` is the tokenizer's own, token by token."""
 
     family: str | None
     precision: str | None
@@ -72,7 +72,7 @@ def _precision(config: dict[str, Any]) -> str | None:
 
 
 def _billions(folder: Path, precision: str | None) -> float | None:
-    """From the sizes of the weights' files; approximate, since quantized files have parts of other precision."""
+    """From the sizes of the weights' files; approximate, since quantized files have parts of higher precision."""
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
     return size / 1e9 / BYTES[precision] if size and precision is not None else None
 

@@ -1,6 +1,6 @@
 """A checklist of when to use speculation and when to leave it off, answered from the observed traffic.
 
-The limits are rules of thumb (docs/measure.md lists them); only a measurement decides what they leave open.
+The limits are rules of thumb (docs/measure.md lists them); only a measurement can decide what they leave open.
 """
 
 import math
@@ -44,7 +44,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One question, its answer, and what was seen. ``is_blocking``: a reason not to switch it on as things are."""
+    """One question, its answer, and what was seen. ``is_blocking``: a reason not to switch speculation on for now."""
 
     question: str
     answer: Answer
@@ -67,7 +67,7 @@ def answers(found: Watched, buckets: TemperatureBuckets, default_temperature: fl
 
 
 def conclusion(found: Watched, lines: Sequence[Line]) -> str:
-    """The conclusion from all lines, in one."""
+    """The conclusion from all lines, in one line."""
     if found.speculates:
         return "this vLLM speculates already: `specdec-sidecar run` says whether it pays"
     if len(found.requests) < LEAST_REQUESTS:

@@ -19,7 +19,7 @@ HELP = "watch a vLLM that does not speculate yet, and say whether speculation wo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``preflight`` takes."""
+    """The arguments of ``preflight``."""
     parser.add_argument(
         "--duration",
         type=duration,

@@ -1,4 +1,4 @@
-"""Watches a vLLM and its requests for a while; keeps numbers only, and a bounded number of them."""
+"""Watches a vLLM and its requests for a while; keeps only numbers, and a bounded amount of them."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ _EVERY: Final = 1.0  # seconds
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """What was seen; ``polls`` are vLLM's gauges at each poll, all engines together.
+    """The observations; ``polls`` are vLLM's gauges at each poll, all engines together.
 
-    ``version`` is what vLLM's ``/version`` says; ``speculates``: it drafts already.
+    ``version`` is from vLLM's ``/version``; ``speculates``: it already drafts.
     """
 
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class Watched:
             self.not_kept += 1
 
     def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``RequestSink``; why does not matter here."""
+        """See ``RequestSink``; the reason does not matter here."""
         self.lost += count
 
 

@@ -22,7 +22,7 @@ HELP = "print a table by temperature of a running sidecar or a recording, for a 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``report`` takes."""
+    """The arguments of ``report``."""
     origin = parser.add_mutually_exclusive_group()
     origin.add_argument("--url", type=base_url, help="a running sidecar (default: this machine's, at SPECDEC_LISTEN)")
     origin.add_argument("--recording", type=Path, metavar="DIR", help="a recording, as `record` writes it")

@@ -1,4 +1,4 @@
-"""A report from a recording, all of which is one period, judged as the live program judges its sliding window."""
+"""A report from a recording: all of it is one period, judged as the live program judges its sliding window."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -21,7 +21,7 @@ async def sidecar_report(url: str, options: FetchOptions) -> Report:
     """Asks the sidecar at ``url``.
 
     Raises:
-        ScrapeError: no answer, or none that a sidecar gives.
+        ScrapeError: no answer, or not a sidecar's.
     """
     fetcher = Fetcher(url, options)
     try:
@@ -70,7 +70,7 @@ def _phase(engine: Mapping[str, Any], phase: str) -> Times:
     latency = engine["latency"].get(phase)
     if latency is None:
         return Times()
-    # Below the first bucket's edge a quantile is a point on a line: a guess.
+    # Below the first bucket's edge a quantile is mere interpolation.
     edge, (p50, p99) = latency["resolution"], (latency["quantiles"][share] for share in ("0.5", "0.99"))
     return Times(
         p50=p50 if p50 >= edge else None,

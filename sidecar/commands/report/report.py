@@ -63,7 +63,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """One model's buckets, those with requests; ``coverage`` and ``residual`` as exported.
+    """One model's buckets that have requests; ``coverage`` and ``residual`` as exported.
 
     ``answer`` says in words whether speculation pays, in milliseconds if plain decoding was measured.
     """
@@ -77,7 +77,7 @@ class ModelTable:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole report. ``period`` is what its numbers cover; ``notes`` are its caveats."""
+    """A whole report. ``period`` is the time that its numbers cover; ``notes`` are its caveats."""
 
     origin: str
     period: str

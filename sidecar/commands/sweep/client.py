@@ -1,4 +1,4 @@
-"""One server's client: sends requests and keeps what a request source would keep, never their text."""
+"""One server's client: sends requests and keeps what a request source would keep, but never their text."""
 
 from itertools import count
 from types import TracebackType
@@ -20,7 +20,7 @@ _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 class Client:
     """Streams every response, to time the first token; use it in ``async with``.
 
-    ``argument`` is the one that named the server, for error messages.
+    ``argument`` is the command-line argument that names the server, for error messages.
     """
 
     def __init__(self, argument: str, url: str, options: SweepOptions) -> None:
@@ -105,7 +105,7 @@ class Client:
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
                 self.last_fault = f"status {response.status}"
-            # Redirects are not followed: prompts go to the named server and to no other.
+            # Redirects are not followed: prompts go only to the named server.
             observer.reply_head(response.status if response.status == 200 else 500, response.raw_headers)
             async for piece in response.content.iter_any():
                 observer.reply_piece(piece)

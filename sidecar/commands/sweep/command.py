@@ -29,7 +29,7 @@ _INTERRUPTED: Final = 130  # exit code that shells give for SIGINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``sweep`` takes."""
+    """The arguments of ``sweep``."""
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument("--baseline-url", type=base_url, metavar="URL", help="the same model without speculation")
     parser.add_argument("--model", help="the model to request (default: the first under /v1/models)")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rate",
         type=_rates,
         metavar="R,R",
-        help="Poisson arrivals: requests a second, or shares of what the server can take, such as 30%%,80%%",
+        help="Poisson arrivals: requests per second, or shares of the server's capacity, such as 30%%,80%%",
     )
     parser.add_argument("--requests", type=int, default=32, metavar="N", help="per level and round (default: 32)")
     parser.add_argument(
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=1800.0,
         metavar="TIME",
-        help="stop after this long with what is measured (default: 30m)",
+        help="stop after this long and report what was measured (default: 30m)",
     )
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if all was measured, 1 if only a part, 130 with a part after Ctrl-C.
+    """Returns 0 if everything was measured, 1 if only a part was, 130 after Ctrl-C.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
@@ -151,11 +151,11 @@ def _mix(text: str) -> dict[float, float]:
 
 
 def _rates(text: str) -> tuple[Load, ...]:
-    """``2,5`` requests a second, ``30%,80%`` of the capacity."""
+    """``2,5`` requests per second, ``30%,80%`` of the capacity."""
     try:
         return tuple(
             Load(share=float(part.removesuffix("%")) / 100) if part.endswith("%") else Load(rate=float(part))
             for part in map(str.strip, text.split(","))
         )
     except ValueError:
-        raise argparse.ArgumentTypeError("write requests a second or percentages, such as 2,5 or 30%,80%") from None
+        raise argparse.ArgumentTypeError("write requests per second or percentages, such as 2,5 or 30%,80%") from None

@@ -18,7 +18,7 @@ _READINGS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page: ``counted`` is None if it has no usable counters; ``busy``: requests run or wait."""
+    """One page: ``counted`` is None if it has no usable counters; ``busy``: requests are running or waiting."""
 
     counted: Acceptance | None
     busy: bool
@@ -45,7 +45,7 @@ class CounterReader:
         self._model = model
 
     async def settled(self) -> Reading | None:
-        """The page once the counters stand still, or after two seconds as it is; None without a page.
+        """The page once the counters no longer change, at the latest after two seconds; None without a page.
 
         vLLM counts a step shortly after it has sent the step's tokens.
         """

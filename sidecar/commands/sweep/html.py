@@ -1,4 +1,4 @@
-"""A sweep as a page for people: times and speedup over load, acceptance by position."""
+"""A sweep as an HTML page: times and speedup over load, acceptance by position."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +17,7 @@ def html(result: SweepResult) -> str:
 
 
 def _charts(result: SweepResult) -> Iterator[Chart]:
-    for is_open, x_title in ((False, "requests at once"), (True, "requests a second")):
+    for is_open, x_title in ((False, "requests at once"), (True, "requests per second")):
         levels = [level for level in result.levels if (level.at_once is None) == is_open]
         suffix = ", by rate" if is_open else ", by load"
         yield Chart(
@@ -70,12 +70,12 @@ def lines(
 
 
 def milliseconds(seconds: float | None) -> float | None:
-    """For the axes."""
+    """Names for the axes."""
     return None if seconds is None else seconds * 1000
 
 
 def positions(results: Sequence[tuple[str, SweepResult]]) -> Chart:
-    """Acceptance by draft position: a line a temperature and result, over all its loads."""
+    """Acceptance by draft position: one line per temperature and result, over all its loads."""
     return Chart(
         title="Acceptance by draft position",
         x_title="draft position",

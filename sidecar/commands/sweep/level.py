@@ -26,7 +26,7 @@ class Measured:
     """One level on one server. ``samples`` are its completed requests in the order of their ends.
 
     ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is the growth of vLLM's
-    counters meanwhile, None if there are none; ``others``: vLLM was serving other clients, whose work it includes.
+    counters meanwhile, None if there are none; ``others``: it includes the work for other clients.
     """
 
     level: Level

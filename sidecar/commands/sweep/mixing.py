@@ -1,4 +1,4 @@
-"""The mixed-workload check: do requests of one temperature suffer from concurrent ones of another?"""
+"""The mixed-workload check: do requests of one temperature suffer from concurrent requests of another?"""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from sidecar.commands.sweep.summary import CONFIDENCE, cut, quantiles, tpots
 
 
 def mix_checks(levels: Sequence[LevelSummary]) -> tuple[MixCheck, ...]:
-    """Each mix at each load at which its temperatures were measured alone as well."""
+    """Each mix at each load at which its temperatures were also measured alone."""
     alone = {(level.temperature, level.at_once, level.rate): level for level in levels if level.mix is None}
     checks = []
     for level in levels:

@@ -1,4 +1,4 @@
-"""What a sweep measures, and its limits."""
+"""The options of a sweep, and their limits."""
 
 import ssl
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ CAPACITY_AT_ONCE: Final = 32  # requests in flight while the capacity is measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` a second (open loop, Poisson).
+    """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` per second (open loop, Poisson).
 
-    ``share`` is the rate as a share of the server's capacity: the requests a second that it can take.
+    ``share`` is the rate as a share of the server's capacity: the requests per second that it can serve.
     """
 
     at_once: int | None = None
@@ -70,9 +70,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """Times in seconds. ``requests`` a level and round; every round goes through all levels.
+    """Times in seconds. ``requests`` are per level and round; every round goes through all levels.
 
-    ``seconds`` for the whole sweep, after which it ends with what it has.
+    ``seconds`` is for the whole sweep, which then ends with what it has measured.
 
     Raises:
         SettingsError: a value is out of its range, or the sweep would be too many requests.
@@ -107,7 +107,7 @@ class SweepOptions:
             faults.append(f"--concurrency, --load: write one or more from 1 to {MOST_AT_ONCE}")
         rates = [value for load in self.loads for value in (load.rate, load.share) if value is not None]
         if not all(0 < rate <= MOST_AT_ONCE for rate in rates):
-            faults.append(f"--rate: write requests a second up to {MOST_AT_ONCE} or percentages of the capacity")
+            faults.append(f"--rate: write requests per second up to {MOST_AT_ONCE} or percentages of the capacity")
         if self.requests < 1 or self.max_tokens < 2 or self.rounds < 1:
             faults.append("--requests, --rounds, --max-tokens: at least 1 request of 2 tokens is needed")
         total = self.total_requests
@@ -118,7 +118,7 @@ class SweepOptions:
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
-        """Each temperature alone, then each mix; a mix brings its temperatures along, to be compared with."""
+        """Each temperature alone, then each mix; a mix adds its temperatures alone, for comparison."""
         alone = dict.fromkeys((*self.temperatures, *(one for mix in self.mixes for one in mix)))
         mixes = tuple(Workload(tuple(sorted(mix.items()))) for mix in self.mixes)
         return (*(Workload(((temperature, 1.0),)) for temperature in alone), *mixes)

@@ -18,7 +18,7 @@ class Progress:
         self._said = ""
 
     def __call__(self, what: str) -> None:
-        """Counts and shows it."""
+        """Counts the request and shows the progress."""
         if not self._is_terminal and what != self._said:
             self._said = what
             self._stream.write(f"{self._ended}/{self._total} requests done; measuring {what}\n")

@@ -141,7 +141,7 @@ def _caveats(result: SweepResult) -> Iterator[str]:
         if level.other_requests:
             yield f"{level.level}: vLLM served other clients too, so its counters and times are not this sweep's alone"
     if any(level.baseline_drafts for level in result.levels):
-        yield "--baseline-url: it speculates as well, so nothing is compared; give a vLLM without speculation"
+        yield "--baseline-url: it speculates too, so nothing is compared; give a vLLM without speculation"
     for server, fault in result.faults.items():
         yield f"{server}: requests failed; the last error: {fault}"
     if not result.complete:

@@ -45,7 +45,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """Acceptance, and its origin: ``attribution``.
 
     ``acceptance`` is accepted / drafted tokens, P10 to P90 those of single requests, ``acceptance_length`` the tokens
-    a verification step gives, ``position_rates[p]`` the share of steps that accept at draft position p.
+    per verification step, ``position_rates[p]`` the share of steps that accept at draft position p.
     """
 
     attribution: Source
@@ -66,9 +66,9 @@ class LevelSummary(Speculation, frozen=True, kw_only=True):
 
     ``temperature`` is None for a mix, ``at_once`` for an open loop. ``speedup`` is the baseline's TPOT at the median
     divided by this one's, ``speedup_error`` half its 95 % interval, ``speedup_p99`` the same quotient at P99,
-    ``throughput_ratio`` this one's tokens a second divided by the baseline's: above 1 speculation is faster.
+    ``throughput_ratio`` this one's tokens per second divided by the baseline's: above 1 speculation is faster.
     ``counted_draft_tokens`` is vLLM's own count over the level; ``other_requests``: it includes other clients.
-    ``baseline_drafts``: the baseline speculates as well, so the two are not compared.
+    ``baseline_drafts``: the baseline speculates too, so the two are not compared.
     """
 
     temperature: float | None
@@ -100,9 +100,9 @@ class LevelSummary(Speculation, frozen=True, kw_only=True):
 class TemperatureSummary(Speculation, frozen=True, kw_only=True):
     """One temperature alone, over all its loads.
 
-    ``pays_up_to`` is the heaviest load measured (requests at once) at which speculation is faster than the baseline,
-    with all lighter ones; ``stops_at`` the lightest at which it is not. None without a baseline or such a load. The
-    same of rates: requests a second.
+    ``pays_up_to`` is the heaviest load measured (requests at once) up to which speculation is always faster than the
+    baseline; ``stops_at`` is the lightest at which it is not. None without a baseline or such a load. The other two are
+    the same for rates, in requests per second.
     """
 
     temperature: float
@@ -118,7 +118,7 @@ class TemperatureSummary(Speculation, frozen=True, kw_only=True):
 class MixedTemperature(msgspec.Struct, frozen=True, kw_only=True):
     """One temperature of a mix: alone at the same load, and in the mix; ``change`` is in / alone - 1 at TPOT's P99.
 
-    ``change_low`` and ``change_high`` bound it at 95 %; None if the requests are too few to.
+    ``change_low`` and ``change_high`` are its 95 % bounds; None if there are too few requests.
     """
 
     temperature: float
@@ -153,9 +153,9 @@ class MixCheck(msgspec.Struct, frozen=True, kw_only=True):
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
-    ``model`` is None if it ended before the server named one. ``faults`` has the last fault of each server, by the
-    argument that named it, if requests failed. ``capacity`` is in requests a second, None if not measured.
-    A level's samples are those of round after round.
+    ``model`` is None if the sweep ended before the server named one. If requests failed, ``faults`` has the last fault
+    of each server, by the argument that names it. ``capacity`` is in requests per second, None if not measured.
+    A level's samples are in the order of the rounds.
     """
 
     format: int = FORMAT

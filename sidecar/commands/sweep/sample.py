@@ -11,7 +11,7 @@ from sidecar.requests.record import RequestRecord
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Seconds, and vLLM's own numbers if the reply carries them; else ``drafts`` is None.
+    """Seconds, and vLLM's own numbers if the reply has them; else ``drafts`` is None.
 
     ``ttft`` is the time to the first token, ``tpot`` that for each output token after it; None if unknown.
     ``histogram[j]``: verification steps that accepted j tokens. Saved as an array, in the order of the fields.
@@ -46,7 +46,7 @@ def sample(record: RequestRecord, temperature: float) -> Sample:
 
 
 def acceptance(samples: Iterable[Sample]) -> Acceptance | None:
-    """The requests' own numbers together; None if no reply carries any."""
+    """The sum of the requests' own numbers; None if no reply has any."""
     exact = [one for one in samples if one.drafts is not None]
     positions: list[int] = []
     for one in exact:

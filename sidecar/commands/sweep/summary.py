@@ -1,4 +1,4 @@
-"""What measured levels mean: acceptance, speed, and whether speculation pays, by temperature and load."""
+"""Summarizes measured levels: acceptance, speed, and whether speculation pays, by temperature and load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,7 +67,7 @@ def level_summary(measured: Measured, baseline: Measured | None, thresholds: Ver
 def temperature_summary(
     levels: Sequence[LevelSummary], measured: Sequence[Measured], thresholds: VerdictThresholds
 ) -> TemperatureSummary:
-    """All the levels of one temperature alone, of which there is at least one."""
+    """All levels of one temperature alone; there is at least one."""
     found = speculation(measured)
     judged = _judged(found, thresholds, None)
     by_speedup = _over_loads([one.verdict for one in levels if one.speedup is not None])
@@ -88,7 +88,7 @@ def temperature_summary(
 
 
 def speculation(measured: Sequence[Measured]) -> Speculation:
-    """VLLM's numbers for each request if replies carry them, else its counters' growth."""
+    """VLLM's numbers for each request if replies have them, else its counters' growth."""
     samples = [one for part in measured for one in part.samples]
     attribution: Source = "exact"
     found = acceptance(samples)
@@ -123,7 +123,7 @@ def cut(samples: Sequence[Sample], load: Load) -> int | None:
 
 
 def tpots(samples: Sequence[Sample]) -> list[float]:
-    """The known ones, in the order of the requests' ends."""
+    """The known values, in the order of the requests' ends."""
     return [one.tpot for one in samples if one.tpot is not None]
 
 
@@ -137,7 +137,7 @@ def _gain(measured: Measured, baseline: Measured) -> Interval | None:
 
 
 def _judged(found: Speculation, thresholds: VerdictThresholds, gain: Interval | None) -> Judgement:
-    """By the rules of live traffic, but for its volume: a sweep itself decides how much is drafted."""
+    """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
     evidence = Evidence(
         requests=found.requests,
         drafts=found.drafts,
@@ -182,7 +182,7 @@ def _speed(measured: Measured) -> Speed:
 
 
 def quantiles(values: Sequence[float | None]) -> Quantiles:
-    """P50, P95 and P99 of the known ones."""
+    """P50, P95 and P99 of the known values."""
     known = sorted(value for value in values if value is not None)
     return Quantiles(*(quantile(known, share) for share in (0.5, 0.95, 0.99)))
 

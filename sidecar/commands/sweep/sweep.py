@@ -1,4 +1,4 @@
-"""The whole sweep: level after level, on the baseline as well if there is one, never on both at once."""
+"""The whole sweep: level after level, also on the baseline if there is one, but never on both at once."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ async def sweep(options: SweepOptions, prompts: Sequence[str], stop: asyncio.Eve
     """Measures all levels, or those it reaches before ``stop`` is set; ``options.seconds`` sets it too.
 
     Raises:
-        MeasurementError: a server does not answer as an OpenAI-style one, or answers no request at all.
+        MeasurementError: a server does not answer like an OpenAI-style one, or answers no request at all.
     """
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
     try:
@@ -97,7 +97,7 @@ class _Levels:
         self._baseline: dict[Level, list[Measured]] = {}
 
     async def run(self, target: _Server, baseline: _Server | None = None) -> None:
-        """Each level with the baseline's right after it, so that a drift hits both."""
+        """Each level with the baseline's right after it, so that a drift affects both."""
         if self._options.capacity_requests:
             await self._measure_capacity(target)
         for level in self._options.levels(self.capacity) * self._options.rounds:
@@ -124,7 +124,7 @@ class _Levels:
         ]
 
     async def _measure_capacity(self, target: _Server) -> None:
-        """The requests a second that the server completes with 32 in flight, of all temperatures in equal parts."""
+        """The requests per second that the server completes with 32 in flight, of all temperatures in equal parts."""
         alone = [one.temperature for one in self._options.workloads if one.temperature is not None]
         level = Level(Workload(tuple((temperature, 1.0) for temperature in alone)), Load(at_once=CAPACITY_AT_ONCE))
         found = await self._on(target, level, self._options.capacity_requests)

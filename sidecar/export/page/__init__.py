@@ -1,1 +1,1 @@
-"""The page at ``/``: HTML made from the status, a style sheet and a script of a few lines; nothing from elsewhere."""
+"""The page at ``/``: HTML made from the status, a style sheet and a short script; it loads nothing from elsewhere."""

@@ -59,7 +59,7 @@ def _acceptance(drafting: Sequence[Mapping[str, Any]]) -> str:
 def _of_what_is_seen(
     said: Answer, models: Sequence[Mapping[str, Any]], drafting: Sequence[Mapping[str, Any]]
 ) -> Answer:
-    """``said`` with its limits; what holds for only a part of the traffic is not good news yet."""
+    """``said`` with its limits; what holds for only part of the traffic is not good news yet."""
     seen = {model["model_name"]: model["coverage"] for model in models if model["coverage"] is not None}
     if len(seen) == 1:
         part = f"the {next(iter(seen.values())):.0%} of the traffic that is seen"
@@ -82,7 +82,9 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> An
     if not losing and not by_verdict["break_even"]:
         return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
     if not losing:
-        return Answer(f"Speculation about breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged))
+        return Answer(
+            f"Speculation roughly breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged)
+        )
     if share > 0.995:  # temperatures that cannot be judged are not included
         return Answer("Speculation does not pay.", "bad", _listed(judged))
     text = f"Speculation loses at {_named(losing)}: {share:.0%} of attributed drafts."
@@ -90,14 +92,14 @@ def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> An
 
 
 def _by_time(judged: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> Answer:
-    """What is saved and lost for each token, where plain decoding was measured."""
+    """Time saved and lost per token, if plain decoding was measured."""
     saved, lost, even = (
         [label for label, work in judged.items() if work["verdict"] == verdict]
         for verdict in ("net_positive", "net_negative", "break_even")
     )
     parts = [f"{what} {_each(judged, labels)}" for what, labels in (("saves", saved), ("costs", lost)) if labels]
     if even:
-        parts.append(f"about breaks even at {_named(even)}")
+        parts.append(f"roughly breaks even at {_named(even)}")
     text = f"Speculation {', '.join(parts)}{_at_load(models)}."
     speedups = ", ".join(f"{label}: {work['speed']['speedup']:.2f} times" for label, work in judged.items())
     tone = "bad" if lost else "even" if even else "good"
@@ -105,7 +107,7 @@ def _by_time(judged: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[s
 
 
 def _each(judged: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> str:
-    """Milliseconds a token at each temperature."""
+    """Milliseconds per token at each temperature."""
     units = ["a token ", *[""] * len(labels)]
     return ", ".join(
         f"{gained_ms(judged[label]['speed'])} {unit}at {_WITHOUT.get(label, f'T {label}')}"
@@ -118,18 +120,18 @@ def _overall_by_time(drafting: Sequence[Mapping[str, Any]], split: str) -> Answe
     speed = worst["speed"]
     which = f" for {worst['model_name']}" if len(drafting) > 1 else ""
     what = {"net_positive": f"saves {gained_ms(speed)} a token", "net_negative": f"costs {gained_ms(speed)} a token"}
-    text = f"Speculation {what.get(worst['verdict'], 'about breaks even')}{which} on average{_at_load([worst])}."
+    text = f"Speculation {what.get(worst['verdict'], 'roughly breaks even')}{which} on average{_at_load([worst])}."
     faster = f"{speed['speedup']:.2f} ± {2 * speed['error']:.2f} times as fast as plain decoding"
     return Answer(text, TONES[worst["verdict"]], f"{faster}, acceptance {_acceptance(drafting)}; {split}.")
 
 
 def gained_ms(speed: Mapping[str, Any]) -> str:
-    """Milliseconds per token between plain and actual, whichever is longer."""
+    """The difference in milliseconds per token between plain and actual, without its sign."""
     return f"{abs(speed['plain_seconds'] - speed['actual_seconds']) * 1000:.2g} ms"
 
 
 def _at_load(models: Sequence[Mapping[str, Any]]) -> str:
-    """The load that this holds for; several models have several."""
+    """The load for which this holds; several models have several."""
     running = [model["speed"]["requests_running"] for model in models if model["speed"]]
     return f", with {running[0]:.0f} running" if len(running) == 1 and running[0] else ""
 
@@ -162,7 +164,7 @@ def _overall(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:
 
 _ON_AVERAGE = {
     "net_negative": "Speculation does not pay on average",
-    "break_even": "Speculation about breaks even on average",
+    "break_even": "Speculation roughly breaks even on average",
     "net_positive": "Speculation pays on average",
 }
 

@@ -1,4 +1,4 @@
-"""Small pictures as SVG: a bar with its thresholds, a distribution, a line over time. Colours come from the style."""
+"""Small charts as SVG: a bar with its thresholds, a distribution, a line over time. Colours come from the style."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-// Replaces the page's content every two seconds; while the sidecar does not answer, what is shown is dimmed.
+// Replaces the page's content every two seconds; dims it while the sidecar does not answer.
 const content = document.getElementById("content");
 async function refresh() {
   try {

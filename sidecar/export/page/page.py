@@ -7,7 +7,7 @@ from typing import Any
 
 from sidecar.export.page.sections import target_section
 
-# Nothing is loaded from elsewhere, and nothing in the page can run but our own script.
+# The page loads nothing from elsewhere, and only our own script can run in it.
 SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
 STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 
@@ -25,7 +25,7 @@ def page(status: Mapping[str, Any]) -> str:
 
 
 def content(status: Mapping[str, Any]) -> str:
-    """What changes."""
+    """The part of the page that changes."""
     several = len(status["targets"]) > 1
     return "".join(
         (f"<h2>{escape(target['name'])}</h2>" if several else "") + target_section(target, status["thresholds"])

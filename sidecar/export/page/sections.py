@@ -51,7 +51,7 @@ def _legend(thresholds: Mapping[str, float]) -> str:
 
 
 def _gain(speed: Status) -> str:
-    """A temperature's speedup and what was saved and lost, as far as known."""
+    """A temperature's speedup and the time saved and lost, if known."""
     if speed["speedup"] is None:
         return ""
     times = f"{speed['speedup']:.2f} ± {2 * speed['error']:.2f} times as fast as plain"
@@ -81,7 +81,7 @@ def _bucket(label: str, work: Status, thresholds: Mapping[str, float]) -> str:
 
 
 def _speed(model: Status) -> str:
-    """The two curves, and where to find what was saved over a day; nothing without a reference."""
+    """The two curves, and the query for the time saved over a day; empty without a reference."""
     speed = model["speed"]
     if speed["reference"] is None:
         return ""
@@ -149,13 +149,13 @@ def _latencies(latencies: Mapping[str, Status]) -> str:
 
 
 def _quantile(latency: Status, quantile: str) -> str:
-    """Within vLLM's first bucket only its edge is known."""
+    """In vLLM's first bucket only its edge is known."""
     value, resolution = latency["quantiles"][quantile], latency["resolution"]
     return escape(f"< {seconds(resolution)}") if value < resolution else seconds(value)
 
 
 def _gap(latency: Status) -> str:
-    """Within the first bucket the quantiles, the gap and its growth are unknown."""
+    """In the first bucket the quantiles, the gap and its growth are unknown."""
     if latency["quantiles"]["0.99"] < latency["resolution"]:
         return _quantile(latency, "0.99")
     growth = latency["gap_growth"]

@@ -1,13 +1,13 @@
 """The ASGI class that vLLM loads with ``--middleware`` to report each request to the sidecar.
 
-It forwards every message immediately, and then reads it; it changes none unless it is set to ask for usage. No
+It forwards every message immediately, and then reads it; it changes none unless it is configured to ask for usage. No
 exception here can reach the traffic: it is caught and counted, and ends the observation of that one request. Besides
-the standard library it needs msgspec, which vLLM has.
+the standard library it needs msgspec, which vLLM depends on.
 
     SPECDEC_MIDDLEWARE__SOCKET          the sidecar's socket (/run/specdec/events.sock)
     SPECDEC_MIDDLEWARE__MAX_BODY_BYTES  larger bodies are not decoded (1048576)
-    SPECDEC_REQUESTS__ASK_USAGE         true: ask vLLM for the usage of streams whose clients did not, and take it out
-                                        of their replies; any: also of vLLM versions that were not tried (false)
+    SPECDEC_REQUESTS__ASK_USAGE         true: ask vLLM for the usage of streams whose clients did not, and remove it
+                                        from their replies; any: also with vLLM versions that were not tried (false)
 """
 
 import asyncio
@@ -95,20 +95,20 @@ class ObserveRequests:
             return None
 
     def _sender_here(self) -> EventSender:
-        """The process's sender, made where its event loop runs."""
+        """The process's sender, created on its event loop."""
         if self._sender is None:
             self._sender = EventSender(self._path, asyncio.get_running_loop())
         return self._sender
 
     def _close(self) -> None:
-        """Send the last events: the server is going down."""
+        """Send the last events: the server is shutting down."""
         with suppress(Exception):
             if self._sender is not None:
                 self._sender.close()
 
 
 def _asker(setting: str, max_bytes: int) -> UsageAsker:
-    """The asker for the vLLM that runs here."""
+    """The asker for this process's vLLM."""
     mode, version = AskUsage.NEVER, None
     with suppress(ValueError):
         mode = AskUsage(setting.strip().lower())
@@ -118,7 +118,7 @@ def _asker(setting: str, max_bytes: int) -> UsageAsker:
 
 
 class _Observation:
-    """One request, between the server and the application; ``asking`` if it may be asked for usage."""
+    """One request, between the server and the application; ``asking`` if usage may be requested for it."""
 
     def __init__(self, exchange: ExchangeObserver, sender: EventSender) -> None:
         self.endpoint = exchange.endpoint
@@ -129,7 +129,7 @@ class _Observation:
         self._finished = False
 
     def look(self, at: Callable[[Message], None], message: Message) -> None:
-        """Look at a message; once that fails, at no other."""
+        """Observe a message; if that fails, observe no more."""
         if self._failed:
             return
         try:
@@ -138,7 +138,7 @@ class _Observation:
             self._failed = True
 
     def received(self, message: Message) -> None:
-        """A message from the server: the request's body, or that the client has gone."""
+        """A message from the server: the request's body, or the client's disconnect."""
         if message["type"] == "http.disconnect":
             self._exchange.client_gone()
         elif message.get("more_body"):
@@ -160,7 +160,7 @@ class _Observation:
         if self._finished:
             return
         self._finished = True
-        with suppress(Exception):  # nothing of ours may reach the request
+        with suppress(Exception):  # no exception of ours may reach the request
             self._sender.finished(self._record(failed=failed))
             for fault in self._exchange.faults:
                 self._sender.dropped(fault, 1)

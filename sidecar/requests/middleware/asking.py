@@ -1,4 +1,4 @@
-"""Serves one request with usage asked for on the client's behalf; see ``observe/usage.py``."""
+"""Serves one request, asking for usage on the client's behalf; see ``observe/usage.py``."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
@@ -21,17 +21,17 @@ class AskingExchange:
     """
 
     def __init__(self, asker: UsageAsker, endpoint: Endpoint, max_bytes: int, sent: Callable[[Message], None]) -> None:
-        self.stream: AskedStream | None = None  # None: the request is left alone
+        self.stream: AskedStream | None = None  # None: the request is not changed
         self._asker = asker
         self._endpoint = endpoint
         self._max_bytes = max_bytes
         self._sent = sent
-        self._refused = False  # the request that asks was
+        self._refused = False  # the changed request was refused
 
     async def serve(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request: asking, or as it is."""
+        """Serve the request, changed or unchanged."""
         messages, body = await self._read(receive)
-        with suppress(Exception):  # nothing of ours may reach the request
+        with suppress(Exception):  # no exception of ours may reach the request
             self.stream = None if body is None else self._asker.ask(self._endpoint, body)
         stream = self.stream
 
@@ -59,7 +59,7 @@ class AskingExchange:
         await app(scope, _replayed(messages, receive), unchanged)
 
     async def _read(self, receive: Receive) -> tuple[list[Message], bytes | None]:
-        """The messages with the request's body, and the body; None if it is too large or its client has gone."""
+        """The messages with the request's body, and the body; None if it is too large or its client disconnected."""
         messages: list[Message] = []
         body = bytearray()
         while len(body) <= self._max_bytes:
@@ -74,7 +74,7 @@ class AskingExchange:
         return messages, None
 
     async def _send(self, stream: AskedStream, message: Message, original: list[Message], send: Send) -> None:
-        """Send a message of the reply without the usage; a refusal is withheld, and otherwise ``original`` released."""
+        """Send a message of the reply without the usage; withhold a refusal, otherwise release ``original``."""
         kind = message.get("type")
         if kind == "http.response.start":
             self._refused = _is_refused(stream, message)
@@ -93,17 +93,17 @@ class AskingExchange:
 
 
 def _is_refused(stream: AskedStream, message: Message) -> bool:
-    """Whether a message begins a reply that is discarded."""
+    """Whether a message begins a reply to be discarded."""
     if message.get("type") != "http.response.start":
         return False
     headers = message.get("headers")
-    with suppress(Exception):  # nothing of ours may reach the reply
+    with suppress(Exception):  # no exception of ours may reach the reply
         return stream.refused(message["status"], headers if isinstance(headers, list | tuple) else ())
     return False
 
 
 def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """A ``receive`` that gives ``messages`` first, and empties them."""
+    """A ``receive`` that returns ``messages`` first, emptying the list."""
 
     async def replayed() -> Message:
         return messages.pop(0) if messages else await receive()
@@ -112,5 +112,5 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
 
 
 def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    """``headers`` for a body of ``length`` bytes; one in chunks has none."""
+    """``headers`` for a body of ``length`` bytes; a chunked body has no length."""
     return [(name, b"%d" % length if name.lower() == b"content-length" else value) for name, value in headers]

@@ -1,4 +1,4 @@
-"""The middleware as one file that needs msgspec and the standard library, for the container that vLLM runs in.
+"""The middleware as one file that needs only msgspec and the standard library, for vLLM's container.
 
 PYTHONPATH=/specdec vllm serve … --middleware specdec_middleware.ObserveRequests
 """
@@ -7,7 +7,7 @@ import ast
 from importlib.resources import files
 from typing import Final
 
-_MODULES: Final = (  # each after those that it imports from; no name is defined in two of them (a test)
+_MODULES: Final = (  # each after those from which it imports; no name is defined in two of them (a test)
     "record",
     "observe/endpoint",
     "observe/payload",

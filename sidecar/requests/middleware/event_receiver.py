@@ -1,8 +1,8 @@
-"""The sidecar's end of the middleware's socket: takes events from any number of API-server processes.
+"""The sidecar's end of the middleware's socket: receives events from any number of API-server processes.
 
 The socket is in a volume that two containers share, often with different users, so by default anyone may connect: the
-volume's mounts are the boundary, not the file's mode. That is safe, because other processes can only write, and what
-they write is checked against types, ranges and limits before it counts, and read a few packets at a time, in turns.
+volume's mounts are the boundary, not the file's mode. That is safe: other processes can only write, and what they write
+is read a few packets at a time, in turns, and checked against types, ranges and limits before it counts.
 With ``uid``, only processes of that user are accepted.
 """
 
@@ -28,10 +28,10 @@ from sidecar.requests.observe.exchange_observer import Fault
 from sidecar.requests.record import RequestRecord, RequestStart, aborted
 from sidecar.requests.source import RequestSink
 
-SENDER_GONE: Final = "sender_gone"  # a request had begun when its process went away
+SENDER_GONE: Final = "sender_gone"  # a request was in flight when its process disconnected
 CONTRADICTORY: Final = "contradictory"  # an event that cannot be true
 TOO_MANY_OPEN: Final = "too_many_open"
-TOO_MANY_SENDERS: Final = "too_many_senders"  # the longest silent sender was disconnected for another
+TOO_MANY_SENDERS: Final = "too_many_senders"  # the sender silent longest was disconnected for another
 SILENT_SENDER: Final = "silent_sender"  # it connected and sent nothing
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused; senders wait
 WRONG_USER: Final = "wrong_user"
@@ -45,11 +45,11 @@ DROP_REASONS: Final = _SENDERS_REASONS | {
 }  # fmt: skip
 """Every reason that an ``EventReceiver`` gives its sink."""
 
-_MOST_OPEN: Final = 16_384  # requests begun and not ended, of all senders
-_MOST_DROPPED: Final = 100_000  # of one reason, that one packet can report
-_PACKETS_A_TURN: Final = 8  # of all senders; then the event loop's other work has its turn
-_ENDS_A_TURN: Final = 160  # as many events as so many packets hold
-_LAST_TURNS: Final = 2048  # at the end, for senders that never pause; a socket's buffer holds less
+_MOST_OPEN: Final = 16_384  # requests in flight, over all senders
+_MOST_DROPPED: Final = 100_000  # lost events that one packet can report for one reason
+_PACKETS_A_TURN: Final = 8  # over all senders; then the event loop's other work has its turn
+_ENDS_A_TURN: Final = 160  # as many events as those packets hold
+_LAST_TURNS: Final = 2048  # when stopping, for senders that never pause; a socket's buffer holds less
 _UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, ValueError)
 _PACKET: Final = msgspec.msgpack.Decoder(Packet)
 
@@ -66,9 +66,9 @@ class _Sender:
 class EventReceiver:
     """Listens on a Unix SEQPACKET socket at ``path`` and delivers to ``sink`` on the event loop.
 
-    A request that has begun when its connection breaks ends as aborted. A sender past ``max_senders`` takes the place
-    of the longest silent one, which may connect again; one that sends nothing for ``first_packet_seconds`` is
-    disconnected. Every ``look_every`` seconds the socket's file is put back if it is gone.
+    A request in flight when its connection breaks ends as aborted. A sender past ``max_senders`` replaces the one
+    silent longest, which may connect again; one that sends nothing for ``first_packet_seconds`` is
+    disconnected. Every ``look_every`` seconds the socket's file is restored if it is gone.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class EventReceiver:
         self._inode = 0
         self._look_timer: asyncio.TimerHandle | None = None
         self._senders: dict[socket.socket, _Sender] = {}
-        self._readable: deque[socket.socket] = deque()  # whose turn is next
-        self._orphans: deque[RequestStart] = deque()  # begun by senders that are gone
-        self._open = 0  # requests begun and not ended, orphans included
+        self._readable: deque[socket.socket] = deque()  # in the order of their turns
+        self._orphans: deque[RequestStart] = deque()  # in flight at senders that are gone
+        self._open = 0  # requests in flight, orphans included
         self._has_turn = False
 
     async def start(self) -> None:
@@ -115,7 +115,7 @@ class EventReceiver:
         self._look_timer = asyncio.get_running_loop().call_later(self._look_every, self._look)
 
     async def stop(self) -> None:
-        """Takes what has arrived, disconnects, and ends the requests that are still open. Idempotent."""
+        """Reads what has arrived, disconnects, and ends the requests still in flight. Idempotent."""
         if self._look_timer is None:
             return
         self._look_timer.cancel()
@@ -145,7 +145,7 @@ class EventReceiver:
             self._accepting = None
 
     def _look(self) -> None:
-        """Puts the socket's file back if it is gone; connections stay. The calls are quick: a tmpfs."""
+        """Restores the socket's file if it is gone; connections stay. The calls are quick on a tmpfs."""
         self._look_timer = asyncio.get_running_loop().call_later(self._look_every, self._look)
         if self._path.exists():
             return
@@ -153,7 +153,7 @@ class EventReceiver:
         try:
             self._inode = bind(listener, self._path)
         except OSError:
-            listener.close()  # the directory is gone too, or full: tried again later
+            listener.close()  # the directory is gone too, or full: try again later
             return
         self._unlisten()
         self._listen(listener)
@@ -172,7 +172,7 @@ class EventReceiver:
         loop.call_later(self._first_packet_seconds, self._expect_packet, connection)
 
     def _worth(self, connection: socket.socket) -> tuple[bool, bool, int]:
-        """Sort key of senders: by how much their disconnection would lose."""
+        """Sort key of senders: how much would be lost by disconnecting them."""
         sender = self._senders[connection]
         return connection in self._readable, bool(sender.open), sender.heard
 
@@ -201,13 +201,13 @@ class EventReceiver:
             self._ask_for_turn()
 
     def _read_some(self) -> None:
-        """Takes some packets, one per sender in turn."""
+        """Reads some packets, one per sender in turn."""
         for _ in range(_PACKETS_A_TURN):
             if self._readable and self._read(connection := self._readable.popleft()):
                 self._readable.append(connection)
 
     def _read(self, connection: socket.socket) -> bool:
-        """Takes a packet; returns whether there may be more."""
+        """Reads a packet; returns whether there may be more."""
         try:
             size = connection.recv_into(self._buffer)
         except BlockingIOError:
@@ -220,7 +220,7 @@ class EventReceiver:
         return False
 
     def _take(self, sender: _Sender, size: int) -> bool:
-        """Delivers the events of the packet in the buffer; False if it is none, which ends the connection."""
+        """Delivers the events of the packet in the buffer; False if it is invalid, which ends the connection."""
         sender.heard = next(self._packets)
         try:
             packet = _PACKET.decode(memoryview(self._buffer)[:size])
@@ -246,7 +246,7 @@ class EventReceiver:
             self._sink.started(known)
 
     def _finished(self, sender: _Sender, record: RequestRecord) -> None:
-        """A request that began before this sidecar did has an end without a start."""
+        """A request that began before this sidecar started has an end without a start."""
         started = sender.open.pop(record.id, None)
         self._open -= started is not None
         if _is_possible(record):
@@ -275,7 +275,7 @@ class EventReceiver:
 
 
 def _is_possible(record: RequestRecord) -> bool:
-    """Whether a record whose fields are in their ranges is one that the middleware can send."""
+    """Whether the middleware can have sent this record, whose fields are within their ranges."""
     temperature, acceptance = record.temperature, record.acceptance
     return (
         (record.path in ENDPOINTS or record.path == "")

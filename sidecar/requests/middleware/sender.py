@@ -1,7 +1,7 @@
 """Sends events to the sidecar without ever waiting for it.
 
 Everything happens on the event loop that serves the requests: events are collected for 50 ms and sent in one
-non-blocking system call. While the sidecar is slow or away they queue up, within a limit.
+non-blocking system call. While the sidecar is slow or down they queue up, within a limit.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 from sidecar.requests.middleware.wire import DROPPED_QUEUE_FULL, MAX_PACKET_EVENTS, VERSION, Packet
 from sidecar.requests.record import RequestRecord, RequestStart
 
-_PACKETS_A_FLUSH: Final = 16  # bounds the time for which a backlog occupies the event loop
+_PACKETS_A_FLUSH: Final = 16  # bounds how long a backlog occupies the event loop
 _SEND_BUFFER_BYTES: Final = 4_194_304  # requested; the kernel grants what net.core.wmem_max allows
 _RETRY_SECONDS: Final = 1.0
 _DONT_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -25,7 +25,7 @@ class EventSender:
     """One process's sender; it runs entirely on ``loop``. No method raises or blocks.
 
     ``max_events`` bounds the queue. A request that begins also reserves room for its end, so that a connected sidecar
-    gets the end of every request that it knows. While none is connected, the oldest events make room.
+    gets the end of every request that it knows. While none is connected, the oldest events are dropped.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class EventSender:
         self._max_events = max_events
         self._encode = msgspec.msgpack.Encoder().encode
         self._queue: deque[RequestStart | RequestRecord] = deque()
-        self._open = 0  # requests that have begun; each has room for its end
+        self._open = 0  # requests in flight; each has room for its end
         self._dropped: dict[str, int] = {}
         self._socket: socket.socket | None = None
         self._retry_at = 0.0
@@ -56,7 +56,7 @@ class EventSender:
         return True
 
     def finished(self, record: RequestRecord) -> None:
-        """Queue the end of a request that ``started`` took."""
+        """Queue the end of a request that ``started`` accepted."""
         self._open -= 1
         self._queue.append(record)
         self._schedule()
@@ -67,7 +67,7 @@ class EventSender:
         self._schedule()
 
     def close(self) -> None:
-        """Send what the sidecar takes now, and disconnect."""
+        """Send what the sidecar accepts now, and disconnect."""
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
@@ -121,7 +121,7 @@ class EventSender:
         return self._socket
 
     def _fail(self) -> None:
-        """The sidecar is not there: try again later."""
+        """The sidecar is not listening: try again later."""
         self._hang_up()
         self._retry_at = self._loop.time() + _RETRY_SECONDS
 

@@ -1,4 +1,4 @@
-"""The middleware's socket in the file system, and who is at its other end."""
+"""The middleware's socket in the file system, and the user at its other end."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def bind(listener: socket.socket, path: Path) -> int:
 
 
 def _clear(path: Path) -> None:
-    """Removes a socket that no process listens on any more."""
+    """Removes a socket on which no process listens any more."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -57,6 +57,6 @@ def remove(path: Path, inode: int) -> None:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user id of the process that connected, as the kernel knows it."""
+    """The user id of the process that connected, as the kernel reports it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])

@@ -1,4 +1,4 @@
-"""The ``middleware`` source: the receiver of what the class in vLLM sends."""
+"""The ``middleware`` source: receives what the class in vLLM sends."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,6 +1,6 @@
 """Turns one request and its reply, observed as their bytes pass, into one ``RequestRecord``.
 
-The proxy and the middleware both use it. What it keeps is bounded and freed with the exchange, and no text gets into
+The proxy and the middleware both use it. What it keeps is bounded and freed with the exchange, and no text enters
 the record. No input makes it raise: what cannot be read is noted as a ``Fault``.
 """
 
@@ -60,8 +60,9 @@ class ExchangeObserver:
 
     Call its methods in the order of events: ``request_piece``, ``request_end``, ``reply_head``, ``reply_piece``,
     ``reply_end``, and once, whatever happened, ``finish``. Pieces are body bytes without transfer coding, cut anywhere.
-    Header names and values are bytes in any case. ``wall`` gives Unix seconds, ``clock`` monotonic ones. ``offsets``:
-    keep the time of each event with tokens. ``body`` creates the collector of a body of at most that many bytes.
+    Header names and values are bytes, in upper or lower case. ``wall`` gives Unix seconds, ``clock`` monotonic ones.
+    ``offsets``: keep the time of each event with tokens. ``body`` creates the collector of a body of at most that many
+    bytes.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class ExchangeObserver:
         self._request_encoded = _is_encoded(headers)
         self._fields = RequestFields()
         self._status = 0
-        self._reply: Body | StreamReader | None = None  # None before the reply's head, and if the body is not read
+        self._reply: Body | StreamReader | None = None  # None before the reply's head, or if the body is not read
         self._ended = False
         self._gone = False
 
@@ -113,7 +114,7 @@ class ExchangeObserver:
         """The reply has begun."""
         self._status = status
         if status >= 400:
-            return  # its body adds nothing to the status
+            return  # the status says it all
         if _is_encoded(headers):
             self.faults.append(Fault.REPLY_ENCODED)
         elif _header(headers, b"content-type").startswith(b"text/event-stream"):
@@ -192,13 +193,13 @@ class ExchangeObserver:
         return fields or _NO_REPLY
 
     def _read_stream(self, stream: StreamReader) -> tuple[ReplyFields, int]:
-        """What the stream says as a whole, and how many of its events carried tokens."""
+        """What the stream says as a whole, and the number of its events with tokens."""
         fields = self._final_fields(stream)
-        if stream.too_large and fields.completion_tokens is None:  # otherwise nothing was lost
+        if stream.too_large and fields.completion_tokens is None:  # else nothing was lost
             self.faults.append(Fault.REPLY_TOO_LARGE)
         if self.endpoint not in (CHAT, COMPLETIONS):
             return fields, 0  # a step whose text is empty has no event, so the events are no step count
-        # The usage and the error were counted: they look like the chunks with tokens before them.
+        # The usage and the error were counted, since they look like the chunks with tokens before them.
         return fields, max(stream.events - (fields.is_usage or fields.error), 0)
 
     def _final_fields(self, stream: StreamReader) -> ReplyFields:
@@ -226,7 +227,7 @@ def _header(headers: Headers, name: bytes) -> bytes:
 
 
 def _is_encoded(headers: Headers) -> bool:
-    """Whether a body is compressed or otherwise encoded, so that it cannot be read directly."""
+    """Whether a body is compressed or otherwise encoded, and cannot be read directly."""
     return _header(headers, b"content-encoding") not in (b"", b"identity")
 
 

@@ -19,7 +19,7 @@ _NULLS: Final = (_ABSENT, msgspec.Raw(b"null"))
 
 
 class RequestFields(msgspec.Struct, frozen=True):
-    """What a request asks for; the defaults apply to a body that could not be read."""
+    """The fields of a request; the defaults apply to a body that could not be read."""
 
     model: str | None = None
     temperature: float | None = UNKNOWN_TEMPERATURE
@@ -30,10 +30,10 @@ class RequestFields(msgspec.Struct, frozen=True):
 
 
 class ReplyFields(msgspec.Struct, frozen=True):
-    """What a reply, or one event of a streamed reply, says.
+    """The fields of a reply, or of one event of a streamed reply.
 
     ``temperature`` is the one that ``/v1/responses`` echoes, the model's default included. ``is_usage``: the event
-    has a list of choices without any choice, as the usage event at the end of a stream.
+    has an empty list of choices, like the usage event at the end of a stream.
     """
 
     model: str | None = None
@@ -99,7 +99,7 @@ class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculation | None = None
 
 
-_REQUEST: Final = msgspec.json.Decoder(_Request, strict=False)  # takes "0.7" for 0.7, as vLLM does
+_REQUEST: Final = msgspec.json.Decoder(_Request, strict=False)  # accepts "0.7" for 0.7, as vLLM does
 _MODEL: Final = msgspec.json.Decoder(_Model)
 _PROMPTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _REPLY: Final = msgspec.json.Decoder(_Reply)
@@ -107,9 +107,9 @@ _METRICS: Final = msgspec.json.Decoder(_Metrics)
 
 
 def read_request(endpoint: Endpoint, body: bytes | bytearray) -> RequestFields | None:
-    """What ``body`` asks for; None if it is not a JSON object.
+    """The fields of the request in ``body``; None if it is not a JSON object.
 
-    If vLLM would refuse one of the fields for its type, only the model is read.
+    If vLLM would refuse a field because of its type, only the model is read.
     """
     try:
         fields = _REQUEST.decode(body)
@@ -134,7 +134,7 @@ def read_request(endpoint: Endpoint, body: bytes | bytearray) -> RequestFields |
 
 
 def _parameters(fields: _Request) -> tuple[str, ...]:
-    """The parameters that are set and that some version of vLLM refuses, ignores or serves without speculation."""
+    """The given parameters that some version of vLLM refuses, ignores or serves without speculation."""
     penalties = ("presence_penalty", "frequency_penalty")
     given = [name for name in ("min_p", *penalties, "min_tokens") if getattr(fields, name)]
     if fields.repetition_penalty not in {None, 1.0}:
@@ -173,7 +173,7 @@ def _max_tokens(endpoint: Endpoint, fields: _Request) -> int | None:
 
 
 def read_reply(body: bytes | bytearray) -> ReplyFields | None:
-    """What a whole reply, or the data of one event of a stream, says; None if it is not an endpoint's JSON object."""
+    """The fields of a whole reply or of one event's data; None if it is not an endpoint's JSON object."""
     try:
         outer = _REPLY.decode(body)
     except UNREADABLE:
@@ -205,7 +205,7 @@ def _says_error(reply: _Reply) -> bool:
 
 
 def _acceptance(raw: msgspec.Raw) -> tuple[RequestAcceptance | None, bool]:
-    """The reply's own speculation numbers, and whether it has some that cannot be right."""
+    """The reply's own speculation numbers, and whether it has impossible ones."""
     if raw in _NULLS:
         return None, False
     try:

@@ -1,7 +1,7 @@
 """Server-sent events as vLLM streams them: how many carried tokens, when the first did, and what the last ones say.
 
 vLLM passes its server one event per piece; a proxy reads them merged and split arbitrarily by TCP. An event ends with
-an empty line. JSON has no raw line breaks, so nothing that the model says can look like the end or the beginning of an
+an empty line. JSON has no raw line breaks, so no output of the model can look like the end or the beginning of an
 event.
 """
 
@@ -15,7 +15,7 @@ from sidecar.requests.observe.payload import ReplyFields, read_reply
 END_OF_EVENT: Final = b"\n\n"
 FIRST_CHOICE: Final = b'"choices":[{'
 _LAST_EVENTS: Final = 3  # the usage or an error, `[DONE]` or `message_stop`, and the last one with tokens
-_BEGINNING: Final = 256  # bytes of an event that is too large which say whether it has tokens
+_BEGINNING: Final = 256  # bytes of an oversized event that show whether it has tokens
 _MOST_OFFSETS: Final = 16_384
 _DONE: Final = b"data: [DONE]"
 _ROLE: Final = b'"role":"'
@@ -31,8 +31,8 @@ class StreamReader:
     """Reads one stream; keeps an unfinished event of at most ``max_bytes`` and the last few complete ones.
 
     ``clock`` gives seconds; ``first_token`` is its reading when the first event with tokens was complete, ``offsets``
-    (if ``keep_offsets``) those of all of them. ``events`` is their number. ``too_large``: some event was larger than
-    ``max_bytes``; it is counted and not read.
+    (if ``keep_offsets``) are its readings for all such events, and ``events`` is their number. ``too_large``: some
+    event was larger than ``max_bytes``; it is counted, but not read.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StreamReader:
         self._bound()
 
     def has_ended(self) -> bool:
-        """Whether the last event of vLLM's streams has passed."""
+        """Whether the event that ends vLLM's streams has passed."""
         return bool(self._last) and self._last[-1].startswith(_FINAL_EVENTS)
 
     def last(self) -> Iterator[ReplyFields]:
@@ -98,9 +98,9 @@ class StreamReader:
             self.offsets.append(self._clock())
 
     def _has_tokens(self, event: bytes) -> bool:
-        """Whether the event carries generated tokens; of ``/v1/messages`` only the one sent with the first token.
+        """Whether the event carries generated tokens; on ``/v1/messages`` only the one sent with the first token.
 
-        In chat and text completions each event after the first one with tokens does, but for the usage or error among
+        In chat and text completions all events from the first one with tokens do, except the usage or error among
         the last ones. The model's text cannot look like a field: within a string, each quotation mark is escaped.
         """
         if self._endpoint == MESSAGES:
@@ -108,11 +108,11 @@ class StreamReader:
         if self._endpoint == RESPONSES:
             return event.startswith(b"event: response.") and b".delta\ndata: {" in event
         if self.first_token is None and (_ROLE in event or FIRST_CHOICE not in event):
-            return False  # the role comes alone
+            return False  # the role comes in its own event
         return event.startswith(b"data: {")
 
     def _bound(self) -> None:
-        """Discard an unfinished event that is too large; its last byte may begin the end of the event."""
+        """Discard an unfinished event that is too large, except its last byte, which may begin the event's end."""
         if not self._skipping and len(self._rest) > self._max_bytes:
             self._skipping = True
             self._take(bytes(self._rest))

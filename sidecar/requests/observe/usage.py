@@ -2,16 +2,18 @@
 
 Without usage a stream reports neither its tokens nor its acceptance. So for a chat or text completion that streams
 without ``stream_options.include_usage``, vLLM gets a body that asks for usage, and the client gets the reply that it
-would have got. The proxy and the middleware both use it:
+would have received otherwise. The proxy and the middleware both use it:
 
-1. ``UsageAsker.ask`` gives the body to send to vLLM, or None if the request is to be left alone.
-2. If ``AskedStream.refused`` says so of the reply's head, the original body is sent, once.
-3. Each piece of the reply goes through ``AskedStream.forward``; ``rest`` is what is left of one that breaks off.
+1. ``UsageAsker.ask`` returns the body to send to vLLM, or None if the request must not be changed.
+2. If ``AskedStream.refused`` returns true for the reply's head, the original body is sent, once.
+3. Each piece of the reply goes through ``AskedStream.forward``; ``rest`` returns what is held back if the reply breaks
+   off.
 
-What asking changes in a stream of vLLM 0.29 to 0.33: an event with usage and without choices comes before ``[DONE]``;
-and ``system_fingerprint`` is in that event, and otherwise the last field of each event with a ``finish_reason``. In
-0.33 ``kv_transfer_params`` follow it; if they are not null, as after a remote prefill, it is put behind them. With
-``--enable-force-include-usage`` asking changes nothing: each event has usage anyway, and the stream is left as it is.
+Asking changes two things in a stream of vLLM 0.29 to 0.33: an event with usage and without choices comes before
+``[DONE]``, and ``system_fingerprint`` is in that event instead of being the last field of each event with a
+``finish_reason``. In 0.33 ``kv_transfer_params`` follow it; if they are not null, as after a remote prefill, it is put
+behind them. With ``--enable-force-include-usage`` asking changes nothing: each event has usage anyway, and the stream
+passes unchanged.
 """
 
 from collections.abc import Collection
@@ -36,10 +38,10 @@ from sidecar.requests.record import AskedUsage
 KNOWN_VERSIONS: Final = ("0.29.", "0.30.", "0.31.", "0.32.", "0.33.")
 """vLLM versions whose streams are known to differ in nothing else: 0.32 was seen, the others' source was read."""
 
-_LONGEST_EVENT: Final = 1_048_576  # bytes; a longer event is neither taken out nor changed
+_LONGEST_EVENT: Final = 1_048_576  # bytes; a longer event is neither removed nor changed
 _OK: Final = 200
 _REFUSED: Final = 400
-_MOST_MODELS: Final = 64  # to be left before vLLM is no longer asked
+_MOST_MODELS: Final = 64  # excluded models after which vLLM is no longer asked
 
 _Fields = dict[str, msgspec.Raw]
 _FIELDS: Final = msgspec.json.Decoder(_Fields)
@@ -50,12 +52,12 @@ class AskUsage(Enum):
     """The setting ``requests.ask_usage``."""
 
     NEVER = "false"
-    KNOWN = "true"  # of versions that are known to differ in nothing else
+    KNOWN = "true"  # only versions that are known to differ in nothing else
     ALWAYS = "any"
 
 
 class UsageAsker:
-    """Decides which streams are asked for, for one vLLM; ``version`` is vLLM's, None while it is not known."""
+    """Decides for which streams of one vLLM to ask for usage; ``version`` is vLLM's, None while unknown."""
 
     def __init__(self, mode: AskUsage, *, max_bytes: int, version: str | None = None) -> None:
         self.version = version
@@ -66,7 +68,7 @@ class UsageAsker:
 
     @property
     def needs_version(self) -> bool:
-        """Whether it depends on vLLM's version which requests are asked for."""
+        """Whether the decision depends on vLLM's version."""
         return self._mode is AskUsage.KNOWN
 
     def might_ask(self, endpoint: Endpoint | None, headers: Collection[tuple[bytes, bytes]]) -> bool:
@@ -89,7 +91,7 @@ class UsageAsker:
         if model in self._left or len(self._left) >= _MOST_MODELS:
             return None
         if request.choices > 1 and self.fingerprint is None:
-            return None  # its choices end one by one, and the first cannot wait for the fingerprint of the last event
+            return None  # its choices end one by one; the first cannot wait for the fingerprint in the last event
         asking = _asking(body)
         return None if asking is None else AskedStream(self, model, asking, choices=request.choices)
 
@@ -128,9 +130,9 @@ def _is_on(fields: _Fields, name: str) -> bool:
 
 
 class AskedStream:
-    """A stream that was asked for usage: ``body`` is what to send to vLLM; the sender may empty it afterwards.
+    """A stream with usage requested: ``body`` is what to send to vLLM; the sender may empty it afterwards.
 
-    Of the reply, only bytes wait that may still be the beginning of the usage event, and the end of the event with the
+    It holds back only bytes of the reply that may begin the usage event, and the end of the event with the
     ``finish_reason``, which vLLM sends together with the usage. ``outcome`` says what was done.
     """
 
@@ -140,17 +142,17 @@ class AskedStream:
         self._asker = asker
         self._model = model
         self._choices = choices
-        self._event = bytearray()  # the current one, as far as it has come
+        self._event = bytearray()  # the part of the current event that has arrived
         self._sent = 0  # bytes of it that were forwarded
-        self._closing = b""  # the end of the event with the finish reason, which waits for the usage
-        self._refused = False  # the asking request was
-        self._passing = False  # nothing is left to do
+        self._closing = b""  # the end of the event with the finish reason, waiting for the usage
+        self._refused = False  # the changed request was refused
+        self._passing = False  # nothing is left to change
 
     def refused(self, status: int, headers: Collection[tuple[bytes, bytes]]) -> bool:
-        """Whether the reply is discarded and the original request sent, whose reply is passed in turn.
+        """Whether to discard the reply and send the original request, whose reply then passes through here.
 
         If vLLM accepts the original, or sends a stream whose bytes cannot be changed, it is not asked for this model
-        again: in the second case the client gets the usage that it did not ask for.
+        again. In the second case the client gets usage that it did not ask for.
         """
         if self._refused:
             if status < _REFUSED:
@@ -167,7 +169,7 @@ class AskedStream:
         return self._refused
 
     def forward(self, piece: bytes, *, last: bool = False) -> bytes:
-        """What the client gets now that ``piece`` has come. Never raises: if it fails, all bytes pass from then on."""
+        """The bytes for the client now that ``piece`` has arrived. Never raises: after a fault, all bytes pass."""
         if self._passing or (are_whole_chunks(piece) and not (last or self._event or self._closing)):
             return piece
         held = self._held()
@@ -179,7 +181,7 @@ class AskedStream:
         return forwarded + self.rest() if last else forwarded
 
     def rest(self) -> bytes:
-        """What is still held back, unchanged: the stream has ended. Everything after it passes."""
+        """The bytes still held back, unchanged: the stream has ended. Everything after them passes."""
         rest = b"" if self._passing else self._held()
         self._passing = True
         self._event.clear()
@@ -190,7 +192,7 @@ class AskedStream:
 
     def _forward(self, piece: bytes) -> bytes:
         event, out = self._event, b""
-        new = max(len(event) - 1, 0)  # where an end of the event may begin
+        new = max(len(event) - 1, 0)  # where the end of the event may begin
         event += piece
         while (end := event.find(END_OF_EVENT, new) + len(END_OF_EVENT)) >= len(END_OF_EVENT):
             whole, sent = bytes(event[:end]), self._sent
@@ -209,7 +211,7 @@ class AskedStream:
         return out
 
     def _complete(self, event: bytes, sent: int) -> bytes:
-        """What to forward now that ``event`` is whole, of which ``sent`` bytes were forwarded."""
+        """The bytes to forward now that ``event`` is whole; ``sent`` of its bytes were forwarded already."""
         kind, fingerprint = kind_of(event)
         if kind is EventKind.USAGE and not sent:
             self._asker.fingerprint = fingerprint

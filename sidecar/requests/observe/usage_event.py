@@ -1,4 +1,4 @@
-"""The events of a stream that matter once usage was asked for; see ``observe/usage.py``."""
+"""The events of a stream that matter if usage was requested; see ``observe/usage.py``."""
 
 from enum import Enum, auto
 from typing import Final
@@ -8,7 +8,7 @@ import msgspec
 from sidecar.requests.observe.payload import UNREADABLE
 from sidecar.requests.observe.stream import END_OF_EVENT, FIRST_CHOICE
 
-_CLOSINGS: Final = (b',"kv_transfer_params":null}\n\n', b"}\n\n")  # of an event's object; the first in vLLM 0.33
+_CLOSINGS: Final = (b',"kv_transfer_params":null}\n\n', b"}\n\n")  # ends of an event's object; the first in vLLM 0.33
 _DATA: Final = b"data: {"
 _CHOICES: Final = b'"choices":['
 _FINISHED: Final = b'"finish_reason":"'
@@ -16,11 +16,11 @@ _LONGEST_HEAD: Final = 4096  # bytes that may come before an event's choices
 
 
 class EventKind(Enum):
-    """What an event means for the usage that was asked for."""
+    """What an event means for the requested usage."""
 
     LAST = auto()  # the last event of a choice, without a fingerprint
     USAGE = auto()  # usage and no choices
-    FORCED = auto()  # choices with usage that was not asked for: the server's own flag
+    FORCED = auto()  # choices with usage, because of the server's own flag
     OTHER = auto()
 
 
@@ -38,7 +38,7 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
 def kind_of(event: bytes) -> tuple[EventKind, bytes]:
-    """What a whole event is, and the fingerprint of the one with usage.
+    """The kind of a whole event, and the fingerprint of the one with usage.
 
     The model's text cannot look like a field: within a string, each quotation mark follows a backslash.
     """
@@ -63,7 +63,7 @@ def kind_of(event: bytes) -> tuple[EventKind, bytes]:
 
 
 def closing_of(event: bytes) -> bytes:
-    """The end of a whole event, before which vLLM writes the fingerprint."""
+    """The end of a whole event, just before which vLLM writes the fingerprint."""
     return next(closing for closing in _CLOSINGS if event.endswith(closing))
 
 
@@ -73,7 +73,7 @@ def unfinished_closing(beginning: bytearray) -> int:
 
 
 def are_whole_chunks(piece: bytes) -> bool:
-    """Whether a piece is whole events, each with tokens and none the last of its choice: as nearly all pieces are."""
+    """Whether a piece consists of whole events with tokens, none the last of its choice, as nearly all pieces do."""
     return (
         piece.startswith(_DATA)
         and piece.endswith(END_OF_EVENT)
@@ -83,7 +83,7 @@ def are_whole_chunks(piece: bytes) -> bool:
 
 
 def may_be_usage(beginning: bytearray) -> bool:
-    """Whether an event that begins so may be the one with usage."""
+    """Whether an event that begins like this may be the one with usage."""
     if not beginning.startswith(_DATA[: len(beginning)]):
         return False
     at = beginning.find(_CHOICES, 0, _LONGEST_HEAD)

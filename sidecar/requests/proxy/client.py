@@ -30,8 +30,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self, context: Context, clients: "set[ClientConnection]", idle: "dict[ClientConnection, None]"
     ) -> None:
         self._context = context
-        self._clients = clients  # all that are open
-        self._idle = idle  # those between requests, the longest idle first
+        self._clients = clients  # all open connections
+        self._idle = idle  # those between requests, longest idle first
         self._buffer = context.pool.buffer  # to read into; one for all connections
         self._head = HeadReader(context.options.max_header_bytes, skip_empty_line=True)
         self._held = bytearray()  # pipelined: waits for the current exchange to end
@@ -59,7 +59,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.refuse(Refusal("too many connections", "too_many_connections"))
             if len(self._clients) > 2 * most:  # those being refused are bounded too
                 self._transport.abort()
-        elif self._context.draining:  # accepted a moment too late
+        elif self._context.draining:  # accepted just too late
             self._end()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
@@ -172,7 +172,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._end()
 
     def check(self, now: float) -> None:
-        """Notice a client that has gone while its bytes are not being read, or that reads none of its response."""
+        """Notice a client that has gone while its bytes are not read, or that does not read its response."""
         if self._transport.is_closing():
             return
         if not self._reading and has_left(self._transport.get_extra_info("socket")):
@@ -184,15 +184,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reset()
 
     def drain(self) -> None:
-        """End the connection if it stays idle; otherwise it ends with its current exchange."""
+        """End the connection if it stays idle, otherwise after its current exchange."""
         if self._exchange is None and not self._head.begun and not self._held and self._ends is None:
             self._begin_idling()
 
     def evict(self) -> bool:
-        """End the idle connection, for another client needs its place, unless its last response is still being sent."""
+        """End the idle connection to make room for another client, unless its last response is still being sent."""
         del self._idle[self]
         if is_sending(self._transport):
-            self._idle[self] = None  # looked at again after the others
+            self._idle[self] = None  # to be checked again after the others
             return False
         self._context.counters.refused["evicted"] += 1
         self._clients.discard(self)
@@ -207,7 +207,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether there is an exchange."""
+        """Whether an exchange is in progress."""
         return self._exchange is not None
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -239,13 +239,13 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _begin_idling(self) -> None:
         options = self._context.options
-        # While draining, a client that was promised keep-alive may be sending already: closing now would fail it.
+        # While draining, a client that was promised keep-alive may already be sending: closing now would fail it.
         seconds = options.linger_seconds if self._context.draining else options.idle_seconds
         self.deadline = self._context.clock() + seconds
         self._idle[self] = None
 
     def _continue(self) -> None:
-        """Take up what was held back."""
+        """Process what was held back."""
         if self._exchange is None and self._ends is None and self._held and not self._transport.is_closing():
             held, self._held = bytes(self._held), bytearray()
             self._head_data(held)
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _linger(self) -> None:
-        """The same, but keep reading and discarding: the kernel's reset could overtake the response."""
+        """The same, but keep reading and discarding, since the kernel's reset could overtake the response."""
         self._begin_end()
         if not self._transport.is_closing():
             if not self._reading:

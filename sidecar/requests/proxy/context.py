@@ -22,7 +22,7 @@ class Context:
     clock: Callable[[], float]  # monotonic, in seconds
     counters: ProxyStats
     pool: Pool
-    max_clients: int  # as options.max_connections, or fewer if the process may not open as many files
+    max_clients: int  # options.max_connections, or fewer if the process may not open enough files
     no_clients: asyncio.Event  # set when the last client connection has ended
     draining: bool = False
 
@@ -33,7 +33,7 @@ class ClientSide(Protocol):
     write: Callable[[bytes], None]  # never blocks
 
     def reading_changed(self) -> None:
-        """Whether the client's bytes are wanted may have changed."""
+        """Whether to read the client's bytes may have changed."""
 
     def is_writable(self) -> bool:
         """Whether the number of unsent bytes for the client is within its limit."""
@@ -45,4 +45,4 @@ class ClientSide(Protocol):
         """Answer with an error, count it and end the connection."""
 
     def cut(self, *, reset: bool) -> None:
-        """End the connection within a response; ``reset`` if a normal close would look like a complete one."""
+        """End the connection during a response; ``reset`` if a normal close would look like a complete response."""

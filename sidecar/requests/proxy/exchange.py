@@ -1,4 +1,4 @@
-"""One request and its response: from an accepted head until both sides are done with it."""
+"""One request and its response, from an accepted head until both sides are done."""
 
 from sidecar.errors import Refusal
 from sidecar.requests.observe.usage import AskedStream
@@ -27,7 +27,7 @@ class Exchange:
         self._request_body = request.body()
         self.received = 0  # bytes of the request's payload
         self._uplink = Uplink(self, context.pool)
-        self._waiting = bytearray()  # payload that the upstream gets once enough of it has arrived
+        self._waiting = bytearray()  # payload held until enough of it has arrived for the upstream
         self._heads: HeadReader | None = None  # from the first byte of a response to its final head
         self._response_body: Body | None = None  # from the final response head on
         self._keep_alive = False  # of the client connection
@@ -39,7 +39,7 @@ class Exchange:
 
     @property
     def takes_input(self) -> bool:
-        """Whether the client's bytes belong to this exchange, not to a next request."""
+        """Whether the client's bytes belong to this exchange rather than the next request."""
         return self._tunnel or not self._request_body.done
 
     @property
@@ -91,11 +91,11 @@ class Exchange:
         self._finish(ExchangeOutcome.COMPLETED if self._tunnel else ExchangeOutcome.CLIENT_GONE)
 
     def client_writable(self, *, writable: bool) -> None:
-        """The client takes bytes again, or too many are unsent: the upstream has to wait."""
+        """The client accepts bytes again, or too many are unsent and the upstream has to wait."""
         self._uplink.flow(wanted=writable)
 
     def stop(self, refusal: Refusal | None) -> None:
-        """End it from the proxy's side: with ``refusal`` if no response has begun, else by a cut."""
+        """End it from the proxy's side: with ``refusal`` if no response has begun, else by cutting it off."""
         self._uplink.release(reuse=False)
         self._finish(ExchangeOutcome.REFUSED)
         if refusal is None or self._response_body is not None:
@@ -243,11 +243,11 @@ class Exchange:
             self._complete()
 
     def _forwarded(self, payload: bytes, *, done: bool) -> bytes:
-        """The part of the reply's payload that the client gets now."""
+        """The part of the reply's payload to send to the client now."""
         return payload if self._asked is None else self._asked.forward(payload, last=done)
 
     def _repeat(self, original: bytes) -> None:
-        """Send the client's own request in place of one that was changed."""
+        """Send the client's own request in place of the changed one."""
         self._uplink.release(reuse=False)
         self._uplink = Uplink(self, self._context.pool)
         self._heads = None

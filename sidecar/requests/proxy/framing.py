@@ -1,7 +1,7 @@
 """Where a message's body begins and ends (RFC 9112, section 6): strict decoders, and the one encoder of chunks.
 
-The proxy never forwards chunk framing. It decodes bodies and frames them again, so chunk extensions and trailers end
-here and two parsers cannot disagree on them.
+The proxy never forwards chunk framing. It decodes bodies and frames them again, so chunk extensions and trailers are
+dropped here and two parsers cannot disagree on them.
 """
 
 import re
@@ -11,7 +11,7 @@ from sidecar.errors import Refusal
 from sidecar.http.chunks import is_too_fine
 
 _LAST_CHUNK = b"0\r\n\r\n"
-_MAX_SIZE_LINE = 256  # a chunk's size with its extensions
+_MAX_SIZE_LINE = 256  # bytes of a chunk's size with its extensions
 _MAX_TRAILERS = 8192
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
@@ -35,7 +35,7 @@ class Body:
 
     @property
     def until_close(self) -> bool:
-        """Whether the receiver recognizes the end only by the end of the connection."""
+        """Whether only the end of the connection shows the receiver the end of the body."""
         return not self.chunked and not isinstance(self._decoder, LengthDecoder)
 
     def decode(self, data: bytes) -> bytes:
@@ -58,7 +58,7 @@ class Body:
 
 
 class LengthDecoder:
-    """A body of ``length`` bytes; of 0 bytes it is done from the start."""
+    """A body of ``length`` bytes; one of 0 bytes is done from the start."""
 
     __slots__ = ("_left", "done", "rest")
 
@@ -81,7 +81,7 @@ class LengthDecoder:
 
 
 class UntilCloseDecoder:
-    """A response body that ends where the connection does."""
+    """A response body that ends with the connection."""
 
     __slots__ = ("done", "rest")
 

@@ -1,7 +1,7 @@
-"""Reads message heads strictly: collects them from a connection's bytes and finds what they say about framing.
+"""Reads message heads strictly: collects them from a connection's bytes and determines their framing.
 
-llhttp (httptools) parses them. What it accepts although two parsers could disagree is checked here: bare CR and LF,
-folded lines, and every combination of framing headers.
+llhttp (httptools) parses them. This module checks what llhttp accepts although two parsers could disagree: bare CR and
+LF, folded lines, and every combination of framing headers.
 """
 
 import re
@@ -13,7 +13,7 @@ import msgspec
 from sidecar.errors import Refusal
 
 _END: Final = b"\r\n\r\n"
-# Headers of one connection (RFC 9110, 7.6.1), and Trailer, because trailers are not forwarded.
+# Hop-by-hop headers (RFC 9110, 7.6.1), and Trailer, because trailers are not forwarded.
 _HOP_BY_HOP: Final = frozenset(
     {b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection", b"te", b"trailer"}
 )
@@ -33,20 +33,20 @@ class HeadReader:
     def __init__(self, limit: int, *, skip_empty_line: bool = False) -> None:
         self._limit = limit  # bytes
         self._held = bytearray()
-        self._checked = 0  # of the held bytes: they contain no end of a head and no bare line end
+        self._checked = 0  # held bytes that contain neither the end of a head nor a bare line end
         self._skip_empty_line = skip_empty_line  # one CRLF before a request is ignored (RFC 9112, 2.2)
         self._skipped = False
 
     @property
     def begun(self) -> bool:
-        """Whether there is the beginning of a head."""
+        """Whether a head has begun."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> tuple[bytes, bytes] | None:
         """The next head with its empty line, once it is complete, and the bytes after it. Raises ``Refusal``."""
         held = self._held
         if not held and not data.startswith(b"\r"):
-            end = data.find(_END) + len(_END)  # the usual case: the whole head in one read
+            end = data.find(_END) + len(_END)  # the common case: the whole head in one read
             if end >= len(_END):
                 return self._head(data, end)
         held += data
@@ -61,7 +61,7 @@ class HeadReader:
         return None
 
     def clear(self) -> None:
-        """Forget what was collected."""
+        """Discard what was collected."""
         self._held.clear()
         self._checked = 0
         self._skipped = False
@@ -82,17 +82,17 @@ class HeadReader:
 
 
 class Head(msgspec.Struct):
-    """A valid head: its first line, its headers, and what they say about framing."""
+    """A valid head: its first line, its headers, and the framing that they determine."""
 
     first_line: bytes
     headers: list[tuple[bytes, bytes]]  # names and values, as they were sent
     received: bytes
-    length: int | None = None  # of the body, as Content-Length says
+    length: int | None = None  # of the body, from Content-Length
     chunked: bool = False
     options: frozenset[bytes] = frozenset()  # of Connection, in lower case
-    websocket: bool = False  # asks for, or agrees to, an upgrade to websocket
+    websocket: bool = False  # requests or accepts an upgrade to websocket
     hosts: int = 0
-    hop_by_hop: bool = False  # there are headers of this connection
+    hop_by_hop: bool = False  # some headers apply to this connection only
 
     def keep_alive(self, minor: int) -> bool:
         """Whether the sender of this head, of HTTP/1.``minor``, keeps its connection open."""
@@ -130,7 +130,7 @@ class _Parsed:
 def parse_head(data: bytes, *, is_request: bool) -> Head:
     """Parse a head that ends in its empty line. Raises ``Refusal``.
 
-    Every line of it ends in CRLF, and each but the first and the empty one is a header: llhttp accepts no folded lines.
+    Every line ends in CRLF, and each except the first and the empty one is a header: llhttp accepts no folded lines.
     """
     lines = data.count(b"\r\n")
     if data.count(b"\n") != lines or data.count(b"\r") != lines:

@@ -1,4 +1,4 @@
-"""How exchanges are observed without harm to them, and how the ``proxy`` source makes request records of them."""
+"""Observes exchanges without harm to them; the ``proxy`` source turns them into request records."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -14,7 +14,7 @@ from sidecar.requests.source import RequestSink
 OUT_OF_MEMORY: Final = "out_of_memory"
 """The reason for a dropped exchange whose bodies were not kept because those of others used all the memory."""
 
-_OBSERVED_BYTES: Final = 32 * 1_048_576  # of the bodies of all exchanges under way
+_OBSERVED_BYTES: Final = 32 * 1_048_576  # of the bodies of all exchanges in progress
 Headers = Sequence[tuple[bytes, bytes]]
 _Values = TypeVarTuple("_Values")
 
@@ -48,11 +48,11 @@ class GuardedObserver:
 
     @property
     def ask_bytes(self) -> int:
-        """How much of the request is held back until it is complete, for ``ask``; 0: it is forwarded immediately."""
+        """Bytes of the request held back until it is complete, for ``ask``; 0: it is forwarded immediately."""
         return 0 if self._observer is None else self._observer.ask_bytes
 
     def ask(self, body: bytes) -> AskedStream | None:
-        """The complete request, to be changed so that it asks for usage; None: send it unchanged."""
+        """The complete request, changed so that it asks for usage; None: send it unchanged."""
         if self._observer is None or not self._observer.ask_bytes:
             return None
         try:
@@ -135,7 +135,7 @@ def _announced(headers: Headers) -> int:
 
 
 class _Memory:
-    """What the bodies of all exchanges together may hold."""
+    """The memory that the bodies of all exchanges share."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit  # bytes
@@ -228,10 +228,10 @@ class _RecordingObserver:
         if not self._request_ended:
             self._exchange.request_piece(piece)
             if self._bodies[0].too_large:
-                self.ask_bytes = 0  # nor is it held back
+                self.ask_bytes = 0  # it is not held back either
 
     def request_end(self) -> None:
-        """The body is parsed and freed as soon as it is complete: the reply may take long. Safe to repeat."""
+        """The body is parsed and freed as soon as it is complete, since the reply may take long. Safe to repeat."""
         if not self._request_ended:
             self._request_ended = True
             self._exchange.request_end()

@@ -1,4 +1,4 @@
-"""The proxy's limits and times, and the one address that it forwards to."""
+"""The proxy's limits and times, and the one address to which it forwards."""
 
 from dataclasses import dataclass
 from ssl import SSLContext
@@ -6,7 +6,7 @@ from ssl import SSLContext
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The only address that requests are forwarded to; nothing in a request can change it.
+    """The only address to which requests are forwarded; nothing in a request can change it.
 
     With an ``ssl`` context the connection uses TLS and the certificate must be valid for ``host``.
     """
@@ -29,11 +29,11 @@ class ProxyOptions:
     max_connections: int = 4096  # of clients, each of which may need one to the upstream; further ones get 503
     max_header_bytes: int = 65_536  # of a request head, else 431
     max_body_bytes: int | None = None  # of a request body, else 413; None: the upstream decides
-    awaited_body_bytes: int = 16_384  # a request body of at most this is received whole before the upstream gets it
+    awaited_body_bytes: int = 16_384  # a request body up to this size is received whole before the upstream gets it
     header_seconds: float = 30.0  # from a head's first byte to its last, else 408
     body_idle_seconds: float = 60.0  # between two reads of a request body, else 408
-    min_body_rate: float = 500.0  # bytes a second that a request body must average, else 408
-    send_idle_seconds: float = 60.0  # for which a client may read nothing of its response, as nginx's send_timeout
+    min_body_rate: float = 500.0  # bytes per second that a request body must average, else 408
+    send_idle_seconds: float = 60.0  # for which a client may read nothing of its response, like nginx's send_timeout
     idle_seconds: float = 75.0  # between requests
     # After a refusal, for the client to read it before the connection is closed; while draining, between requests.
     linger_seconds: float = 2.0
@@ -43,5 +43,5 @@ class ProxyOptions:
     pool_idle_seconds: float = 3.0  # an upstream connection is kept: below uvicorn's 5 s, so the proxy closes first
     pool_fresh_seconds: float = 20.0  # the same for a connection that has not carried a request yet
     buffer_bytes: int = 16_384  # unsent bytes in one direction at which reading from the other side pauses
-    read_bytes: int = 32_768  # taken from a connection in one read: what may be unsent on top of that
+    read_bytes: int = 32_768  # taken from a connection in one read; so much may be unsent on top of buffer_bytes
     tick_seconds: float = 0.5  # between two checks of all deadlines

@@ -9,12 +9,12 @@ from typing import Final
 
 
 class ExchangeOutcome(StrEnum):
-    """How an exchange ended for the proxy; a 500 that was forwarded in full is completed."""
+    """How an exchange ended for the proxy; a 500 that was forwarded in full counts as completed."""
 
     COMPLETED = "completed"  # the whole response was written to the client's socket
     CLIENT_GONE = "client_gone"
     UPSTREAM_FAILED = "upstream_failed"  # no response, or an incomplete one
-    REFUSED = "refused"  # the proxy ended it: a body that breaks a rule or a limit, or the end of a drain
+    REFUSED = "refused"  # the proxy ended it: the body broke a rule or a limit, or draining ended
 
 
 # Why the proxy refuses a request or a connection, and the status that the client gets.
@@ -26,11 +26,11 @@ REFUSALS: Final[Mapping[str, int]] = {
     "headers_timeout": 408,
     "body_too_large": 413,
     "body_timeout": 408,
-    "send_timeout": 408,  # read nothing of its response for too long; the connection is reset without a response
+    "send_timeout": 408,  # the client read nothing of its response for too long; reset without a response
     "too_many_connections": 503,
     "tls": 400,  # the handshake failed or took too long; closed without a response
     "no_descriptors": 503,  # accepting paused: the process has no descriptor left; connections wait
-    "evicted": 503,  # the longest idle when another client needed the place; closed without a response
+    "evicted": 503,  # idle longest when another client connected at the limit; closed without a response
 }
 # How the upstream fails, and what the client gets if no response has begun.
 UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {
@@ -45,7 +45,7 @@ UPSTREAM_ERRORS: Final[Mapping[str, tuple[int, str]]] = {
 
 @dataclass(slots=True)
 class ProxyStats:
-    """What the proxy counts. Mappings hold every known key, from 0. All but the numbers of connections only grow."""
+    """The proxy's counts. Mappings hold every known key, from 0. All except the numbers of connections only grow."""
 
     exchanges: int = 0  # requests whose head was accepted
     outcomes: dict[str, int] = field(default_factory=lambda: {str(outcome): 0 for outcome in ExchangeOutcome})
@@ -59,7 +59,7 @@ class ProxyStats:
 
 
 def error_response(status: int, message: str, *, close: bool, head_only: bool = False) -> bytes:
-    """A whole response with an error in OpenAI's format; ``head_only``, for HEAD, leaves the body out."""
+    """A whole response with an error in OpenAI's format; ``head_only``, for HEAD, omits the body."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": status}
     body = json.dumps({"error": error}).encode()

@@ -6,7 +6,7 @@ NEVER = float("inf")
 
 
 class SendPatience:
-    """How long a client has read nothing of the bytes that wait for it."""
+    """How long a client has read nothing of the bytes waiting for it."""
 
     __slots__ = ("_progress", "_since")
 

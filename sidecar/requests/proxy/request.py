@@ -6,8 +6,8 @@ from sidecar.errors import Refusal
 from sidecar.requests.proxy.framing import Body, ChunkedDecoder, LengthDecoder
 from sidecar.requests.proxy.head import Head, parse_head
 
-# Methods that a server may execute twice without harm (RFC 9110, 9.2.1). PUT and DELETE are idempotent yet not among
-# them: what they do in an engine's own endpoints is not for the proxy to know.
+# Methods that a server may execute twice without harm (RFC 9110, 9.2.1). PUT and DELETE are idempotent, but not among
+# them: the proxy cannot know what they do in an engine's own endpoints.
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 
 
@@ -22,7 +22,7 @@ class RequestHead(msgspec.Struct):
     chunked: bool
     minor: int  # HTTP/1.<minor>
     keep_alive: bool
-    websocket: bool  # asks for a tunnel
+    websocket: bool  # requests a tunnel
 
     @property
     def repeatable(self) -> bool:
@@ -30,17 +30,17 @@ class RequestHead(msgspec.Struct):
         return self.method in _SAFE and not self.chunked and not self.length
 
     def can_wait(self, received: int, most: int) -> bool:
-        """Whether the upstream need not get the request yet, as only ``received`` bytes of its body have come.
+        """Whether to hold the request back, since only ``received`` bytes of its body have arrived.
 
-        A body of at most ``most`` bytes is awaited whole, a larger one until it begins: a client that sends nothing
-        holds no connection to the upstream. One that expects "100 Continue" waits for the upstream itself.
+        A body of at most ``most`` bytes is awaited whole, a larger one until it begins, so a client that sends nothing
+        holds no connection to the upstream. A client that expects "100 Continue" waits for the upstream itself.
         """
         if not most or any(name.lower() == b"expect" for name, _ in self.headers):
             return False
         return received < self.length if self.length is not None and self.length <= most else received == 0
 
     def body(self) -> Body:
-        """The body to come."""
+        """The body that follows."""
         decoder = ChunkedDecoder(bounded=True) if self.chunked else LengthDecoder(self.length or 0)
         return Body(decoder, chunked=self.chunked)
 

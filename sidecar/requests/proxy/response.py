@@ -49,7 +49,7 @@ def parse_response(data: bytes) -> ResponseHead:
 
 
 def response_body(request: RequestHead, response: ResponseHead) -> Body:
-    """The body to come (RFC 9112, 6.3); an HTTP/1.0 client gets no chunks."""
+    """The body that follows (RFC 9112, 6.3); an HTTP/1.0 client gets no chunks."""
     if request.method == b"HEAD" or response.status in {204, 304}:
         return Body(LengthDecoder(0), chunked=False)
     if response.length is not None:
@@ -62,7 +62,7 @@ def final_head(request: RequestHead, response: ResponseHead, body: Body, *, keep
     lines = response.lines
     if response.status == 204:
         lines = without_length(lines)
-    # The responses to HEAD and 304 may have the framing headers that a GET would have got.
+    # Responses to HEAD and 304 may have the framing headers of a response to GET.
     bodyless = request.method == b"HEAD" or response.status == 304
     if body.chunked or (bodyless and response.chunked and request.minor == 1):
         lines += b"\r\nTransfer-Encoding: chunked"

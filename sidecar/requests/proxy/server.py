@@ -52,7 +52,7 @@ class ProxyServer:
 
     @property
     def stats(self) -> ProxyStats:
-        """The counters now; the mappings go on counting."""
+        """The present counters; the mappings continue to count."""
         return replace(
             self._context.counters,
             client_connections=len(self._clients),
@@ -63,8 +63,8 @@ class ProxyServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen (port 0: any free one) and return the address. Raises ``OSError`` if it cannot bind.
 
-        Raises the process's limit on open files if it is too low for ``max_connections``, and accepts fewer clients if
-        it cannot.
+        If the process's limit on open files is too low for ``max_connections``, it is raised; if that is not possible,
+        fewer clients are accepted.
         """
         self._context.max_clients = allow_descriptors(self._options.max_connections, self._log)
         address = await self._listener.start(
@@ -74,7 +74,7 @@ class ProxyServer:
         return address
 
     async def drain(self, timeout: float) -> int:  # noqa: ASYNC109 - what is left at the timeout is cut and counted
-        """Accept no more, close idle connections, let exchanges finish for ``timeout`` seconds, then cut them.
+        """Stop accepting, close idle connections, let exchanges finish for ``timeout`` seconds, then cut them.
 
         Returns how many exchanges were cut. The proxy is closed afterwards.
         """
@@ -104,7 +104,7 @@ class ProxyServer:
 
     def _tick(self) -> None:
         """Check every deadline."""
-        # First, so that an unforeseen error below cannot stop the clock.
+        # First, so that an unexpected error below cannot stop the clock.
         self._timer = asyncio.get_running_loop().call_later(self._options.tick_seconds, self._tick)
         now = self._context.clock()
         for client in list(self._clients):

@@ -1,4 +1,4 @@
-"""Socket options, questions to the kernel about sockets, and the limit on open files."""
+"""Socket options, socket state from the kernel, and the limit on open files."""
 
 import resource
 import select
@@ -11,7 +11,7 @@ from sidecar.log import Log
 _RESET = struct.pack("ii", 1, 0)  # struct linger: on, for 0 seconds
 _PROBE_SECONDS = 15
 _PROBES = 4
-_SPARE = 256  # descriptors for everything but client and upstream connections; half of them all if they are few
+_SPARE = 256  # descriptors for everything except client and upstream connections; half of all if the limit is low
 
 
 def notice_silence(peer: socket.socket, seconds: float) -> None:
@@ -30,7 +30,7 @@ def notice_vanished_clients(listener: socket.socket, seconds: float) -> None:
     """The same for accepted sockets, which inherit it, and for bytes that stay unacknowledged for twice as long.
 
     The kernel retransmits for a quarter of an hour, and a client that has lost its network would keep the engine
-    generating for as long.
+    generating for that long.
     """
     notice_silence(listener, seconds)
     with suppress(OSError):  # see above
@@ -38,7 +38,7 @@ def notice_vanished_clients(listener: socket.socket, seconds: float) -> None:
 
 
 def has_left(peer: socket.socket) -> bool:
-    """Whether the peer has closed its side or reset the connection, found out without reading from it."""
+    """Whether the peer has closed its side or reset the connection; does not read from it."""
     poll = select.poll()
     poll.register(peer.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
@@ -52,7 +52,7 @@ def reset_on_close(peer: socket.socket) -> None:
 def allow_descriptors(clients: int, log: Log) -> int:
     """Raise the soft limit on open files to what ``clients`` connections need, as far as the hard limit allows.
 
-    Returns how many of them fit, at least 1: without that bound, connections to the upstream would fail first.
+    Returns how many clients fit, at least 1: without that bound, connections to the upstream would fail first.
 
     Container runtimes and shells start processes with a soft limit of 1024, for programs that use ``select``.
     """

@@ -22,7 +22,7 @@ from sidecar.requests.proxy.server import ProxyServer
 from sidecar.requests.source import RequestSink, Stats
 from sidecar.settings.addresses import Address
 
-_EVERY: Final = 2.0  # seconds between two requests for vLLM's version, while it is not known
+_EVERY: Final = 2.0  # seconds between two requests for vLLM's version, while it is unknown
 _TIMEOUT: Final = 5.0  # seconds for one
 _LARGEST: Final = 4096  # bytes
 _FAILURES: Final = (aiohttp.ClientError, OSError, *UNREADABLE)
@@ -68,7 +68,7 @@ class _Version(msgspec.Struct):
 
 
 async def _follow_version(upstream: Upstream, asker: UsageAsker) -> None:
-    """Sets ``asker.version`` whenever it is not known, from vLLM's ``/version``; runs until it is cancelled."""
+    """Sets ``asker.version`` from vLLM's ``/version`` whenever it is unknown; runs until cancelled."""
     scheme = "http" if upstream.ssl is None else "https"
     url = f"{scheme}://{upstream.authority.decode()}/version"
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT)

@@ -1,4 +1,4 @@
-"""An exchange's way to the upstream: a pooled connection or a new one, with one retry where that is safe."""
+"""An exchange's way to the upstream: a pooled or a new connection, with one retry if that is safe."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ class Uplink:
         self._dial: asyncio.Task[None] | None = None
         self._outgoing = b""  # kept until there is a connection, or until no retry is possible
         self._repeatable = False
-        self._paused = False  # reading the response is
+        self._paused = False  # reading the response is paused
         self.opened = False
         self.blocked = False  # no more may be sent for now
 
@@ -33,7 +33,7 @@ class Uplink:
         self._repeatable = repeatable
         connection = self._pool.take()
         if connection is None:
-            # A client with more to send has to wait. One that has sent everything is still read, to notice its end.
+            # A client with more to send has to wait. One that has sent everything is still read, to notice its close.
             self.blocked = not complete
             self._start_dial()
         else:
@@ -47,9 +47,9 @@ class Uplink:
             self._connection.transport.write(data)
 
     def retry(self) -> bool:
-        """After the connection ended before the first byte of a response: whether the request is sent again.
+        """Whether the request is sent again after the connection ended before the first byte of a response.
 
-        As in nginx and Go, only a pooled connection that turned out to be closed is a reason, and only for a request
+        As in nginx and Go, this happens only if a pooled connection turned out to be closed, and only for a request
         that is safe to repeat: for a POST we cannot know whether the engine has begun to generate.
         """
         connection = self._connection
@@ -87,7 +87,7 @@ class Uplink:
 
     def _attach(self, connection: UpstreamConnection) -> None:
         user = self._user
-        if user is None:  # released a moment ago
+        if user is None:  # just released
             connection.abort()
             return
         self._connection = connection

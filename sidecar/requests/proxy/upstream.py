@@ -16,7 +16,7 @@ _SILENCE_SECONDS = 60.0  # after which the kernel probes whether the upstream is
 
 
 class UpstreamUser(Protocol):
-    """The exchange that a connection carries, or is opened for."""
+    """The exchange that a connection carries, or for which it is opened."""
 
     def uplink_connected(self) -> None:
         """A dial succeeded."""
@@ -35,7 +35,7 @@ class UpstreamUser(Protocol):
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """One connection; one without a user is in the pool."""
+    """One connection; without a user it is in the pool."""
 
     __slots__ = (
         "_buffer",
@@ -203,7 +203,7 @@ class Pool:
         self._keep(connection, self._options.pool_idle_seconds)
 
     def tick(self) -> None:
-        """Close what has been idle for too long and open what is missing; called every ``tick_seconds``."""
+        """Close connections idle for too long and open missing ones; called every ``tick_seconds``."""
         now = self._clock()
         for connection in [idle for idle in self.idle if idle.expires <= now]:
             self.idle.remove(connection)
@@ -241,7 +241,7 @@ class Pool:
     async def _warm(self) -> None:
         try:
             with suppress(ConnectFailed):  # logged when the state changed; the next tick tries again
-                # No more than what is missing now, or a server that accepts and closes would be dialled in a loop.
+                # No more than are missing now, or a server that accepts and closes would be dialled in a loop.
                 for _ in range(self._warm_size - len(self.idle)):
                     self._keep(await self.connect(), self._options.pool_fresh_seconds)
         finally:

@@ -12,15 +12,15 @@ from sidecar.requests.traces.refusal import ExportRefused
 
 _TOO_LARGE: Final = "the export is over its size limit"
 _BODIES: Final = 4
-_MEMBERS: Final = 16  # of gzip in a body; senders write one, and each costs a copy of all that follow it
+_MEMBERS: Final = 16  # gzip members in a body; senders write one, and each costs a copy of all that follow it
 _GZIP: Final = 31  # zlib's wbits for gzip's framing
 
 
 class BodyReader:
     """Reads bodies of at most ``limit`` bytes, each within ``seconds``.
 
-    Together they hold at most the bytes of ``_BODIES`` such bodies: past that the one that has been arriving longest is
-    refused, so that slow ones never block the others.
+    Together they hold at most the bytes of ``_BODIES`` such bodies: past that, the one that has been arriving longest
+    is refused, so that slow ones never block the others.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
@@ -34,7 +34,7 @@ class BodyReader:
         Raises:
             ExportRefused: too_large, also if announced as such; timeout; overload, if others needed the memory;
                 malformed, if its chunks are not framed as HTTP requires, where aiohttp's C parser does not let that
-                run into the time limit, or many and small, as the proxy refuses them.
+                run into the time limit, or many and small, which the proxy refuses too.
         """
         if not request.body_exists:  # aiohttp's empty stream is one object for all, and chunks of it never end
             return b""
@@ -47,7 +47,7 @@ class BodyReader:
                 return await self._read(request, deadline)
         except (TimeoutError, ConnectionError) as error:
             if deadline not in self._sizes:
-                raise ExportRefused("overload", "the body arrives too slowly beside so many others") from error
+                raise ExportRefused("overload", "the body arrives too slowly while many others arrive") from error
             raise ExportRefused("timeout", "the body did not arrive in time") from error
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise ExportRefused("malformed", "the body's framing is broken") from error

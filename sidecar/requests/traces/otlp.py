@@ -1,7 +1,7 @@
-"""OTLP's two encodings: spans out of an ExportTraceServiceRequest.
+"""OTLP's two encodings: extracts the spans of an ExportTraceServiceRequest.
 
-In protobuf, the three levels around the spans are walked by hand and only a span is parsed by its message class: parsed
-as a whole, 4 MiB of empty messages, two bytes each, would take 350 MB before anything could be counted.
+In protobuf, the three levels around the spans are walked by hand and only a span is parsed by its message class. If the
+whole were parsed, 4 MiB of empty messages, two bytes each, would take 350 MB before anything could be counted.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from sidecar.requests.traces.refusal import ExportRefused
 
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2  # field numbers in trace_service.proto and trace.proto
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
-_FIELDS_A_SPAN: Final = 8  # that may be walked for each span allowed; one alone in its resource takes about 6
+_FIELDS_A_SPAN: Final = 8  # fields that may be walked per allowed span; a span alone in its resource takes about 6
 _SPAN_BYTES: Final = 65_536  # vLLM's spans have about 600; a longer one is another service's and is not parsed
-_BYTES_A_COMMA: Final = 12  # real exports have 18 and more; bounds what parsing can build
+_BYTES_A_COMMA: Final = 12  # real exports have 18 or more; bounds what parsing can build
 
 _NOT_PROTOBUF: Final = "the body is not an ExportTraceServiceRequest"
 _TOO_MANY: Final = "too many spans in one export: lower the sender's batch size"
@@ -46,7 +46,7 @@ def protobuf_spans(body: bytes, limit: int) -> Iterator[Span]:
 
 
 def json_spans(body: bytes, limit: int) -> Iterator[Span]:
-    """As ``protobuf_spans``. The ids, which OTLP writes in hex, are read as base64: other bytes, but as unique."""
+    """Like ``protobuf_spans``. The ids, which OTLP writes in hex, are read as base64: other bytes, but as unique."""
     if body.count(b",") * _BYTES_A_COMMA > len(body) + 1024:
         raise ExportRefused("malformed", _NOT_JSON)
     try:

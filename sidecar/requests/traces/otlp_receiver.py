@@ -1,4 +1,4 @@
-"""The OTLP/HTTP endpoint: takes exports of spans, delivers RequestRecords."""
+"""The OTLP/HTTP endpoint: receives exports of spans, delivers RequestRecords."""
 
 import asyncio
 import json
@@ -23,31 +23,31 @@ from sidecar.requests.traces.refusal import REFUSALS, ExportRefused, Inconsisten
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 PATH: Final = "/v1/traces"
-_INFLIGHT_BODIES: Final = 4  # of the largest size, which wait or are decoded
+_INFLIGHT_BODIES: Final = 4  # bodies of the largest size that may wait or be decoded
 _ENCODINGS: Final = ("", "identity", "gzip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesOptions:
-    """What an operator may set is in ``settings``; times are seconds."""
+    """Times are in seconds; ``settings`` has those options that operators may change."""
 
     body_bytes: int = 4 * 1024 * 1024  # of one export, compressed and decompressed, else 413
-    body_seconds: float = 10.0  # for one export's body to arrive whole, else 408
-    max_inflight: int = 16  # exports that have arrived and wait or are decoded; a further one gets 503
+    body_seconds: float = 10.0  # for one export's whole body to arrive, else 408
+    max_inflight: int = 16  # exports that have arrived and wait or are being decoded; a further one gets 503
     max_spans: int = 10_000  # in one export, else 413; an OpenTelemetry Collector's batches have 8,192 by default
     max_connections: int = 64  # open at once
     header_seconds: float = 10.0  # for one request's head
     idle_seconds: float = 75.0  # a connection may stay open between exports
     retry_after_seconds: int = 1  # how long a refused sender is asked to wait
     recent_spans: int = 32_768  # remembered to drop repeated spans: about 5 MiB
-    ahead_seconds: float = 60.0  # a span that ends further than this in the future is refused: its clock is not ours
+    ahead_seconds: float = 60.0  # a span that ends further in the future is refused: its clock is not ours
 
 
 class OtlpReceiver:
     """Receives ``POST /v1/traces`` on its own port, from ``start`` to ``stop``.
 
     ``sink`` gets ``finished`` for each request, and ``dropped`` with one of ``DROP_REASONS``: ``inconsistent`` for a
-    span, any other for an export, whose spans are not counted: 1. ``clock`` gives Unix seconds.
+    span, any other for a whole export, which counts as one however many spans it has. ``clock`` gives Unix seconds.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class OtlpReceiver:
         self._options = options or TracesOptions()
         self._clock = clock
         self._recent: dict[str, None] = {}  # ids of spans, oldest first: senders send again what they believe lost
-        self._turn = asyncio.Lock()  # one export is decoded at a time, which bounds the memory that takes
+        self._turn = asyncio.Lock()  # one export is decoded at a time, to bound the memory for it
         self._bodies = BodyReader(self._options.body_bytes, self._options.body_seconds)
         self._inflight = 0
         self._inflight_bytes = 0

@@ -19,9 +19,9 @@ _MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 _N: Final = "gen_ai.request.n"
 _TIME_TO_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"  # noqa: S105 - an attribute's name, not a password
 _END_TO_END: Final = "gen_ai.latency.e2e"
-# V0 engines send the response model, V1 none (seen on 0.32); the request model is what the conventions require.
+# V0 engines send the response model, V1 none (seen on 0.32); the conventions require the request model.
 _MODEL: Final = ("gen_ai.response.model", "gen_ai.request.model")
-# V0 took the second name of each where opentelemetry-semantic-conventions-ai had it.
+# V0 uses the second name of each if opentelemetry-semantic-conventions-ai has it.
 _PROMPT_TOKENS: Final = ("gen_ai.usage.prompt_tokens", "gen_ai.usage.input_tokens")
 _COMPLETION_TOKENS: Final = ("gen_ai.usage.completion_tokens", "gen_ai.usage.output_tokens")
 _SAMPLING: Final = (_TEMPERATURE, _N, _TOP_P, _MAX_TOKENS)
@@ -29,7 +29,7 @@ _WANTED: Final = frozenset(
     {*_SAMPLING, _TIME_TO_FIRST_TOKEN, _END_TO_END, *_MODEL, *_PROMPT_TOKENS, *_COMPLETION_TOKENS}
 )
 
-_NS: Final = 1_000_000_000  # an integer: Python divides two of them exactly, a float would first lose 200 ns
+_NS: Final = 1_000_000_000  # an integer, since Python divides two exactly; a float would first lose 200 ns
 _LONGEST_REQUEST: Final = 86_400.0  # seconds
 _MOST_TOKENS: Final = 2**31
 _MOST_CHOICES: Final = 16_384  # vLLM's own limit of n
@@ -39,14 +39,14 @@ Attributes = Mapping[str, str | int | float | None]
 
 
 def to_record(span: Span, latest_end: float) -> RequestRecord | None:
-    """The request that ``span`` is about; None if it is of another kind, or not a generation but, say, an embedding.
+    """The request of ``span``; None if it is of another kind, or not a generation but, say, an embedding.
 
     ``start`` is the span's (when the request reached vLLM's API server), ``end`` and ``first_token`` are that plus
     vLLM's own latencies; without these, the span's end and None. An aborted request has no span, so every outcome is
     ``COMPLETED``. Whether the reply was streamed is not known: ``stream`` is False and ``stream_events`` 0. The path is
     not known either.
 
-    With n > 1 a V1 engine sends one span per choice, each with n = 1, and nothing that shows how many belong together;
+    With n > 1 a V1 engine sends one span per choice, each with n = 1, and nothing shows how many belong together;
     each is a record with one choice, which is also what the engine ran. A V0 engine sends one span with n.
 
     Raises:
@@ -83,21 +83,21 @@ def to_record(span: Span, latest_end: float) -> RequestRecord | None:
 
 
 def _is_id(value: bytes, size: int) -> bool:
-    """Whether an id has its length, or that of hex read as base64, and is not all zeros, which OTLP calls invalid."""
+    """Whether an id has its length, or that of hex read as base64, and is not all zeros, which OTLP forbids."""
     return len(value) in (size, 2 * size * 3 // 4) and any(value)
 
 
 def _value(value: AnyValue) -> str | int | float | None:
-    """An attribute's value; None: a type that none of the wanted attributes has."""
+    """An attribute's value; None for a type that no wanted attribute has."""
     kind = value.WhichOneof("value")
     return getattr(value, kind) if kind in ("double_value", "int_value", "string_value") else None
 
 
 def _temperature(attributes: Attributes) -> float:
-    """The temperature that vLLM ran the request at.
+    """The temperature at which vLLM ran the request.
 
-    V1 sends it only if it is not 0 (a truthiness test in its ``do_tracing``), so a missing one means greedy. What is
-    sent is the effective one: a request's own, else the model's default; vLLM raises any between 0 and 0.01 to 0.01
+    V1 sends it only if it is not 0 (a truthiness test in its ``do_tracing``), so a missing one means greedy. It is the
+    effective temperature: the request's own, else the model's default; vLLM raises any between 0 and 0.01 to 0.01
     (seen on 0.32).
     """
     if _TEMPERATURE not in attributes:

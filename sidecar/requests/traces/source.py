@@ -1,4 +1,4 @@
-"""The ``traces`` source: the receiver of vLLM's spans."""
+"""The ``traces`` source: receives vLLM's spans."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

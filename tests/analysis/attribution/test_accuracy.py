@@ -16,11 +16,13 @@ from sidecar.recording.recording import read_requests
 from sidecar.recording.replay import replay, replay_events
 
 MEDIAN_BAR, P90_BAR = 0.02, 0.10
-# Recordings of which the inference may withhold more than a third of the temperatures, and why.
+# Recordings for which the inference may withhold more than a third of the temperatures, and why.
 FEW_RATES = {
     "draft_model-k6-trickle-whole": "4 to 9 requests in a bucket",
     "ngram-k3-bursts": "six buckets to tell apart in 80 s",
+    "ngram-k3-tides": "six buckets to tell apart in 90 s",
     "ngram-k4-poisson": "seven buckets to tell apart in 90 s",
+    "ngram-k4-users": "six buckets to tell apart in 90 s",
     "ngram-k6-long-prompts": "five buckets to tell apart in 90 s",
 }
 # Its streams have 4 to 40 tokens, 2 to 20 steps: a single step more or less is most of a request's error.
@@ -126,7 +128,7 @@ def test_the_result_is_the_same_every_time_and_never_from_the_truth():
 @pytest.mark.parametrize("seen", [0.3, 0.6])
 @pytest.mark.parametrize("name", ALL)
 def test_traffic_past_the_source_makes_no_wrong_number(name, seen, change):
-    """If the inference needs all requests in flight, there is none; else it is as good as few requests let it be."""
+    """If the inference needs all requests in flight, it gives nothing; else it is as good as few requests allow."""
     found = changed(RECORDINGS / name, seen=seen, change=change)
     assert max(found.buckets.values(), default=0) <= 0.12
     if name in {"draft_model-k3", "draft_model-k5-default"}:

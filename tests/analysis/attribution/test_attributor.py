@@ -1,4 +1,4 @@
-"""Attribution on a simulated engine, where everything that can go wrong is known to have gone wrong."""
+"""Attribution on a simulated engine whose truth is known."""
 
 from collections import Counter as Tally
 from dataclasses import replace

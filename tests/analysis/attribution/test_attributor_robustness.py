@@ -1,4 +1,4 @@
-"""Attribution whatever sources, clients and vLLM do: nothing raises, nothing is lost, nothing grows."""
+"""Whatever sources, clients and vLLM do, attribution never raises, loses nothing and stays bounded."""
 
 import math
 from dataclasses import replace

@@ -126,7 +126,7 @@ async def test_a_baseline_that_speculates_is_reported():
     async with simulated() as vllm, simulated() as other:
         result = await swept(vllm.url, baseline_url=other.url, at_once=(1,), requests=4)
     assert all(level.baseline_drafts for level in result.levels)
-    assert any(line.startswith("--baseline-url: it speculates as well") for line in text(result))
+    assert any(line.startswith("--baseline-url: it speculates too") for line in text(result))
     assert all(level["baseline_drafts"] for level in as_json(result)["levels"])
     assert {level.speedup for level in result.levels} == {None}
     assert {(one.pays_up_to, one.stops_at) for one in result.temperatures} == {(None, None)}

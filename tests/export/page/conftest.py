@@ -65,7 +65,7 @@ class Tab:
         ]
 
     def complaints(self):
-        """What the browser has to say against the page: errors of scripts and of the security policy."""
+        """The browser's complaints about the page: errors of scripts and of the security policy."""
         logged = [event for event in self.events if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}]
         return [event["params"] for event in logged if "favicon" not in str(event)]
 

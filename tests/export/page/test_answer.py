@@ -109,7 +109,7 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
 
 def test_what_is_within_its_error_breaks_even():
     said = answer(timed_target(**{"1plus": ("break_even", 0.24, timed(45, 44))}))
-    assert (said.text, said.tone) == ("Speculation about breaks even at temperature 1+, with 9 running.", "even")
+    assert (said.text, said.tone) == ("Speculation roughly breaks even at temperature 1+, with 9 running.", "even")
 
 
 def test_without_a_split_it_answers_for_all_requests():
@@ -153,7 +153,7 @@ def model(name, verdict, rate, drafted=100, coverage=None):
     ("verdict", "text", "tone"),
     [
         ("net_negative", "Speculation does not pay on average.", "bad"),
-        ("break_even", "Speculation about breaks even on average.", "even"),
+        ("break_even", "Speculation roughly breaks even on average.", "even"),
         ("net_positive", "Speculation pays on average.", "good"),
         ("insufficient_data", "Too little is being drafted to judge.", "mute"),
     ],

@@ -1,4 +1,4 @@
-"""The page at ``/`` as a person sees it, in a real browser."""
+"""The page at ``/`` as a user sees it, in a real browser."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -132,7 +132,7 @@ async def test_most_of_the_traffic_goes_past_the_proxy(browser, pictures, unused
         await tab.until(f"/In the [0-9]+% of the traffic that is seen, speculation pays/.test({TEXT})")
         await tab.until("document.querySelector('.answer.mute') !== null")
         assert "100% of attributed drafts" in await tab.value(TEXT)
-        assert "Do clients use vLLM's own port, past the proxy?" in await tab.value(TEXT)
+        assert "Do clients bypass the proxy and use vLLM's own port?" in await tab.value(TEXT)
         await tab.screenshot(pictures / "part.png")
 
 

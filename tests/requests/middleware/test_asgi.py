@@ -1,4 +1,4 @@
-"""The ASGI class: messages pass unchanged, events say what happened, and no fault of its own reaches the traffic."""
+"""The ASGI class: messages pass unchanged, events report what happened, and its own faults never reach the traffic."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ async def test_the_application_gets_the_same_message_objects(middleware):
 
 
 async def test_a_message_is_sent_before_the_application_goes_on(middleware, replay, recorded_exchange, request_to):
-    """Nothing is held back: each message is with the server when the application's ``send`` returns."""
+    """Nothing is held back: each message has reached the server when the application's ``send`` returns."""
     seen = []
 
     async def app(scope, receive, send):

@@ -1,4 +1,4 @@
-"""Usage asked for inside vLLM: what the application gets, what the client gets, and what the record says."""
+"""Requesting usage inside vLLM: what the application gets, what the client gets, and what the record contains."""
 
 import json
 
@@ -209,7 +209,7 @@ async def test_a_client_that_breaks_off_cancels_the_application_as_without_us(
 
 @pytest.mark.parametrize(("owner", "method"), [(UsageAsker, "ask"), (AskedStream, "_complete")])
 async def test_a_failure_of_ours_leaves_the_exchange_unchanged(asking, vllm, serve, owner, method):
-    """White box: what decides and what takes out is made to fail."""
+    """White box: the code that decides and the code that removes usage are made to fail."""
 
     def fail(*_args, **_options):
         raise RuntimeError("ours")

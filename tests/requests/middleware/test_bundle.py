@@ -1,4 +1,4 @@
-"""The middleware as one file: what vLLM's container gets."""
+"""The middleware as one file, as vLLM's container gets it."""
 
 import ast
 import json

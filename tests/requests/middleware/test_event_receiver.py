@@ -1,4 +1,4 @@
-"""Receiving: strict about what comes, generous about who comes and goes, and no request stays open for ever."""
+"""Receiving: strict about packets, tolerant of senders that come and go, and no request stays open forever."""
 
 import asyncio
 import os

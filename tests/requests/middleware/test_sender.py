@@ -1,4 +1,4 @@
-"""Sending: never a wait, every event delivered or counted, whatever the receiving side does."""
+"""Sending: it never waits, and every event is delivered or counted, whatever the receiver does."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Decoding of requests and replies: right numbers from what vLLM sends, none from what it would not."""
+"""Decoding of requests and replies: right numbers from what vLLM sends, none from what it would not send."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Usage asked for on the client's behalf: the body changed as little as may be, the reply as without asking."""
+"""Requesting usage on the client's behalf: the body changes as little as possible, the reply not at all."""
 
 import json
 

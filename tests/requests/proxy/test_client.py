@@ -1,4 +1,4 @@
-"""Every input of a client has a limit: bytes, times and connections."""
+"""Everything that a client can send has a limit: bytes, times and connections."""
 
 import asyncio
 import json
@@ -186,7 +186,7 @@ async def test_longest_idle_client_gives_way_and_busy_ones_stay():
 
 
 async def test_a_client_that_still_reads_its_response_does_not_give_way():
-    body = bytes(range(256)) * 2000
+    body = bytes(range(256)) * 500
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     async with proxied(answer(reply), max_connections=2) as (proxy, _):
         slow = await proxy.client(limit=1024)

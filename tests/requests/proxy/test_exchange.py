@@ -1,4 +1,4 @@
-"""What goes through unchanged, what is rebuilt, and in which order."""
+"""What is forwarded unchanged, what is rebuilt, and in which order."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Usage asked for in front of vLLM: what vLLM gets, what the client gets, and what the record says."""
+"""Requesting usage in front of vLLM: what vLLM gets, what the client gets, and what the record contains."""
 
 import asyncio
 import json
@@ -268,7 +268,7 @@ async def test_a_reply_of_known_length_passes():
 
 @pytest.mark.parametrize(("owner", "method"), [(UsageAsker, "ask"), (AskedStream, "_complete")])
 async def test_a_failure_of_ours_leaves_the_exchange_unchanged(monkeypatch, owner, method):
-    """White box: what decides and what takes out is made to fail."""
+    """White box: the code that decides and the code that removes usage are made to fail."""
 
     def fail(*_args, **_options):
         raise RuntimeError("ours")

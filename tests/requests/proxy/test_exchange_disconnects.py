@@ -1,4 +1,4 @@
-"""A client or an upstream that ends within an exchange, and how the other side learns of it."""
+"""A client or an upstream that disconnects during an exchange, and how the other side learns of it."""
 
 import asyncio
 import json

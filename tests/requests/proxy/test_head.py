@@ -1,4 +1,4 @@
-"""However the network cuts requests and responses, both ends see the same; noise harms no one."""
+"""However the network cuts requests and responses, both ends see the same, and noise does no harm."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Which calls an observer gets, that it can do no harm, and the records of exchanges that end in unusual ways."""
+"""The calls that an observer gets, that it can do no harm, and the records of exchanges that end unusually."""
 
 import asyncio
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Requests that two readers could take differently: refused, and the upstream hears nothing of them."""
+"""Requests that two parsers could interpret differently are refused and never reach the upstream."""
 
 import json
 import time

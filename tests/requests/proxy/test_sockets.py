@@ -1,4 +1,4 @@
-"""What the kernel is asked to do: limits on open files, probes for vanished peers."""
+"""Requests to the kernel: limits on open files, probes for vanished peers."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The proxy with TLS towards its clients: what changes is the transport, nothing of the traffic."""
+"""The proxy with TLS towards its clients: only the transport changes, not the traffic."""
 
 import asyncio
 import os
@@ -129,7 +129,7 @@ async def test_a_client_that_reads_nothing_is_cut(authority):
 
 
 async def test_the_last_response_reaches_a_slow_reader(authority):
-    """The TLS transport does not know how much of it waits, so closing must not go by that."""
+    """The TLS transport does not know how much of it is unsent, so closing must not rely on that."""
     body = os.urandom(2_000_000)
     reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     clock = Clock()

@@ -1,4 +1,4 @@
-"""An upstream that is down, closes its connections, or breaks off; what is retried and what never is."""
+"""An upstream that is down, closes its connections, or breaks off; what is retried and what is not."""
 
 import asyncio
 import json
@@ -86,7 +86,7 @@ async def test_upstream_that_closes_without_a_response_becomes_502_and_is_not_as
 
 
 async def closes_on_the_second(connection):
-    """Serves one request; takes the second, and closes without a word."""
+    """Serves one request, accepts the second, and closes without a reply."""
     await connection.request()
     await connection.send(OK)
     await connection.request()

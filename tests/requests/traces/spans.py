@@ -35,7 +35,7 @@ USUAL = {
 
 
 def attributes(**changes):
-    """``USUAL`` with changes; a key's last part stands for it, None takes it out."""
+    """``USUAL`` with changes; a key's last part stands for the key, None removes it."""
     known = {name.rsplit(".", 1)[1]: name for name in USUAL}
     changed = USUAL | {known[short]: value for short, value in changes.items()}
     return {name: value for name, value in changed.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The receiver as its senders meet it: a real server on a port of its own."""
+"""The receiver as its senders see it: a real server on a port of its own."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""What a span says of its request."""
+"""From a span to its request."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_a_temperature_that_cant_be_read_is_unknown_and_not_greedy(unreadable):
 
 
 def test_without_any_sampling_parameter_the_temperature_is_unknown():
-    """Something on the way took them out, so a missing temperature says nothing."""
+    """Something on the way removed them, so a missing temperature says nothing."""
     stripped = attributes(temperature=None, n=None, top_p=None, max_tokens=None)
     assert math.isnan(record(values=stripped).temperature)
 

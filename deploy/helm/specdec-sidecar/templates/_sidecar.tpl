@@ -170,7 +170,7 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
-{{/* Where the Service and the NetworkPolicy lead clients: past no proxy. */}}
+{{/* The port to which the Service and the NetworkPolicy lead clients; they never bypass a proxy. */}}
 {{- define "specdec-sidecar.clientPort" -}}
 {{ ternary "proxy" "http" (eq .Values.source "proxy") }}
 {{- end }}

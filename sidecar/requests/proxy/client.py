@@ -175,10 +175,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Notice a client that has gone while its bytes are not read, or that does not read its response."""
         if self._transport.is_closing():
             return
+        stalled = 0.0 if self._writable else self._send_patience.seconds(progress(self._transport), now)
         if not self._reading and has_left(self._transport.get_extra_info("socket")):
             self._leave()
             self._transport.abort()
-        elif not self._writable and self._exchange is not None and self._is_stalled(now):
+        elif self._exchange is not None and stalled >= self._context.options.send_idle_seconds:
             self._context.counters.refused["send_timeout"] += 1
             self._leave()
             self._reset()
@@ -264,10 +265,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         if (exchange := self._exchange) is not None:
             now = self._context.clock()
             self.deadline = self._body_patience.deadline(exchange.received, now, waiting=exchange.awaits_body)
-
-    def _is_stalled(self, now: float) -> bool:
-        seconds = self._send_patience.seconds(progress(self._transport), now)
-        return seconds >= self._context.options.send_idle_seconds
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None

@@ -119,15 +119,15 @@ def _since() -> statetimeline.Panel:
 
 
 def firing(*labels: str) -> table.Panel:
-    """The table of firing alerts, distinguished by name and ``labels``."""
-    expr = worst(", ".join(("alertname", *labels)), FIRING_SINCE)
+    """The table of firing alerts, distinguished by name, severity and ``labels``."""
+    expr = worst(", ".join(("alertname", "severity", *labels)), FIRING_SINCE)
     return rows(
         "Alerts firing",
         (
             "What fires now and since when its condition holds, oldest last. Empty is good if the page is live.",
             "Click the name for its runbook. Down and absent alerts explain the rest: start with them.",
         ),
-        [Label("alertname", ALERT_RUNBOOK), *map(Label, labels)],
+        [Label("alertname", ALERT_RUNBOOK), Label("severity"), *map(Label, labels)],
         [Value(expr, "Since", AGO)],
         sort="Since",
         empty="no alert fires",
@@ -214,8 +214,8 @@ def _history() -> statetimeline.Panel:
         "A band for each alert while it fired.",
         "What fired first is closest to the cause.",
         Query(
-            worst("alertname, temperature, namespace, pod, instance", FIRING),
-            "{{alertname}} {{temperature}} {{namespace}} {{pod}} {{instance}}",
+            worst("alertname, severity, temperature, namespace, pod, instance", FIRING),
+            "{{alertname}} {{severity}} {{temperature}} {{namespace}} {{pod}} {{instance}}",
         ),
         values=STATES,
         empty="no alert fired",

@@ -46,7 +46,7 @@ def _legend(thresholds: Mapping[str, float]) -> str:
     low, high = thresholds["acceptance_net_negative"], thresholds["acceptance_break_even"]
     return (
         f'<p class="facts">Marks: below {percent(low)} speculation costs more than it gives, from {percent(high)} it '
-        "is a gain. Columns: requests by acceptance, 0% to 100%. T default: requests without a temperature.</p>"
+        "pays. Columns: requests by acceptance, 0% to 100%. T default: requests without a temperature.</p>"
     )
 
 

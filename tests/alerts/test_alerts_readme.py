@@ -81,9 +81,8 @@ async def test_the_readmes_five_commands_lead_to_the_alert(tmp_path):
     assert len(found) == 5
     async with AsyncExitStack() as stack:
         for command in found:
-            here = command.replace("specdec-sidecar", f"{sys.executable} -m sidecar", 1).replace(
-                "/tmp/", f"{tmp_path}/"
-            )
+            here = command.replace("/tmp/", f"{tmp_path}/")
+            here = here.replace("specdec-sidecar", f"{sys.executable} -m sidecar", 1)
             here = here.replace("9093", str(ports["9093"])).replace(
                 "alertmanager:9|localhost:9", "alertmanager:|localhost:"
             )

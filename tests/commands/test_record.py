@@ -170,6 +170,8 @@ async def sent_through(program, folder, vllm, requests, **environment):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, number):
+    if signal.getsignal(number) is signal.SIG_IGN:  # by nohup; the program would inherit that
+        signal.signal(number, signal.SIG_DFL)
     folder = tmp_path / "new"
     async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
         slow = {"SCRAPE_INTERVAL": "50s"}  # one poll before the traffic, and the one that ends the recording

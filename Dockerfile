@@ -31,9 +31,10 @@ LABEL org.opencontainers.image.title="specdec-sidecar" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# Nothing is installed at run time. The socket's folder is for runs without a volume there.
+# Nothing is installed at run time. Docker gives new volumes at the two folders the folders' owner: the plug-in's, which
+# vLLM mounts, and the socket's.
 RUN rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/local/lib/python3.*/ensurepip /usr/local/bin/pip* \
-    && mkdir -p /run/specdec && chown 65532:65532 /run/specdec
+    && mkdir -p /plugin /run/specdec && chown 65532:65532 /plugin /run/specdec
 COPY --from=build /opt/specdec /opt/specdec
 ENV PATH=/opt/specdec/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -41,8 +42,8 @@ ENV PATH=/opt/specdec/bin:/usr/local/bin:/usr/bin:/bin \
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 WORKDIR /
-# The page and /metrics; the proxy; traces.
-EXPOSE 9911 8080 4318
+# The page and /metrics.
+EXPOSE 9911
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15s CMD ["specdec-sidecar", "healthcheck"]
 ENTRYPOINT ["specdec-sidecar"]

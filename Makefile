@@ -1,10 +1,11 @@
 # Each target sets up what it needs by itself. `make help` lists them.
 SHELL := /bin/bash
 BIN := .venv/bin
+JOBS ?= auto
 SPECDEC_LAB ?= $(abspath ../shared/lab)
-DEBIAN := prometheus prometheus-alertmanager chromium nginx-light golang-go golang-github-masterminds-sprig-dev golang-k8s-sigs-yaml-dev
+DEBIAN := prometheus prometheus-alertmanager chromium
 
-.PHONY: help demo run test test-lab mutations check lint types format docs docs-check bench fuzz accuracy screenshots lock build clean
+.PHONY: help demo run test test-slow test-all test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -18,10 +19,17 @@ run: ## the sidecar beside your own vLLM: make run SPECDEC_VLLM_URL=http://127.0
 	@scripts/setup runtime
 	@$(BIN)/specdec-sidecar run
 
-test: ## run all tests except those against a real vLLM
+test: ## run the tests of everything that must hold (5 minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(BIN)/pytest -m "not lab" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not lab and not slow" $(ARGS)
+
+test-slow: ## run the slow variants: scrape intervals, mutations of the rules, fuzzing, rendered charts
+	@scripts/setup dev
+	@scripts/debian-tools $(DEBIAN)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "slow and not lab" $(ARGS)
+
+test-all: test test-slow ## run all tests except those against a real vLLM
 
 test-lab: ## run the tests against a real vLLM on this machine's CPU; SPECDEC_LAB is the lab's folder
 	@scripts/setup dev
@@ -34,7 +42,7 @@ mutations: ## change every rule in every place, one at a time, and list what no 
 	@scripts/debian-tools prometheus
 	$(BIN)/python -m tests.alerts.alert_mutations
 
-check: lint types docs-check test ## run what CI runs, except the lab
+check: lint types docs-check test-all ## run what CI runs, except the lab
 
 lint: ## ruff: rules and format
 	@scripts/setup dev
@@ -53,27 +61,18 @@ format: ## format the code and apply ruff's fixes
 docs: ## regenerate the generated pages
 	@scripts/setup dev
 	@scripts/docs
-	@scripts/attacks
 
 docs-check: docs ## fail if a generated page is out of date
 	@git diff --exit-code -- docs alerts dashboards deploy || { echo "commit what 'make docs' changed"; exit 1; }
 
 bench: ## run the benchmarks of the README's table (5 minutes, best on a quiet machine)
 	@scripts/setup dev
-	@scripts/debian-tools nginx-light
 	$(BIN)/python -m benchmarks.core
-	$(BIN)/python -m benchmarks.middleware
-	$(BIN)/python -m benchmarks.attribution
-	$(BIN)/python -m benchmarks.proxy
-	$(BIN)/python -m benchmarks.floods
+	$(BIN)/python -m benchmarks.plugin
 
-fuzz: ## fuzz every parser, from the corpus and into it: make fuzz ARGS="heads --seconds 600"
+fuzz: ## fuzz every parser, from the corpus and into it: make fuzz ARGS="packets --seconds 600"
 	@scripts/setup dev
 	$(BIN)/python -m tests.fuzz $(ARGS)
-
-accuracy: ## measure the error of the inference on the recordings, and what each part of it is worth
-	@scripts/setup dev
-	$(BIN)/python -m benchmarks.accuracy
 
 screenshots: ## take the screenshots of the page
 	@scripts/setup dev

@@ -1,25 +1,27 @@
-"""The whole data path: vLLM's pages and requests → state → the sidecar's own page."""
+"""The whole data path: vLLM's page and its plug-in → state → one report → the sidecar's own pages and alerts."""
 
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
-from sidecar import wiring
-from sidecar.analysis.target_log import LoggedTarget
-from sidecar.analysis.target_state import TargetReport
-from sidecar.engine.scrape import ScrapeSink
+from sidecar.analysis.changes import LoggedState
+from sidecar.analysis.report import OwnReport, Report
+from sidecar.analysis.state import State
+from sidecar.engine.page_source import page_source
+from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import listening
-from sidecar.export.collector import OwnCounts, export_families
-from sidecar.export.exporter import Exporter
-from sidecar.export.families import Family
-from sidecar.export.status import status
-from sidecar.export.web import Pages, make_web
+from sidecar.export.declaration import Shown
+from sidecar.export.web import PROBES, Pages, make_web
 from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer
-from sidecar.log import Log, StateLog, set_log_level
+from sidecar.http.limits import GuardOptions
+from sidecar.log import StateLog, set_log_level
+from sidecar.requests.messages import PluginSink
+from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 from sidecar.settings.reload import Reloader
@@ -38,77 +40,59 @@ async def running(
     """Runs the sidecar until the block is left; yields the address of its own page.
 
     Raises:
-        ListenError: an address or a socket cannot be bound.
+        ListenError: the address cannot be bound.
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
-        page_access, source_access = wiring.page_access(settings, log), wiring.source_access(settings, log)
-        source = wiring.request_source(settings, source_access)
-        requests = wiring.request_state(settings, source)
-        targets = [wiring.target_state(vllm.name, settings, requests) for vllm in settings.vllms]
-        scraped = {
-            vllm.name: await stack.enter_async_context(wiring.page_source(vllm.vllm_url, settings))
-            for vllm in settings.vllms
-        }
+        access = None if settings.web_config_file is None else Access(settings.web_config_file, log)
+        state = State(settings, time.time())
+        pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
         supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # ends polling before that
-        for target in targets:
-            scrapes: ScrapeSink = LoggedTarget(target, log, StateLog(log))
-            if recorder is not None:
-                scrapes = recorder.tee_scrapes(scrapes, scraped[target.name])
-            supervisor.start(target.name, wiring.poller(scraped[target.name], settings, scrapes).run)
+        scrapes: ScrapeSink = LoggedState(state, log, StateLog(log), lambda: receiver.problem)
+        requests: PluginSink = state.plugin
+        if recorder is not None:
+            scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)
+        receiver = await stack.enter_async_context(PluginReceiver(settings.plugin.socket, requests, log))
+        supervisor.start("vllm", Poller(pages, settings, scrapes).run)
 
         stalls = StallWatch(time.monotonic)
         supervisor.start("stall_watch", stalls.run)
 
-        sink = requests if recorder is None else recorder.tee_requests(requests)
-
-        def reports(*, history: bool = False) -> list[TargetReport]:
-            return [target.report(time.time(), history=history) for target in targets]
-
-        push = _push(settings, reports, page_access, log)
-        if push is not None:
-            supervisor.start("alerts", push.run)
-
-        export = wiring.export(settings)
-
-        def apply(new: Settings) -> None:
-            nonlocal export
-            export = wiring.export(new)
-            set_log_level(new.log.level)
-            for target in targets:
-                target.judge.thresholds = wiring.verdicts(new)
-            if push is not None:
-                push.limits = wiring.push_thresholds(new)
-
-        if reloader is not None:
-            supervisor.start("settings", lambda: reloader.run(apply))
-
-        passthrough_series = settings.limits.passthrough_series if settings.reexport else 0
-
-        def read() -> tuple[list[Family], dict[str, bytes]]:
-            found = reports()
-            counts = OwnCounts(
-                failures=supervisor.failures,
-                reloads=_reloads(reloader, page_access, source_access),
-                http_refusals=server.refusals,
-                proxy=proxy_stats(),
-                alerts_sent=push.sent if push else {},
+        def report() -> Report:
+            own = OwnReport(
+                failures=dict(supervisor.failures),
+                reloads=_reloads(reloader, access),
+                http_refusals=dict(server.refusals),
+                alerts_sent=push.sent if push is not None else {},
                 loop_stall=stalls.longest,
             )
-            up = {report.name for report in found if report.up}
-            whole = {name: pages.whole_page for name, pages in scraped.items() if name in up}
-            return export_families(found, counts, export), whole if passthrough_series else {}
+            return state.report(time.time(), own, receiver.problem)
+
+        in_force = settings
+
+        def apply(new: Settings) -> None:
+            nonlocal in_force
+            in_force = new
+            set_log_level(new.log.level)
+            state.apply(new)
+            if push is not None:
+                push.settings = new
 
         every = min(settings.scrape_interval, 1.0)  # no rendering more often than vLLM is polled
-        pages = Pages(
-            Exporter(read, passthrough_series, every),
-            status=lambda: status(reports(history=True), export),
-            ready=lambda: all(target.is_polled for target in targets),
+        own_pages = Pages(
+            read=lambda: Shown(report(), in_force),
+            ready=lambda: state.is_polled,
+            vllm_page=lambda: pages.whole_page if settings.reexport and state.is_up(time.time()) else b"",
             every=every,
         )
-        server = GuardedServer(make_web(pages), wiring.own_page(settings), page_access)
-        stack.push_async_callback(server.stop)  # when the source has drained: probes are answered until then
-        proxy_stats = await stack.enter_async_context(source.open(sink, log, offsets=recorder is not None))
+        guard = GuardOptions(allowed_hosts=settings.allowed_hosts, open_paths=PROBES)
+        server = GuardedServer(make_web(own_pages), guard, access)
+        push = _push(report, settings, access, StateLog(log))
+        if push is not None:
+            supervisor.start("alerts", push.run)
+        if reloader is not None:
+            supervisor.start("settings", lambda: reloader.run(apply))
+        stack.push_async_callback(server.stop)
         with listening("SPECDEC_LISTEN", settings.listen):
             address = await server.start(settings.listen.host, settings.listen.port)
         yield Address(*address)
@@ -120,12 +104,20 @@ def _reloads(*reloading: Reloader | Access | None) -> dict[str, int]:
     return {outcome: sum(outcomes[outcome] for outcomes in counted) for outcome in (counted[0] if counted else ())}
 
 
-def _push(
-    settings: Settings, reports: Callable[[], list[TargetReport]], access: Access | None, log: Log
-) -> "Push | None":
+def _push(report: Callable[[], Report], settings: Settings, access: Access | None, log: StateLog) -> "Push | None":
     """None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default; saves its memory
 
-    return Push(reports, wiring.push(settings, access), StateLog(log))
+    scheme = "https" if access is not None and access.tls is not None else "http"
+    return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", log)
+
+
+def _reachable(listen: Address) -> Address:
+    """The address at which others reach a listening address: the host's own if it is the wildcard address."""
+    if listen.local == listen:
+        return listen
+    with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address
+        return Address(socket.gethostbyname(socket.gethostname()), listen.port)
+    return Address(socket.gethostname(), listen.port)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130  # exit code that shells give for Ctrl-C
 
 _MODULES = (
-    *("run", "check.command", "healthcheck", "baseline.command", "middleware", "plan.command", "preflight.command"),
+    *("run", "plugin", "check.command", "healthcheck", "baseline.command", "plan.command", "preflight.command"),
     *("sweep.command", "compare.command", "report.command", "record", "replay", "demo"),
 )
 _COMMANDS = {module.partition(".")[0]: f"sidecar.commands.{module}" for module in _MODULES}

@@ -135,23 +135,4 @@ class AnotherServer(ScrapeError):
     """The page is from an older process than the last one: several servers share the address."""
 
     reason = "another_server"
-    remedy = "Give each vLLM server its own sidecar or target."
-
-
-class Refusal(SpecDecError):
-    """An HTTP message that the proxy does not forward; the text is fixed and quotes nothing from it.
-
-    A request is refused with the status of ``reason`` in the proxy's ``REFUSALS``. A response counts as invalid.
-    """
-
-    def __init__(self, message: str, reason: str = "bad_request") -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class ConnectFailed(SpecDecError):
-    """The proxy has no connection to the upstream; ``kind`` is a key of its ``UPSTREAM_ERRORS``."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
-        self.kind = kind
+    remedy = "Give each vLLM server its own sidecar."

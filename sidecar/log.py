@@ -138,24 +138,18 @@ class _Fault:
 class StateLog:
     """Logs when a fault begins, when its reason is new, and when it is over; nothing in between.
 
-    ``key`` names what is at fault, such as one target. At most ``max_keys`` faults are tracked at once; further ones
-    are not logged, and one line says so. The clock is in seconds and never runs backwards.
+    ``key`` names what is at fault; there are few. The clock is in seconds and never runs backwards.
     """
 
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic, max_keys: int = 256) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._max_keys = max_keys
         self._faults: dict[str, _Fault] = {}
-        self._overflowing = False
 
     def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
         """Counts one occurrence; logs it if ``reason`` is new in this fault, with ``exc_info`` as an error."""
         known = self._faults.get(key)
         if known is None:
-            if len(self._faults) >= self._max_keys:
-                self._overflow()
-                return
             known = self._faults[key] = _Fault(self._clock())
         known.times += 1
         if reason in known.reasons or len(known.reasons) >= _MAX_REASONS:
@@ -169,10 +163,4 @@ class StateLog:
         known = self._faults.pop(key, None)
         if known is None:
             return
-        self._overflowing = False
         self._log.info(event, times=known.times, seconds=round(self._clock() - known.since, 3), **fields)
-
-    def _overflow(self) -> None:
-        if not self._overflowing:
-            self._overflowing = True
-            self._log.warning("too many faults at once; not logging more", max_keys=self._max_keys)

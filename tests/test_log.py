@@ -199,7 +199,7 @@ def clock():
 
 @pytest.fixture
 def states(lines, clock):
-    return StateLog(structlog.get_logger("sidecar.test"), clock, max_keys=2)
+    return StateLog(structlog.get_logger("sidecar.test"), clock)
 
 
 def told(lines):
@@ -255,25 +255,6 @@ def test_faults_of_two_keys_are_two(states, lines):
 def test_what_was_never_wrong_is_not_reported_as_right(states, lines):
     states.clear("a", "recovered")
     assert lines() == []
-
-
-def test_past_the_max_keys_one_line_says_so(states, lines):
-    for key in "abcdcd":
-        states.fault(key, f"{key} failed")
-    assert [line["event"] for line in lines()] == [
-        "a failed",
-        "b failed",
-        "too many faults at once; not logging more",
-    ]
-    states.clear("c", "c recovered")
-    states.clear("a", "a recovered")
-    states.fault("c", "c failed")
-    states.fault("d", "d failed")
-    assert [line["event"] for line in lines()[3:]] == [
-        "a recovered",
-        "c failed",
-        "too many faults at once; not logging more",
-    ]
 
 
 def test_reasons_without_end_do_not_fill_the_log(states, lines):

@@ -4,33 +4,30 @@ import json
 import os
 import sys
 
+from prometheus_client import generate_latest
+
 import sidecar.commands.run  # all that the running sidecar imports
-from benchmarks.core.pages import later, real_page, with_engines
-from benchmarks.core.process import _rss_mib
-from sidecar.analysis.engine_state import Lookback
-from sidecar.analysis.target_state import TargetState
-from sidecar.engine import names
-from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import PageLimits
-from sidecar.engine.snapshot import SnapshotReader
-from sidecar.export.collector import ExportOptions, OwnCounts, export_families
-from sidecar.export.text import TextRenderer
+from benchmarks.core.pages import real_page, with_engines
+from benchmarks.core.process import rss_mib
+from benchmarks.core.product import Product
+from sidecar.export.exporter import families
+from sidecar.export.reexport import Families
 
 _HOUR = 3600
+_SCRAPE = 15  # polls
 
 
 def main(engines: int) -> None:
     assert sidecar.commands.run
-    page = with_engines(real_page(), engines)
-    state = TargetState("vllm", Lookback(), interval=1.0, max_engines=engines)
-    reader, snapshots, text = PageReader(names.wanted(), PageLimits()), SnapshotReader(), TextRenderer()
+    product = Product(with_engines(real_page(), engines))
     resident = []
-    for poll in range(2 * _HOUR):
-        state.scraped(float(poll), 0.002, 1.0, snapshots.read(reader.read(later(page, poll))))
-        if poll % 15 == 0:
-            text.render(export_families([state.report(float(poll))], OwnCounts(), ExportOptions()))
-        if poll % _HOUR == _HOUR - 1:
-            resident.append(_rss_mib(os.getpid()))
+    for _ in range(2 * _HOUR):
+        (body,) = product.bodies(1)
+        product.poll(body)
+        if product.polls % _SCRAPE == 0:
+            generate_latest(Families(families(product.shown())))
+        if product.polls % _HOUR == 0:
+            resident.append(rss_mib(os.getpid()))
     print(json.dumps(resident), flush=True)
 
 

@@ -1,37 +1,26 @@
 """Parse, cycle and render, timed in this process, side by side with prometheus_client."""
 
-import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
-import structlog
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.core.pages import later, real_page, with_engines
+from benchmarks.core.product import Product
 from benchmarks.table import Row
-from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.engine_state import Lookback
-from sidecar.analysis.request_state import RequestState
-from sidecar.analysis.target_log import LoggedTarget
-from sidecar.analysis.target_state import TargetState
-from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import PageLimits
-from sidecar.engine.snapshot import SnapshotReader
-from sidecar.export.client import FamilyCollector
-from sidecar.export.collector import ExportOptions, OwnCounts, export_families
-from sidecar.export.exporter import Exporter
-from sidecar.export.families import Family
-from sidecar.export.text import TextRenderer
-from sidecar.log import StateLog
-from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord, RequestStart
+from sidecar.export.declaration import Shown
+from sidecar.export.exporter import families
+from sidecar.export.reexport import Families
+from sidecar.settings.groups import Limits
 
 _ROUNDS = 15
 _WARM_POLLS = 60
-_REQUESTS_A_POLL = 10
+_POLLS = 20  # in a round
 
 
 def timed(run: Callable[[], object], calls: int) -> float:
@@ -52,7 +41,7 @@ def side_by_side(
 
 def reader_for(page: bytes) -> Callable[[], object]:
     """Reading two pages in turn that differ in their numbers, as in steady state."""
-    reader = PageReader(names.wanted(), PageLimits())
+    reader = PageReader(names.wanted(), Limits())
     bodies = [later(page, 1), later(page, 2)]
     turn = iter(range(10**9))
     reader.read(page)
@@ -62,8 +51,7 @@ def reader_for(page: bytes) -> Callable[[], object]:
 def parse_rows() -> list[Row]:
     """Parsing against prometheus_client, against ``split()``, and as the page grows."""
     page = real_page()
-    text = page.decode()
-    ours, theirs = side_by_side(reader_for(page), lambda: list(text_string_to_metric_families(text)), (300, 3))
+    ours, theirs = side_by_side(reader_for(page), partial(_parsed, page.decode()), (300, 3))
     again, split = side_by_side(reader_for(page), page.split, (300, 300))
     large = with_engines(page, 8)
     eight, one = side_by_side(reader_for(large), reader_for(page), (100, 300))
@@ -81,116 +69,50 @@ def parse_rows() -> list[Row]:
     ]
 
 
-def state_of(page: bytes, engines: int, polls: int) -> TargetState:
-    """A state that has seen ``polls`` polls of a page with that many engines."""
-    state = TargetState("vllm", Lookback(), interval=1.0, max_engines=8)
-    reader, snapshots = PageReader(names.wanted(), PageLimits()), SnapshotReader()
-    for poll in range(polls):
-        body = later(with_engines(page, engines), poll)
-        state.scraped(float(poll), 0.002, 1.0, snapshots.read(reader.read(body)))
-    return state
-
-
-def families_of(state: TargetState, now: float) -> list[Family]:
-    """The page made from the state."""
-    return export_families([state.report(now)], OwnCounts(), ExportOptions())
-
-
 def cycle_rows() -> list[Row]:
-    """One poll and one page as the product does them: parse, update, attribute, judge, log, render, with requests.
+    """A poll as the product does it: parse, take in the plug-in's messages, judge, log.
 
-    Beside it, what a sidecar based on prometheus_client would spend on parsing that page and rendering those families.
+    Beside it, what a sidecar based on prometheus_client would spend on parsing that page alone.
     """
-    page = real_page()
-    text = page.decode()
-    product = Product(page)
-    for _ in range(_WARM_POLLS):
-        product.cycle()
-    families = product.families()
-    series = sum(len(family.values) for family in families)
-    collector = FamilyCollector(families)
-
-    def theirs() -> None:
-        list(text_string_to_metric_families(text))
-        generate_latest(collector)
-
-    ours, reference = side_by_side(product.cycle, theirs, (20, 2))
-    return [
-        Row(
-            f"cycle with {_REQUESTS_A_POLL} requests and {series} series: prometheus_client's parse and render ÷ ours",
-            f"{reference * 1e6:.0f} ÷ {ours * 1e6:.0f} µs",
-            reference / ours,
-            at_least=4,
+    rows = []
+    for engines in (1, 8):
+        page = with_engines(real_page(), engines)
+        product = Product(page)
+        bodies = iter(product.bodies(_WARM_POLLS + _ROUNDS * _POLLS))
+        for _ in range(_WARM_POLLS):
+            product.poll(next(bodies))
+        ours, parse = side_by_side(partial(_poll, product, bodies), partial(_parsed, page.decode()), (_POLLS, 1))
+        measured = f"{parse * 1e6:.0f} ÷ {ours * 1e6:.0f} µs"
+        rows.append(
+            Row(f"a poll of {engines} engine(s): prometheus_client's parse ÷ ours", measured, parse / ours, at_least=4)
         )
-    ]
+    return rows
 
 
-class Product:
-    """The path from vLLM's page and requests to our page, without the network; a poll a second in simulated time."""
+def _poll(product: Product, bodies: Iterator[bytes]) -> None:
+    product.poll(next(bodies))
 
-    def __init__(self, page: bytes) -> None:
-        log = structlog.get_logger()
-        window = Lookback().latency
-        self._requests = RequestState(
-            "middleware", buckets=TemperatureBuckets(), options=AttributionOptions(), window=window
-        )
-        self._state = TargetState("vllm", Lookback(), interval=1.0, max_engines=8, requests=self._requests)
-        self._sink = LoggedTarget(self._state, log, StateLog(log))
-        self._reader, self._snapshots = PageReader(names.wanted(), PageLimits()), SnapshotReader()
-        self._bodies = [later(page, step) for step in range(400)]
-        self._polls = 0
-        self._exporter = Exporter(lambda: (self.families(), {}))
 
-    def families(self) -> list[Family]:
-        """What is on the page now."""
-        return export_families([self._state.report(float(self._polls))], OwnCounts(), ExportOptions())
+def _parsed(text: str) -> object:
+    return list(text_string_to_metric_families(text))
 
-    def cycle(self) -> None:
-        """One poll and one page."""
-        self._polls += 1
-        for number in range(_REQUESTS_A_POLL):
-            self._request(number)
-        body = self._bodies[self._polls % len(self._bodies)]
-        self._sink.scraped(float(self._polls), 0.002, 1.0, self._snapshots.read(self._reader.read(body)))
-        with contextlib.suppress(StopIteration):
-            self._exporter.render("", "").send(None)
 
-    def _request(self, number: int) -> None:
-        """A request that took four seconds; every other one has vLLM's own numbers."""
-        name, end = f"{self._polls}-{number}", self._polls - number / _REQUESTS_A_POLL
-        self._requests.started(RequestStart(name, end - 4.0))
-        self._requests.finished(
-            RequestRecord(
-                id=name,
-                path="/v1/chat/completions",
-                model=None,
-                temperature=(0.0, 0.2, 0.6, 1.0)[number % 4],
-                choices=1,
-                stream=True,
-                start=end - 4.0,
-                first_token=end - 3.8,
-                end=end,
-                outcome=Outcome.COMPLETED,
-                completion_tokens=200,
-                stream_events=90,
-                acceptance=RequestAcceptance(90, 270, 110, (20, 40, 20, 10)) if number % 2 else None,
-            )
-        )
+def _rendered(shown: Shown) -> bytes:
+    return generate_latest(Families(families(shown)))
 
 
 def render_rows() -> list[Row]:
-    """Rendering against prometheus_client on the same families."""
-    families = families_of(state_of(real_page(), 4, 20), 19.0)
-    text, collector = TextRenderer(), FamilyCollector(families)
-    if text.render(families) != generate_latest(collector):
-        raise AssertionError("the two pages differ")
-    ours, theirs = side_by_side(lambda: text.render(families), lambda: generate_latest(collector), (50, 5))
-    series = sum(len(family.values) for family in families)
-    return [
-        Row(
-            f"render {series} series: prometheus_client ÷ ours",
-            f"{theirs * 1e6:.0f} ÷ {ours * 1e6:.0f} µs",
-            theirs / ours,
-            at_least=5,
-        )
-    ]
+    """Our page from the report tree, beside rendering the same families alone; both by prometheus_client."""
+    rows = []
+    for engines in (1, 8):
+        product = Product(with_engines(real_page(), engines))
+        for body in product.bodies(_WARM_POLLS):
+            product.poll(body)
+        shown = product.shown()
+        ready = Families(families(shown))
+        series = sum(len(family.samples) for family in ready.collect())
+        whole, rendering = side_by_side(partial(_rendered, shown), partial(generate_latest, ready), (10, 10))
+        measured = f"{whole * 1e3:.2f} ÷ {rendering * 1e3:.2f} ms"
+        what = f"/metrics of {engines} engine(s), {series} series: tree to text ÷ text alone"
+        rows.append(Row(what, measured, whole / rendering, at_most=1.7))
+    return rows

@@ -39,7 +39,8 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-def _rss_mib(pid: int) -> float:
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -73,6 +74,7 @@ def cpu_rows() -> list[Row]:
                 "SPECDEC_LISTEN": "127.0.0.1:19911",
                 "SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND),
                 "SPECDEC_SCRAPE_CPU_SHARE": "1",
+                "SPECDEC_PLUGIN__SOCKET": f"/tmp/specdec-benchmark-{os.getpid()}.sock",
             }
             with _started("-m", "sidecar", "run", **settings) as process:
                 ours = "http://127.0.0.1:19911/metrics"

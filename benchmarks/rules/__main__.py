@@ -1,6 +1,6 @@
 """What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``, 1000 and 7 by default.
 
-Every pod is a copy of one real page in proxy mode, reduced to the families that rules read; its counters grow. Then
+Every pod is a copy of one real page, reduced to the families that rules read; its counters grow. Then
 Prometheus starts again on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to
 1,000 pods. Some rules look back an hour or a day, but a run lasts minutes: benchmarks.rules.past measures those.
 """
@@ -54,7 +54,7 @@ async def main(pods: int, minutes: float) -> int:
     print(f"the most expensive rules, CPU seconds per {_PODS} pods:")
     for (group, rule), seconds in sorted(costs.items(), key=lambda one: -one[1])[:_SHOWN]:
         print(f"  {seconds * _PODS / pods:6.3f}  {group}  {rule}")
-    rows = [Row("series of one sidecar", "one model, one engine, proxy", series(whole), at_most=_SERIES_BOUND)]
+    rows = [Row("series of one sidecar", "one model, one engine", series(whole), at_most=_SERIES_BOUND)]
     for name in dict.fromkeys(group for group, _ in costs):
         total = sum(seconds for (group, _), seconds in costs.items() if group == name) * _PODS / pods
         rows.append(Row(f"group {name}", f"one evaluation over {_PODS} pods, CPU", total, at_most=_CPU_BOUND, unit="s"))

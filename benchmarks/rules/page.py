@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-import socket
+import tempfile
+from pathlib import Path
 
 import aiohttp
 
@@ -16,27 +17,23 @@ _COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
 
 
 async def real_page(seconds: float) -> str:
-    """The page of a sidecar in proxy mode after so many seconds of traffic at mixed temperatures."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    async with SimulatedVllm(SimulatorOptions(speed=4)) as vllm:
-        environment = {
-            "SPECDEC_VLLM_URL": vllm.url,
-            "SPECDEC_LISTEN": "127.0.0.1:0",
-            "SPECDEC_REQUESTS__SOURCE": "proxy",
-            "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{port}",
-            "SPECDEC_PROXY__DRAIN_TIMEOUT": "0",
-        }
-        async with running(load_settings(None, environment)) as listening:
-            sending = TrafficOptions(f"http://127.0.0.1:{port}", phases=(Phase(seconds, MIXED),), max_tokens=64)
-            await Traffic(sending).run()
-            await asyncio.sleep(2)  # the last requests are settled by the next polls
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{listening.port}/metrics") as answer,
-            ):
-                return await answer.text()
+    """The page of a sidecar beside a vLLM with the plug-in after so many seconds of traffic at mixed temperatures."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "plugin.sock"
+        async with SimulatedVllm(SimulatorOptions(speed=4), plugin_socket=path) as vllm:
+            environment = {
+                "SPECDEC_VLLM_URL": vllm.url,
+                "SPECDEC_LISTEN": "127.0.0.1:0",
+                "SPECDEC_PLUGIN__SOCKET": str(path),
+            }
+            async with running(load_settings(None, environment)) as listening:
+                await Traffic(vllm, TrafficOptions(phases=(Phase(seconds, MIXED),), max_tokens=64)).run()
+                await asyncio.sleep(2)  # the last requests come with the next polls
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"http://127.0.0.1:{listening.port}/metrics") as answer,
+                ):
+                    return await answer.text()
 
 
 def series(page: str) -> int:

@@ -23,7 +23,6 @@ _PODS = 1000
 _HOURS = 25
 _EVERY = 30  # seconds
 _END = 1_700_000_000
-_BUCKETS = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+", "default", "unknown")
 _CPU_BOUND = 1.0  # seconds
 _TIMES = 30  # CPU time is reported in hundredths of a second
 
@@ -33,18 +32,11 @@ def _series(pod: int) -> Iterator[tuple[str, float]]:
     own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
     model = f'{own},model_name="m"'
     yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0
-    yield f"pod:specdec_engine_requests:rate5m{{{model}}}", 0.5
     yield f"pod:specdec_engine_draft_tokens:rate5m{{{model}}}", 15.0
     yield f"pod:specdec_engine_accepted_tokens:rate5m{{{model}}}", 12.0
-    for bucket in _BUCKETS:
-        for record in ("draft_tokens:rate5m", "draft_tokens:rate1h"):
-            yield f'pod_temperature:specdec_{record}{{{model},temperature="{bucket}"}}', 2.0
-        yield f'pod_temperature:specdec_accepted_tokens:rate5m{{{model},temperature="{bucket}"}}', 1.0
-        yield f'pod_temperature:specdec_requests:sum{{{model},temperature="{bucket}"}}', 1.0
     for quantile in ("0.5", "0.99"):
         yield f'pod_quantile:specdec_tpot_seconds:max{{{model},quantile="{quantile}"}}', 0.02
     yield f"specdec_up{{{own}}}", 1.0
-    yield f'specdec_proxy_connections{{{own},side="client"}}', 3.0
     yield f'specdec_build_info{{{own},version="1"}}', 1.0
 
 

@@ -1,1 +1,1 @@
-"""Hours of traffic: memory, tasks and sums; and a real vLLM whose sidecar is killed at random."""
+"""The sidecar under load for a long time."""

@@ -1,26 +1,35 @@
-"""One load at one temperature, or mixed: closed-loop traffic on one server, with its pages polled meanwhile."""
+"""One load at one temperature, or mixed: closed-loop traffic on one server, watched as a sidecar watches it."""
 
 import asyncio
 import itertools
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from types import TracebackType
+from typing import Self
 
-import aiohttp
-import msgspec
+import structlog
 
-from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import PageLimits
-from sidecar.engine.names import wanted
-from sidecar.engine.snapshot import SnapshotReader
+from sidecar.commands.sweep.client import Client
+from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions
+from sidecar.commands.sweep.sample import Sample
+from sidecar.engine.page_source import PageSource, page_source
+from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
+from sidecar.recording.heard import Heard
 from sidecar.recording.recording import Scrape
-from sidecar.requests.observe.endpoint import COMPLETIONS
-from sidecar.requests.observe.exchange_observer import ExchangeObserver
-from sidecar.requests.record import RequestRecord
+from sidecar.requests.messages import FinishedRequest, Hello, Tick
+from sidecar.requests.receiver import PluginReceiver
+from sidecar.settings.groups import Limits
+from sidecar.settings.groups import Scrape as ScrapeSettings
 
 _POLL = 0.5  # seconds
+_WORDS: Sequence[str] = tuple(
+    "the quick brown fox jumps over a lazy dog while rain falls on the old tin roof".split()  # noqa: SIM905 - words
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,88 +39,111 @@ class Cell:
     at_once: int
     temperatures: tuple[float, ...]
 
-    def __str__(self) -> str:
-        return f"{self.at_once} at once, T {'mixed' if len(self.temperatures) > 1 else self.temperatures[0]}"
+    @property
+    def name(self) -> str:
+        """Its temperature, or that it is mixed."""
+        return "mixed" if len(self.temperatures) > 1 else str(self.temperatures[0])
 
 
 @dataclass(slots=True)
 class Seen:
-    """What one server showed in one cell: polls and requests, each in the order of time."""
+    """One server in one cell: its requests as the clients saw them, and when its traffic began and had ended."""
 
-    scrapes: list[Scrape] = field(default_factory=list)
-    records: list[RequestRecord] = field(default_factory=list)
+    begun: float = 0.0
+    ended: float = 0.0
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def acceptance(self) -> float:
+        """By the replies' own numbers."""
+        return sum(one.accepted_tokens for one in self.samples) / (sum(one.draft_tokens for one in self.samples) or 1)
 
 
-def seconds_per_token(records: Iterable[RequestRecord]) -> float:
-    """The clients' own: from the first event to the last, over the tokens after the first, summed."""
-    streams = [one for one in records if one.first_token is not None and (one.completion_tokens or 0) > 1]
-    seconds = sum(one.end - (one.first_token or 0.0) for one in streams)
-    return seconds / sum((one.completion_tokens or 1) - 1 for one in streams)
+def seconds_per_token(samples: Iterable[Sample]) -> float:
+    """The clients' own: from the first token to the last, over the tokens after the first, summed."""
+    timed = [(one.tpot, (one.tokens or 1) - 1) for one in samples if one.tpot is not None]
+    return sum(tpot * tokens for tpot, tokens in timed) / sum(tokens for _, tokens in timed)
 
 
 class Server:
-    """A vLLM under test; one cell at a time."""
+    """A vLLM under test, in ``async with``; keeps all pages, and all that its plug-in says, since then."""
 
-    def __init__(self, url: str, seed: int) -> None:
-        self.url = url
+    def __init__(self, url: str, socket: Path, seed: int) -> None:
+        self.scrapes: list[Scrape] = []
+        self.heard: list[Heard] = []
+        self._url = url
+        self._socket = socket
         self._random = Random(seed)
-        self._numbers = itertools.count()
-        self._pages, self._snapshots = PageReader(wanted(), PageLimits()), SnapshotReader()
+        self._stack = AsyncExitStack()
 
-    async def run(self, cell: Cell, seconds: float, seen: Seen) -> None:
+    async def __aenter__(self) -> Self:
+        options = RequestOptions(endpoint=ENDPOINTS["completions"], timeout=600)
+        log = structlog.get_logger("benchmark")
+        await self._stack.enter_async_context(PluginReceiver(self._socket, self, log))
+        self._pages = await self._stack.enter_async_context(page_source(ScrapeSettings(vllm_url=self._url), Limits()))
+        self._client = await self._stack.enter_async_context(Client("--lab", self._url, options))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def hello(self, connection: int, hello: Hello) -> None:
+        self.heard.append(Heard(time.time(), connection, hello=hello))
+
+    def tick(self, connection: int, tick: Tick) -> None:
+        self.heard.append(Heard(time.time(), connection, tick=tick))
+
+    def finished(self, connection: int, request: FinishedRequest) -> None:
+        self.heard.append(Heard(time.time(), connection, request=request))
+
+    def closed(self, connection: int) -> None:
+        self.heard.append(Heard(time.time(), connection))
+
+    def dropped(self, reason: str, count: int) -> None:
+        raise RuntimeError(f"{count} messages of the plug-in: {reason}")
+
+    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
+        raise RuntimeError(f"the plug-in {plugin} of connection {connection} writes version {version}")
+
+    async def connect(self) -> None:
+        """Finds the model."""
+        await self._client.connect("the")
+
+    async def run(self, cell: Cell, seconds: float) -> Seen:
         """Keeps ``cell.at_once`` requests in flight for ``seconds``, then lets them end."""
-        timeout = aiohttp.ClientTimeout(total=600)
-        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-            temperatures = itertools.cycle(cell.temperatures)
-            end = time.monotonic() + seconds
-            poller = asyncio.create_task(self._poll(session, seen.scrapes))
+        seen = Seen(time.time())
+        temperatures, end = itertools.cycle(cell.temperatures), time.monotonic() + seconds
 
-            async def client() -> None:
-                while time.monotonic() < end:
-                    seen.records.append(await self._ask(session, next(temperatures)))
+        async def client() -> None:
+            while time.monotonic() < end:
+                words = " ".join(self._random.choices(_WORDS, k=self._random.randint(15, 40)))
+                asked = self._client.ask(words, next(temperatures), max_tokens=self._random.randint(40, 80))
+                if (sample := await asked) is not None:
+                    seen.samples.append(sample)
 
-            await asyncio.gather(*(client() for _ in range(cell.at_once)))
-            poller.cancel()
-            await asyncio.gather(poller, return_exceptions=True)
-            await self._scrape(session, seen.scrapes)
+        polling = asyncio.create_task(self._poll())
+        await asyncio.gather(*(client() for _ in range(cell.at_once)))
+        await asyncio.sleep(1.5)  # the plug-in's last tick
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        await self._scrape(self._pages)
+        seen.ended = time.time()
+        return seen
 
-    async def _poll(self, session: aiohttp.ClientSession, scrapes: list[Scrape]) -> None:
+    async def _poll(self) -> None:
         while True:
-            await self._scrape(session, scrapes)
+            await self._scrape(self._pages)
             await asyncio.sleep(_POLL)
 
-    async def _scrape(self, session: aiohttp.ClientSession, scrapes: list[Scrape]) -> None:
-        begun = time.time()
-        async with session.get(f"{self.url}/metrics") as response:
-            body = await response.read()
+    async def _scrape(self, pages: PageSource) -> None:
+        begun, page, problem = time.time(), None, None
         try:
-            scrapes.append(Scrape((begun + time.time()) / 2, self._snapshots.read(self._pages.read(body))))
-        except ScrapeError:
-            return
+            page = await pages.next()
+        except ScrapeError as error:
+            problem = error
+        self._keep(begun, time.time(), page, problem)
 
-    async def _ask(self, session: aiohttp.ClientSession, temperature: float) -> RequestRecord:
-        observer = ExchangeObserver(str(next(self._numbers)), COMPLETIONS)
-        body = msgspec.json.encode(
-            {
-                "model": "lab",
-                "prompt": " ".join(self._random.choices(_WORDS, k=self._random.randint(15, 40))),
-                "temperature": temperature,
-                "max_tokens": self._random.randint(40, 80),
-                "ignore_eos": True,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-        )
-        observer.request_end(body)
-        headers = {"Content-Type": "application/json"}
-        async with session.post(self.url + COMPLETIONS, data=body, headers=headers) as response:
-            observer.reply_head(response.status, response.raw_headers)
-            async for piece in response.content.iter_any():
-                observer.reply_piece(piece)
-        observer.reply_end()
-        return observer.finish()
-
-
-_WORDS: Sequence[str] = tuple(
-    "the quick brown fox jumps over a lazy dog while rain falls on the old tin roof".split()  # noqa: SIM905 - words
-)
+    def _keep(self, begun: float, ended: float, page: PageSnapshot | None, problem: ScrapeError | None) -> None:
+        self.scrapes.append(Scrape((begun + ended) / 2, ended - begun, page, problem))

@@ -1,6 +1,6 @@
 """Expressions that several panels use."""
 
-from dashboards.builders.query import BUCKET, MODEL, POD, alerts, at_least, ratio, series, total, worst
+from dashboards.builders.query import BUCKET, MODEL, POD, alerts, ratio, series, total, worst
 from sidecar.export import metrics
 
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
@@ -28,12 +28,18 @@ LOSING_BUCKETS = (
     f'or on () label_replace(max({_verdict("net_negative")}) == 0, "temperature", "nowhere", "", "")'
 )
 
-# 2 pays, 1 breaks even, 0 loses: the worst of the pods that draft enough to be judged.
+
+def _model_verdict(name: str) -> str:
+    named = series(metrics.MODEL_VERDICT, f'verdict="{name}"')
+    return f"sum by ({POD}) ({named})"
+
+
+# 2 pays, 1 breaks even, 0 loses: the worst of the pods that are judged.
 PAYS = (
-    f"min((({at_least(ACCEPTANCE_BY_POD, 'acceptance_net_negative')})"
-    f" + ({at_least(ACCEPTANCE_BY_POD, 'acceptance_break_even')}))"
-    f" and ({at_least(DRAFTS_BY_POD, 'min_drafts_per_second', as_number=False)}))"
+    f"min((2 * {_model_verdict('net_positive')} + {_model_verdict('break_even')})"
+    f" unless {_model_verdict('insufficient_data')} == 1)"
 )
+LOSING_PODS = f"count({_model_verdict('net_negative')} == 1) or on () vector(0)"
 
 FIRING = alerts('alertstate="firing"')
 

@@ -10,6 +10,7 @@ from dashboards.builders.expressions import (
     ACCEPTANCE_BY_POD,
     DRAFTS_BY_POD,
     FIRING,
+    LOSING_PODS,
     verdict_code,
 )
 from dashboards.builders.fleet_compare import against
@@ -19,7 +20,7 @@ from dashboards.builders.operator_top import VERDICTS, firing
 from dashboards.builders.page import FLEET, new_page
 from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Mapping, Query, figure, over_time, states
 from dashboards.builders.panels import Line as Style
-from dashboards.builders.query import MODEL, SIDECAR, at_least, least, own_threshold, reached, series, threshold, total
+from dashboards.builders.query import MODEL, at_least, least, reached, series, threshold, total
 from sidecar.export import metrics
 
 _NONE: Final[Mapping] = {0: ("none", "green")}
@@ -57,8 +58,6 @@ def fleet_page() -> Dashboard:
 
 
 def _counts() -> Line:
-    below = f"{ACCEPTANCE_BY_POD} < on ({SIDECAR}) group_left () {own_threshold('acceptance_net_negative')}"
-    losing = f"count(({below}) and ({_judged()})) or on () vector(0)"
     figures = (
         figure(
             "Pods known",
@@ -90,9 +89,9 @@ def _counts() -> Line:
         ),
         figure(
             "Pods losing",
-            "Pods drafting whose overall acceptance is below their threshold.",
+            "Pods whose sidecar says that they lose: by time where plain decoding was measured, else by acceptance.",
             "One of many: that pod's draft model or traffic. All at once: a rollout or new prompts.",
-            Query(losing),
+            Query(LOSING_PODS),
             values=_NONE,
             otherwise="red",
         ),
@@ -119,7 +118,7 @@ def _verdicts() -> statetimeline.Panel:
         "Find the temperature and the pod in the tables below; the marks are alerts and restarts.",
         Query(verdict_code(MODEL), "{{model_name}} {{namespace}} {{cluster}}"),
         values=VERDICTS,
-        empty="no request source anywhere",
+        empty="no plug-in anywhere",
     )
 
 
@@ -160,11 +159,11 @@ def _by_pod() -> timeseries.Panel:
 def _trust() -> Section:
     coverage = over_time(
         "Lowest coverage, by model",
-        "The lowest share of vLLM's draft tokens that any pod attributed to requests.",
-        "Below the dashes the split by temperature covers only a part of the traffic: find the pod in the table.",
+        "The lowest share of vLLM's draft tokens that the plug-in of any pod reported.",
+        "Below the dashes that pod's split by temperature is withheld: find it in the table.",
         [
             Query(least(MODEL, series(metrics.COVERAGE)), "{{model_name}} {{namespace}} {{cluster}}"),
-            Query(threshold("coverage"), "incomplete below", Style.LIMIT),
+            Query(threshold("coverage"), "withheld below", Style.LIMIT),
         ],
         SHARE,
     )

@@ -12,6 +12,7 @@ from sidecar.export import metrics
 _UP: Mapping = {0: ("down", "red"), 1: ("up", "green")}
 _POD_BUCKET = f"{POD}, temperature"
 _SELECTED = ("cluster", "namespace", "job", "instance", "pod")
+_SPECULATION = ("method", "num_speculative_tokens", "adaptive_verification", "rejection_sample_method")
 _ROWS = 50  # worst buckets that are listed
 
 
@@ -19,7 +20,7 @@ def _pod_labels(*more: str) -> list[Label]:
     """A pod's columns; its instance and each of ``more`` link to the operator's page."""
     link = operator_link(*_SELECTED, "model_name", *more)
     plain = [Label("model_name"), Label("cluster"), Label("namespace"), Label("pod", link), Label("instance", link)]
-    return [*(Label(name, link) for name in more), *plain, Label("target"), Label("job")]
+    return [*(Label(name, link) for name in more), *plain, Label("job")]
 
 
 def models() -> table.Panel:
@@ -90,15 +91,18 @@ def worst_buckets() -> table.Panel:
 def pods() -> table.Panel:
     """One row per pod and model."""
     slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
-    up = f"max by ({SIDECAR}, target) ({series(metrics.UP)})"
-    reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on ({SIDECAR}, target) group_left () {up}"
+    up = f"max by ({SIDECAR}) ({series(metrics.UP)})"
+    reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on ({SIDECAR}) group_left () {up}"
     return rows(
         "Pods",
         (
-            "Every pod; one without acceptance drafts nothing. Gap: P99 - P50 of the time per output token.",
+            (
+                "Every pod and, where the plug-in is connected, how it speculates; one without acceptance drafts "
+                "nothing. Gap: P99 - P50 of the time per output token."
+            ),
             "Sort by the column you need; click an instance for its page.",
         ),
-        _pod_labels(),
+        [*_pod_labels(), *map(Label, _SPECULATION)],
         [
             Value(reached, "vLLM", COUNT, _UP),
             Value(verdict_code(POD), "Worst", COUNT, VERDICTS),
@@ -110,6 +114,7 @@ def pods() -> table.Panel:
             Value(worst(POD, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
             Value(f"sum by ({POD}) ({series(metrics.REQUESTS_WAITING)})", "Waiting", COUNT),
             Value(least(POD, series(metrics.COVERAGE)), "Coverage", SHARE),
+            Value(worst(f"{POD}, {', '.join(_SPECULATION)}", series(metrics.SPECULATION_INFO)), "Configured", COUNT),
         ],
         sort="Acceptance",
         descending=False,

@@ -27,10 +27,10 @@ def acceptance() -> Section:
     )
     by_poll = distribution(
         "Acceptance between two polls",
-        "vLLM's own acceptance between two polls of the sidecar. It needs no request source, and shows drops too short "
+        "vLLM's own acceptance between two polls of the sidecar. It needs no plug-in, and shows drops too short "
         "for the averages of the lines.",
-        "Use it if there is no split by temperature. A wide or double band means that a split is worth having: set "
-        "requests.source.",
+        "Use it if there is no split by temperature. A wide or double band means that a split is worth having: let "
+        "vLLM load the plug-in (docs/plugin.md).",
         growth_by_bucket(metrics.ENGINE_WINDOW_ACCEPTANCE),
         SHARE,
     )
@@ -136,33 +136,38 @@ def _request_length() -> timeseries.Panel:
 
 
 def _positions() -> timeseries.Panel:
-    by_position = total("model_name, position", metrics.ENGINE_ACCEPTED_PER_POSITION)
+    labels = "model_name, position"
+    exact = ratio(labels, metrics.ACCEPTED_PER_POSITION, metrics.DRAFT_TOKENS_PER_POSITION)
+    by_vllm = total(labels, metrics.ENGINE_ACCEPTED_PER_POSITION)
     drafts = total("model_name", metrics.ENGINE_DRAFTS)
     return over_time(
         "Acceptance by position",
-        "How often the draft's first, second, … token is accepted, out of all drafts, from vLLM's counters. Positions "
-        "count from 0 and each is below the one before.",
+        "How often the draft's first, second, … token is accepted, where there is one. Positions count from 0. Without "
+        "the plug-in, out of all drafts: then the rate also falls because drafts are shorter.",
         "Positions that are seldom accepted cost time and give nothing: lower num_speculative_tokens in "
         "--speculative-config to the positions above about 0.4. If the last one is still high, try one more.",
-        [Query(f"{by_position} / on (model_name) group_left () ({drafts} > 0)", "{{position}} {{model_name}}")],
+        [
+            Query(
+                f"({exact}) or on (model_name) ({by_vllm} / on (model_name) group_left () ({drafts} > 0))",
+                "{{position}} {{model_name}}",
+            )
+        ],
         SHARE,
         high=1,
     )
 
 
 def _matrix() -> table.Panel:
-    accepted = total("temperature, position", metrics.ACCEPTED_PER_POSITION)
-    drafts = total("temperature", metrics.DRAFTS, 'attribution="exact"')
     return matrix(
         "Acceptance by temperature and position",
         (
-            "The same by temperature over the last 5 minutes, for requests whose response carried vLLM's own numbers.",
+            "The same by temperature over the last 5 minutes.",
             (
                 "If only the first position holds at high temperatures, fewer speculative tokens help more there than "
-                "none. Empty: start vLLM with --per-request-spec-decode-metrics summary."
+                "none. Empty: vLLM does not load the plug-in."
             ),
         ),
-        f"{accepted} / on (temperature) group_left () ({drafts} > 0)",
+        ratio("temperature, position", metrics.ACCEPTED_PER_POSITION, metrics.DRAFT_TOKENS_PER_POSITION),
         row="temperature",
         column="position",
         unit=SHARE,

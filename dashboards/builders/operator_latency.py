@@ -7,7 +7,7 @@ from dashboards.builders.panels import COUNT, SECONDS, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, quantile, series, worst
 from sidecar.export import metrics
-from sidecar.export.metrics import Metric
+from sidecar.export.declaration import Metric
 
 
 def latency() -> Section:
@@ -72,7 +72,7 @@ def _phases(title: str, phases: str, read: str, do: str) -> timeseries.Panel:
 def _by_temperature(what: str, histogram: Metric) -> timeseries.Panel:
     return over_time(
         f"{what} by temperature: P50 and P99",
-        "Completed requests, as the request source saw them.",
+        "Finished requests, as vLLM's scheduler saw them.",
         "A temperature whose P99 stands out and whose acceptance is low pays for speculation: route it to pods that do "
         "not speculate. One that stands out with good acceptance has longer prompts or answers.",
         [

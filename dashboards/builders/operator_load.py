@@ -105,12 +105,12 @@ def _throughput() -> timeseries.Panel:
 def _requests() -> timeseries.Panel:
     return over_time(
         "Finished requests, by temperature",
-        "Requests per second that ended, as the request source saw them; failed and aborted ones separately.",
-        "A change in the mix explains a change in the average. For failures, see vLLM's log, and the proxy below if it "
-        "is in use.",
+        "Requests per second that ended, as vLLM's scheduler counted them; by outcome those that did not just stop.",
+        "A change in the mix explains a change in the average. aborted: the client left, or the text met a stop "
+        "string, which the engine cannot tell apart. error: see vLLM's log.",
         [
             Query(total(BUCKET, metrics.REQUESTS), "{{temperature}} {{model_name}}"),
-            Query(total("outcome", metrics.REQUESTS, 'outcome!="completed"'), "{{outcome}}", Style.NOTICE),
+            Query(total("outcome", metrics.REQUESTS, 'outcome!="stopped"'), "{{outcome}}", Style.NOTICE),
         ],
         "reqps",
     )

@@ -4,9 +4,10 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from dashboards.builders.layout import place
 from dashboards.builders.operator_acceptance import acceptance
+from dashboards.builders.operator_groups import groups
 from dashboards.builders.operator_latency import latency
 from dashboards.builders.operator_load import load
-from dashboards.builders.operator_sidecar import proxy, sidecar
+from dashboards.builders.operator_sidecar import sidecar
 from dashboards.builders.operator_speed import speed
 from dashboards.builders.operator_top import alerting, top
 from dashboards.builders.operator_trust import trust
@@ -21,5 +22,5 @@ def operator_page() -> Dashboard:
         "Whether speculative decoding pays, at which temperatures it does not, since when, and why.",
         since="now-6h",
     )
-    place(page, [top(), alerting(), speed(), acceptance(), latency(), load(), trust(), sidecar(), proxy()])
+    place(page, [top(), alerting(), speed(), acceptance(), groups(), latency(), load(), trust(), sidecar()])
     return page

@@ -1,4 +1,4 @@
-"""The state of the sidecar itself, and of its proxy."""
+"""The state of the sidecar itself."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -21,10 +21,10 @@ def _polls() -> Line:
         "1 if the last poll succeeded and is recent, else 0. Age: time since the last good page.",
         "At 0, everything that comes from vLLM is absent, not repeated. See the faults for the reason.",
         [
-            Query(least("instance, target", series(metrics.UP)), "up {{instance}} {{target}}"),
+            Query(least("instance", series(metrics.UP)), "up {{instance}}"),
             Query(
-                f"time() - {least('instance, target', series(metrics.LAST_SCRAPE))}",
-                "age (s) {{instance}} {{target}}",
+                f"time() - {least('instance', series(metrics.LAST_SCRAPE))}",
+                "age (s) {{instance}}",
             ),
         ],
         COUNT,
@@ -36,8 +36,8 @@ def _polls() -> Line:
         "A poll of more than about 50 ms holds up vLLM's event loop: keep scrape_filtered on. If stalls exceed about "
         "100 ms, raise the sidecar's CPU limit.",
         [
-            Query(worst("instance, target", series(metrics.SCRAPE_DURATION)), "duration {{instance}} {{target}}"),
-            Query(worst("instance, target", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}} {{target}}"),
+            Query(worst("instance", series(metrics.SCRAPE_DURATION)), "duration {{instance}}"),
+            Query(worst("instance", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}}"),
             Query(worst("instance", series(metrics.LOOP_STALL)), "stall {{instance}}"),
         ],
         SECONDS,
@@ -61,14 +61,14 @@ def _polls() -> Line:
 
 
 def _restarts() -> timeseries.Panel:
-    restarts = f"sum by (instance, target) (increase({series(metrics.VLLM_RESTARTS)}[1h]))"
+    restarts = f"sum by (instance) (increase({series(metrics.VLLM_RESTARTS)}[1h]))"
     return over_time(
         "Restarts of vLLM within an hour",
         "Restarts of vLLM that the sidecar saw within the last hour.",
         "At or above the dashes it is a crash loop: see vLLM's last log; it is often out of memory. Acceptance in that "
         "time is that of a server that has just started.",
         [
-            Query(restarts, "{{instance}} {{target}}"),
+            Query(restarts, "{{instance}}"),
             Query(threshold("restarts_per_hour"), "crash loop from", Style.LIMIT),
         ],
         COUNT,
@@ -79,7 +79,7 @@ def _own() -> Line:
     cpu = over_time(
         "CPU of the sidecar",
         "Cores in use, by sidecar.",
-        "Without the proxy, a few hundredths of a core are usual. Much more means a page with very many series, or a "
+        "A few hundredths of a core are usual. Much more means a page with very many series, or a "
         "short scrape_interval.",
         [Query(of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"), "{{instance}}")],
         COUNT,
@@ -124,37 +124,3 @@ def _pushed() -> timeseries.Panel:
         [Query(total("alertmanager, outcome", metrics.ALERTS_SENT), "{{alertmanager}} {{outcome}}")],
         PER_SECOND,
     )
-
-
-def proxy() -> Section:
-    """The proxy, if it is the request source."""
-    exchanges = over_time(
-        "Proxy: exchanges by outcome",
-        "Finished exchanges per second, by outcome.",
-        "client_gone: clients give up, often because replies are slow; look at the latency. upstream_failed: vLLM.",
-        [Query(total("outcome", metrics.PROXY_EXCHANGES), "{{outcome}}")],
-        "reqps",
-        stacked=True,
-    )
-    trouble = over_time(
-        "Proxy: refusals and failures",
-        "Requests that the proxy refused, failures on vLLM's side, safe requests sent again, and exchanges forwarded "
-        "unobserved after a fault of the observer.",
-        "connect: vLLM is down or the address is wrong. too_many_connections: raise proxy.max_connections. A fault of "
-        "the observer never affects traffic, but please report it.",
-        [
-            Query(total("reason", metrics.PROXY_REFUSED), "refused: {{reason}}"),
-            Query(total("kind", metrics.PROXY_UPSTREAM_ERRORS), "vLLM: {{kind}}"),
-            Query(total("", metrics.PROXY_RETRIES), "sent again"),
-            Query(total("", metrics.PROXY_OBSERVER_FAILURES), "unobserved"),
-        ],
-        PER_SECOND,
-    )
-    connections = over_time(
-        "Proxy: open connections",
-        "Connections of clients and to vLLM.",
-        "At proxy.max_connections new clients are refused: raise it, or look for clients that never close.",
-        [Query(f"sum by (side) ({series(metrics.PROXY_CONNECTIONS)})", "{{side}}")],
-        COUNT,
-    )
-    return Section("The proxy", [beside(8, (exchanges, 8), (trouble, 8), (connections, 8))], collapsed=True)

@@ -71,8 +71,8 @@ def alerting() -> Section:
 def _pays() -> stat.Panel:
     return figure(
         "Does speculation pay?",
-        "The worst of the selected pods that draft enough to be judged: its acceptance over the last 5 minutes "
-        "against its own thresholds. NO: drafting costs more time than it saves.",
+        "The verdict of each sidecar on its pod, the worst of those selected: by time where plain decoding was "
+        "measured, else by acceptance. NO: drafting costs more time than it saves.",
         "On NO, look to the right for the temperature that loses. If all lose, start vLLM without "
         "--speculative-config; if only the hot ones lose, route those to pods that do not speculate.",
         Query(PAYS),
@@ -114,7 +114,7 @@ def _since() -> statetimeline.Panel:
         "are a deployment, another draft model, quantization or new traffic.",
         Query(verdict_code(BUCKET), "{{temperature}} {{model_name}}"),
         values=VERDICTS,
-        empty="no request source: set requests.source to split by temperature",
+        empty="no split by temperature: see the plug-in below",
     )
 
 
@@ -177,12 +177,11 @@ def _gap() -> timeseries.Panel:
 def _health() -> Line:
     coverage = figure(
         "Is the split by temperature complete?",
-        "Whether the share of vLLM's draft tokens attributed to requests reaches the threshold.",
-        "Part unseen: some traffic bypasses the proxy, or a replica runs without the middleware. Until that is fixed, "
-        "the temperatures cover only a part of the traffic.",
+        "Whether what the plug-in in vLLM reports is what vLLM counts.",
+        "Part unseen: the sidecar withholds the split. The panel on the plug-in below and the sidecar's page say why.",
         Query(f"min({at_least(series(metrics.COVERAGE), 'coverage')})"),
         values=_COMPLETE,
-        empty="no source, or idle",
+        empty="no plug-in, or idle",
     )
     now = figure(
         "Acceptance now",

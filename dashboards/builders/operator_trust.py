@@ -11,71 +11,66 @@ from sidecar.export import metrics
 
 
 def trust() -> Section:
-    """Coverage, residual, how requests were attributed, and what was lost."""
+    """The plug-in, its coverage, and what was lost."""
     coverage = over_time(
-        "Coverage and residual",
-        "Coverage: the share of vLLM's draft tokens that was attributed to requests. Residual: how far the inference's "
-        "sums are off vLLM's counters.",
-        "Coverage below the dashes: traffic bypasses the source, so the temperatures cover only a part. "
-        "Residual above about 0.05: prefer exact numbers (--per-request-spec-decode-metrics summary).",
+        "Coverage",
+        "Draft tokens that the plug-in reported / those that vLLM counted, both since the engine started: 1 but for "
+        "one second's traffic.",
+        "Outside the dashes the split by temperature is withheld: the sidecar's page says why.",
         [
-            Query(least("model_name", series(metrics.COVERAGE)), "coverage {{model_name}}"),
-            Query(worst("model_name", series(metrics.RESIDUAL)), "residual {{model_name}}"),
-            Query(threshold("coverage"), "incomplete below", Style.LIMIT),
+            Query(least("model_name, engine", series(metrics.COVERAGE)), "{{engine}} {{model_name}}"),
+            Query(threshold("coverage"), "withheld below", Style.LIMIT),
+            Query(f"2 - {threshold('coverage')}", "withheld above", Style.LIMIT),
         ],
         SHARE,
+        low=None,
     )
-    attribution = over_time(
-        "Requests by attribution",
-        "exact: the response carried vLLM's own numbers; inferred: from its counters; none: neither was possible.",
-        "Many 'none' are normal with little traffic. With enough traffic they mean that the inference cannot tell this "
-        "engine's requests apart: use exact numbers.",
-        [Query(total("attribution", metrics.REQUESTS), "{{attribution}}")],
-        "reqps",
-        stacked=True,
+    plugin = rows(
+        "The plug-in in vLLM",
+        (
+            "The plug-in in each engine. observing and idle are good; without a row it is not connected.",
+            (
+                "refused: the sidecar does not know this vLLM, upgrade it. disabled: it failed and took itself out. "
+                "other_format: write it anew with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
+            ),
+        ),
+        [Label("state"), Label("instance"), Label("engine"), Label("version"), Label("vllm_version")],
+        [Value(worst("state, instance, engine, version, vllm_version", series(metrics.PLUGIN_INFO)), "Holds", COUNT)],
+        sort="state",
+        descending=False,
+        empty="not connected to any engine",
     )
     events = over_time(
         "Events: reported and lost",
-        "Finished requests that the source reported, and events that were lost or refused, by reason.",
-        "Any loss lowers coverage. docs/metrics.md says what to do about each reason; queue_full means that the "
-        "sidecar lacks CPU.",
+        "Finished requests that the plug-in reported, and what was lost or refused, by reason.",
+        "Totals heal, so acceptance is right all the same; only distributions of single requests leave these out. "
+        "docs/metrics.md says what to do about each reason.",
         [
-            Query(total("source", metrics.REQUEST_EVENTS), "reported {{source}}"),
-            Query(total("source, reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{source}} {{reason}}", Style.LIMIT),
+            Query(total("", metrics.REQUEST_EVENTS), "reported"),
+            Query(total("reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{reason}}", Style.LIMIT),
         ],
         PER_SECOND,
     )
     return Section(
         "Can the numbers be trusted?",
         [
-            beside(8, (coverage, 8), (attribution, 8), (events, 8)),
-            beside(6, (_lost(), 6), (_asked(), 6), (_limitations(), 6), (_overflow(), 6)),
+            beside(8, (coverage, 8), (plugin, 8), (events, 8)),
+            beside(6, (_lost(), 8), (_limitations(), 8), (_overflow(), 8)),
         ],
     )
 
 
 def _lost() -> timeseries.Panel:
-    lost, reported = total("source", metrics.REQUEST_EVENTS_DROPPED), total("source", metrics.REQUEST_EVENTS)
+    lost, reported = total("", metrics.REQUEST_EVENTS_DROPPED), total("", metrics.REQUEST_EVENTS)
     return over_time(
         "Share of events lost",
-        "Events that were lost or refused, as a share of all events of the source.",
-        "Above the dashes the split by temperature is doubtful: the panel above shows the reasons.",
+        "Finished requests that were lost or refused, as a share of all.",
+        "Above the dashes P10 and the distributions are doubtful: the panel above shows the reasons.",
         [
-            Query(f"{lost} / ({lost} + {reported} > 0)", "{{source}}"),
+            Query(f"{lost} / ({lost} + {reported} > 0)", "lost"),
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
         ],
         SHARE,
-    )
-
-
-def _asked() -> timeseries.Panel:
-    return over_time(
-        "Streams asked for usage",
-        "Streams for which vLLM was asked for the token count on the client's behalf (requests.ask_usage), by outcome.",
-        "missing: vLLM's reply had none, and the request has no numbers. refused: vLLM rejected the option; set "
-        "requests.ask_usage to false.",
-        [Query(total("outcome", metrics.ASKED_USAGE), "{{outcome}}")],
-        PER_SECOND,
     )
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.builders.fleet_page import fleet_page
@@ -17,9 +18,17 @@ def files() -> dict[str, str]:
     """The JSON of each dashboard by its file's name."""
     pages = {OPERATOR: operator_page(), FLEET: fleet_page()}
     return {
-        f"{uid}.json": json.dumps(page.build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        f"{uid}.json": json.dumps(_importable(page), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False)
+        + "\n"
         for uid, page in pages.items()
     }
+
+
+def _importable(page: Dashboard) -> dict[str, object]:
+    """The page with what Grafana's import by file reads; it asks for nothing: the data source is a variable."""
+    needed = {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "11.6.0"}
+    source = {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"}
+    return {**page.build().to_json(), "__inputs": [], "__requires": [needed, source]}
 
 
 def write() -> None:

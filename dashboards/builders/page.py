@@ -130,5 +130,11 @@ def _add_annotations(page: dashboard.Dashboard) -> None:
     page.annotation(_EventsBuilder(_Events("Alerts", FIRING, "red", "{{alertname}}", shown)))
     restarts = f"changes({series(metrics.VLLM_RESTARTS)}[2m]) > 0"
     page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))
+    configured = series(metrics.SPECULATION_INFO)
+    changed = f"{configured} unless {configured} offset 5m and on (instance, model_name, engine) {configured} offset 5m"
+    speculates = "{{instance}} {{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}}"
+    page.annotation(
+        _EventsBuilder(_Events("Speculation changed", changed, "orange", "speculation changed", speculates))
+    )
     starts = f"{of_process('process_start_time_seconds', 'changes({}[2m])')} > 0"
     page.annotation(_EventsBuilder(_Events("Sidecar restarts", starts, "purple", "sidecar restarted", "{{instance}}")))

@@ -5,12 +5,12 @@ those that the metric has as labels.
 """
 
 from sidecar.export import metrics
-from sidecar.export.metrics import Metric
+from sidecar.export.declaration import Metric
 
 OPTIONAL = ("cluster", "namespace", "pod")  # labels of a scrape that a site may lack; "All" matches then, too
 _SCRAPE = ("cluster", "namespace", "job", "instance", "pod")
 SIDECAR = ", ".join(_SCRAPE)
-POD = f"{SIDECAR}, target, model_name"  # one model on one server; ``target`` is empty unless a sidecar has several
+POD = f"{SIDECAR}, model_name"  # one model on one server
 MODEL = "cluster, namespace, model_name"
 BUCKET = "model_name, temperature"
 

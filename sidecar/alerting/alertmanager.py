@@ -2,116 +2,83 @@
 
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
-import msgspec
 
-from sidecar.alerting.tracker import Key, Notice
+from sidecar.alerting.tracker import Course, Key
 from sidecar.log import StateLog
+from sidecar.settings.groups import Alerting
 
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
-_MOST_ALERTS: Final = 64  # in one request
 _LIVES: Final = 4  # an alert that is not sent again expires after this many resend intervals
 _LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it does not accept alerts
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """What all alerts of this sidecar have in common; ``resend`` is in seconds."""
-
-    labels: Mapping[str, str]
-    runbooks: str
-    dashboards: str | None
-    resend: float
-
-    def body(self, notices: Sequence[Notice], wall: float) -> bytes:
-        """The request's body at ``wall``, Unix seconds. Each alert carries its own end."""
-        return msgspec.json.encode([self._alert(notice, wall) for notice in notices])
-
-    def _alert(self, notice: Notice, wall: float) -> dict[str, Any]:
-        rule, match = notice.alert.rule, notice.alert.match
-        labels = {**self.labels, "alertname": rule.name, "severity": rule.severity, **match.labels}
-        annotations = {
-            "summary": rule.text(rule.summary, labels, match.value),
-            "description": rule.text(rule.description, labels, match.value),
-            "context": notice.alert.context,
-            "runbook_url": f"{self.runbooks}/{rule.name}.md",
-        }
-        if self.dashboards:
-            variables = {f"var-{name}": value for name, value in {**self.labels, **match.labels}.items()}
-            annotations["dashboard_url"] = f"{self.dashboards}{_DASHBOARD}&{urlencode(variables)}"
-        return {
-            "labels": labels,
-            "annotations": annotations,
-            "startsAt": _rfc3339(notice.started),
-            "endsAt": _rfc3339(wall + _LIVES * self.resend if notice.ended is None else notice.ended),
-        }
-
-
 class Alertmanager:
-    """Sends one replica what is new, and firing alerts repeatedly; backs off while it accepts none."""
+    """Sends one replica all alerts whenever one changes, and repeatedly; backs off while it accepts none."""
 
-    def __init__(self, url: str, message: Message, interval: float, log: StateLog) -> None:
-        """``interval`` is the first pause after a failure, in seconds; it doubles up to a minute."""
+    def __init__(self, url: str, alerting: Alerting, labels: Mapping[str, str], runbooks: str, log: StateLog) -> None:
+        """``labels`` are those of all alerts; ``runbooks`` is the address of the folder with their pages."""
         self.name = urlsplit(url).netloc.rpartition("@")[2]  # without credentials
         self._url = url
-        self._message = message
-        self._interval = interval
+        self._alerting = alerting
+        self._labels = labels
+        self._runbooks = runbooks
         self._log = log
-        self._sent: dict[Key, tuple[float | None, float]] = {}  # by alert: the end that was sent, and when
-        self._answered = False
+        self._told: dict[Key, float | None] | None = None  # the ends that it knows; None before the first answer
         self._failures = 0
         self._next = 0.0
         self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
-
-    async def send(
-        self, session: aiohttp.ClientSession, notices: Mapping[Key, Notice], now: float, wall: float
-    ) -> None:
-        """Sends what is due at ``now`` (monotonic seconds), in as few requests as the bound on alerts allows.
-
-        Until the first answer it sends an empty list if nothing is due, so a wrong URL shows before the first alert.
-        """
-        self._sent = {key: sent for key, sent in self._sent.items() if key in notices}
-        if now < self._next:
-            return
-        due = [key for key, notice in notices.items() if self._is_due(key, notice, now)]
-        batches = [due[start : start + _MOST_ALERTS] for start in range(0, len(due), _MOST_ALERTS)]
-        if not batches and not self._answered:
-            batches = [[]]
-        for batch in batches:
-            if not await self._post(session, [notices[key] for key in batch], wall):
-                self._failures += 1
-                self._next = now + min(self._interval * 2 ** min(self._failures - 1, 16), _LONGEST_PAUSE)
-                return
-            self._sent |= {key: (notices[key].ended, now) for key in batch}
-        if batches:
-            self._answered = True
-            self._failures = 0
-            self._log.clear(self.name, "Alertmanager accepts alerts again", alertmanager=self.name)
 
     @property
     def is_failing(self) -> bool:
         """Whether it refused the last alerts or could not be reached."""
         return self._failures > 0
 
-    def _is_due(self, key: Key, notice: Notice, now: float) -> bool:
-        if key not in self._sent:
-            return notice.ended is None  # an alert that was never sent need not be resolved
-        ended, at = self._sent[key]
-        return ended != notice.ended or (notice.ended is None and now - at >= self._message.resend)
+    async def send(
+        self, session: aiohttp.ClientSession, courses: Mapping[Key, Course], now: float, wall: float
+    ) -> None:
+        """Sends all alerts at ``now`` (monotonic seconds) if it does not know them so, or it is time to repeat them.
 
-    async def _post(self, session: aiohttp.ClientSession, batch: Sequence[Notice], wall: float) -> bool:
-        outcome, reason = await post_alerts(session, self._url, self._message.body(batch, wall))
-        self.sent[outcome] += len(batch)
-        if outcome != "accepted":
-            self._log.fault(self.name, "Alertmanager did not accept alerts", reason=reason, alertmanager=self.name)
-        return outcome == "accepted"
+        The first list may be empty, so a wrong URL shows before the first alert.
+        """
+        ends = {key: course.ended for key, course in courses.items()}
+        is_news = self._told is None or ends.items() - self._told.items()
+        if now < self._next and (self.is_failing or not is_news):
+            return
+        if not ends and not is_news:
+            return
+        outcome, reason = await post_alerts(session, self._url, [self._alert(one, wall) for one in courses.values()])
+        self.sent[outcome] += len(ends)
+        if outcome == "accepted":
+            self._told, self._failures, self._next = ends, 0, now + self._alerting.resend
+            self._log.clear(self.name, "Alertmanager accepts alerts again", alertmanager=self.name)
+            return
+        self._next = now + min(self._alerting.interval * 2 ** min(self._failures, 16), _LONGEST_PAUSE)
+        self._failures += 1
+        self._log.fault(self.name, "Alertmanager did not accept alerts", reason=reason, alertmanager=self.name)
+
+    def _alert(self, course: Course, wall: float) -> dict[str, Any]:
+        """One alert as the API wants it, at ``wall``, Unix seconds. It carries its own end."""
+        rule, found = course.rule, course.finding
+        labels = {**self._labels, "alertname": rule.name, **rule.labels, **found.labels}
+        annotations = {
+            "summary": rule.text(rule.summary, labels, found.value),
+            "description": rule.text(rule.description, labels, found.value),
+            "context": found.context,
+            "runbook_url": f"{self._runbooks}/{rule.name}.md",
+        }
+        if self._alerting.dashboards:
+            variables = {f"var-{name}": value for name, value in {**self._labels, **found.labels}.items()}
+            annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
+        end = wall + _LIVES * self._alerting.resend if course.ended is None else course.ended
+        times = {"startsAt": _rfc3339(course.started or wall), "endsAt": _rfc3339(end)}
+        return {"labels": labels, "annotations": annotations, **times}
 
 
 def alert_session(seconds: float) -> aiohttp.ClientSession:
@@ -119,14 +86,15 @@ def alert_session(seconds: float) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds), cookie_jar=aiohttp.DummyCookieJar())
 
 
-async def post_alerts(session: aiohttp.ClientSession, url: str, body: bytes = b"[]") -> tuple[str, str]:
+async def post_alerts(
+    session: aiohttp.ClientSession, url: str, alerts: Sequence[Mapping[str, Any]] = ()
+) -> tuple[str, str]:
     """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``) and the reason.
 
-    An empty list tests whether it would accept any.
+    None at all tests whether it would accept any.
     """
-    headers = {"Content-Type": "application/json"}
     try:
-        async with session.post(url + _ALERTS, data=body, headers=headers, allow_redirects=False) as response:
+        async with session.post(url + _ALERTS, json=list(alerts), allow_redirects=False) as response:
             status = response.status
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         return "failed", type(error).__name__

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -14,12 +14,12 @@ _QUOTE: Final = re.compile(r"\{\{ \$(?:labels\.(\w+)|value \| (humanizePercentag
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One alert; its condition must hold for ``wait`` seconds, and the alert outlasts it by ``keep`` seconds."""
 
     name: str
-    severity: str
+    labels: Mapping[str, str]
     wait: float
     keep: float
     summary: str
@@ -40,22 +40,13 @@ class Rule:
 def load_rules() -> dict[str, Rule]:
     """All alerts by name; the second of two with the same name is under ``name/severity``."""
     groups = yaml.safe_load(shipped("alerts.yaml").read_text(encoding="utf-8"))["groups"]
-    rules = [_rule(found) for group in groups for found in group["rules"] if "alert" in found]
-    found: dict[str, Rule] = {}
-    for rule in rules:
-        found[f"{rule.name}/{rule.severity}" if rule.name in found else rule.name] = rule
-    return found
-
-
-def _rule(found: Mapping[str, Any]) -> Rule:
-    return Rule(
-        name=found["alert"],
-        severity=found["labels"]["severity"],
-        wait=_seconds(found.get("for", "0s")),
-        keep=_seconds(found.get("keep_firing_for", "0s")),
-        summary=found["annotations"]["summary"],
-        description=found["annotations"]["description"],
-    )
+    rules: dict[str, Rule] = {}
+    for found in (one for group in groups for one in group["rules"] if "alert" in one):
+        name, labels, texts = found["alert"], found["labels"], found["annotations"]
+        wait, keep = (_seconds(found.get(key, "0s")) for key in ("for", "keep_firing_for"))
+        key = f"{name}/{labels['severity']}" if name in rules else name
+        rules[key] = Rule(name, labels, wait, keep, texts["summary"], texts["description"])
+    return rules
 
 
 def _seconds(duration: str) -> float:

@@ -1,30 +1,37 @@
-"""Acceptance from counter growth over a window: of one engine, and of several together."""
+"""Acceptance over a window: of one engine, of several together, of a temperature or a group."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-
-from sidecar.engine.names import SPECULATION
-from sidecar.engine.timeline import Timeline
+from typing import Final
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """The tokens drafted and accepted in a window; it has a ``rate`` if ``draft_tokens`` is positive.
+    """The tokens drafted and accepted in a window of ``seconds``.
 
-    ``drafts`` counts verification steps of speculating requests; ``positions[p]`` the steps that accepted the
-    draft token at position p.
+    ``requests`` are those that began or ended in it and, where known, those that still run; None if not counted.
+    ``drafts`` counts verification steps of speculating requests; ``accepted_per_position[p]`` the steps that accepted
+    the draft token at position p, ``drafted_per_position[p]`` those that had one: empty if only vLLM's counters are
+    known, which do not tell. ``share`` is the part of the model's draft tokens.
     """
 
-    drafts: float
-    draft_tokens: float
-    accepted_tokens: float
-    positions: tuple[float, ...]
+    seconds: float = 0.0
+    requests: float | None = None
+    drafts: float = 0.0
+    draft_tokens: float = 0.0
+    accepted_tokens: float = 0.0
+    accepted_per_position: tuple[float, ...] = ()
+    drafted_per_position: tuple[float, ...] = ()
+    share: float = 1.0
 
     @property
-    def rate(self) -> float:
-        """Accepted / drafted, 0 to 1. A page rendered between two updates may show more accepted than drafted."""
-        return min(self.accepted_tokens / self.draft_tokens, 1.0)
+    def rate(self) -> float | None:
+        """Accepted / drafted, 0 to 1; None without drafts.
+
+        A page rendered between two updates may show more accepted than drafted.
+        """
+        return min(self.accepted_tokens / self.draft_tokens, 1.0) if self.draft_tokens > 0 else None
 
     @property
     def length(self) -> float | None:
@@ -33,23 +40,36 @@ class Acceptance:
 
     @property
     def position_rates(self) -> tuple[float, ...]:
-        """The share of steps that accepted each draft position, 0 to 1."""
-        return tuple(min(accepted / self.drafts, 1.0) for accepted in self.positions) if self.drafts > 0 else ()
+        """Accepted / drafted at each draft position, 0 to 1.
+
+        From vLLM's counters it is the share of all steps that accepted the position, which falls with the number of
+        draft tokens, too.
+        """
+        if self.drafted_per_position:
+            both = zip(self.accepted_per_position, self.drafted_per_position, strict=False)
+            return tuple(min(accepted / drafted, 1.0) for accepted, drafted in both if drafted > 0)
+        if self.drafts <= 0:
+            return ()
+        return tuple(min(accepted / self.drafts, 1.0) for accepted in self.accepted_per_position)
 
 
-def over_engines(acceptances: Sequence[Acceptance]) -> Acceptance:
-    """The acceptance of one or more engines together, each weighted by what it drafted."""
+NO_DRAFTS: Final = Acceptance()
+
+
+def together(acceptances: Sequence[Acceptance]) -> Acceptance:
+    """Several windows that end at the same moment, as one: everything is summed, nothing averaged."""
+    requests = [one.requests for one in acceptances]
     return Acceptance(
+        seconds=max((one.seconds for one in acceptances), default=0.0),
+        requests=sum(one for one in requests if one is not None) if requests and None not in requests else None,
         drafts=sum(one.drafts for one in acceptances),
         draft_tokens=sum(one.draft_tokens for one in acceptances),
         accepted_tokens=sum(one.accepted_tokens for one in acceptances),
-        positions=tuple(map(sum, zip_longest(*(one.positions for one in acceptances), fillvalue=0.0))),
+        accepted_per_position=_columns(one.accepted_per_position for one in acceptances),
+        drafted_per_position=_columns(one.drafted_per_position for one in acceptances),
+        share=min(sum(one.share for one in acceptances), 1.0),
     )
 
 
-def window_acceptance(timeline: Timeline, start: float, end: float) -> Acceptance | None:
-    """The acceptance between two moments; None if nothing was drafted or vLLM has no such counters."""
-    drafts, draft_tokens, accepted_tokens = (timeline.growth(counter, start, end) for counter in SPECULATION)
-    if drafts is None or draft_tokens is None or accepted_tokens is None or draft_tokens <= 0:
-        return None
-    return Acceptance(drafts, draft_tokens, accepted_tokens, timeline.positions_growth(start, end))
+def _columns(rows: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(map(sum, zip_longest(*rows, fillvalue=0.0)))

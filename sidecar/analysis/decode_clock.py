@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from sidecar.analysis.plain_curve import PlainStep, added_up
@@ -32,7 +33,7 @@ class DecodeClock:
     def add(self, start: float, end: float, engines: Sequence[tuple[Steps, PlainStep | None]]) -> None:
         """What the engines of the model decoded between two polls; a gap or a clock set back restarts the history."""
         if not self._times or start != self._times[-1]:
-            self._times, self._rows = [start], [()]
+            self._times, self._rows = [start], [(0.0,) * _FIELDS]
         # Per running request, each of which took part in this many steps.
         running = sum(steps.running for steps, _ in engines)
         grown = [(steps.decode_steps / running, _row(steps, step)) for steps, step in engines]
@@ -46,8 +47,8 @@ class DecodeClock:
         """The mean over the steps from ``start`` to ``end``; None if unknown, or plain time for too few of them."""
         if not self._times or start < self._times[0] or end <= start:
             return None
-        grown = added_up([(-1.0, self._at(start)), (1.0, self._at(end))])
-        decode_steps, seconds, known, plain, others, *deviations = grown or (0.0,) * _FIELDS
+        pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
+        decode_steps, seconds, known, plain, others, *deviations = [after - before for before, after in pairs]
         if decode_steps <= 0 or known < _COVERED * decode_steps:
             return None
         step = PlainStep(
@@ -59,9 +60,9 @@ class DecodeClock:
         right = bisect_right(self._times, moment)
         if right == len(self._times):
             return self._rows[-1]
-        before, after = self._rows[right - 1], self._rows[right]
         share = (moment - self._times[right - 1]) / (self._times[right] - self._times[right - 1])
-        return added_up([(1 - share, before), (share, after)])
+        pairs = zip_longest(self._rows[right - 1], self._rows[right], fillvalue=0.0)
+        return tuple([before + share * (after - before) for before, after in pairs])
 
 
 _FIELDS: Final = 5

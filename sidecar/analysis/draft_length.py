@@ -74,15 +74,18 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
     )
 
 
-def schedule(rates: Sequence[float], loads: Mapping[int, StepCosts]) -> list[tuple[int, int, int]]:
+def schedule(
+    rates: Sequence[float], loads: Mapping[int, StepCosts], *, varies: bool = False
+) -> list[tuple[int, int, int]]:
     """The best number of draft tokens for ranges of running requests, as vLLM's num_speculative_tokens_per_batch_size.
 
     ``loads`` are costs by the highest number of requests that they hold for, in rising order. Empty if nothing is
-    known, or if one number suits all.
+    known, or if one number suits all. ``varies``: a schedule is in force, and ``rates`` are out of the drafts that had
+    the position.
     """
     entries: list[tuple[int, int, int]] = []
     for highest, costs in loads.items():
-        if not rates or costs.drafted < len(rates) - _VARIES:
+        if not rates or (not varies and costs.drafted < len(rates) - _VARIES):
             return []
         seconds = token_seconds(rates, costs)
         tokens = seconds.index(min(seconds))

@@ -1,122 +1,197 @@
-"""The state of one engine: takes one snapshot per poll, gives a report at any time."""
+"""The state of one engine by vLLM's page: takes one snapshot per poll, gives a report."""
 
+import math
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance, window_acceptance
-from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
+from sidecar.analysis.engine_speed import LoadTotals
+from sidecar.analysis.growth import HOUR, GrowthWindow, Row
+from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
-from sidecar.engine.continuation import Continuation, Totals
+from sidecar.analysis.limitation import Limitation, limitations
+from sidecar.analysis.report import EngineReport
+from sidecar.analysis.speedup import EngineSpeed, Withheld
+from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
+from sidecar.engine.continuation import Continuation
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
-from sidecar.engine.timeline import Timeline
+from sidecar.requests.messages import Speculation
+from sidecar.settings import Settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookback:
-    """How far back each kind of number looks, in seconds."""
-
-    latency: float = 300.0
-    kv_peak: float = 60.0
-    history: float = 900.0
-
-
-History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
-_SLICES = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineReport:
-    """One engine at one moment.
-
-    ``counters`` and ``accepted_per_position`` are totals that never fall. The fields after ``window_acceptances``
-    describe the moment, and are empty or None if the last poll failed.
-    """
-
-    key: EngineKey
-    counters: Mapping[Counter, float]
-    accepted_per_position: tuple[float, ...]
-    kv_cache_usages: Histogram  # one observation per poll
-    window_acceptances: Histogram  # one observation per poll with drafts
-    gauges: Mapping[Gauge, float]
-    kv_cache_peak: float | None
-    kv_cache_capacity_tokens: int | None
-    latencies: Mapping[Phase, Latency]
-    acceptance: Acceptance | None  # over the latency window
-    acceptance_history: History  # the same window in thirty slices
-    kv_cache_history: History
+_SLICES: Final = 30  # of the window, in the acceptance's history
+_COUNTED: Final = (Counter.FIRST_TOKENS, Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 
 
 class EngineState:
-    """One engine's history and distributions; bounded whatever vLLM sends."""
+    """One engine's totals, windows and distributions; bounded whatever vLLM sends."""
 
-    def __init__(self, lookback: Lookback) -> None:
-        self._lookback = lookback
+    def __init__(self, key: EngineKey, settings: Settings) -> None:
+        self.key = key
         self._continuation = Continuation()
-        self._histograms = HistogramWindow(lookback.latency)
-        self._kv_cache = KvCacheUsage(lookback.kv_peak, lookback.latency)
-        self._window_acceptances = Histogram(ACCEPTANCE_EDGES)
+        self._histograms = HistogramWindow(settings.latency_window)
+        self._kv_cache = KvCacheUsage(settings.kv_peak_window, settings.latency_window)
+        self._window, self._hour = GrowthWindow(settings.latency_window), GrowthWindow(HOUR)
+        self._window_acceptances = Histogram(WINDOW_EDGES)
+        self._slice_seconds = settings.latency_window / _SLICES
+        self._slices: deque[tuple[float, float | None]] = deque(maxlen=_SLICES)
+        self._slice_from: tuple[float, Row] | None = None
         self._counters: dict[Counter, float] = {}
         self._positions: tuple[float, ...] = ()
+        self._totals: EngineSnapshot | None = None  # the last snapshot, with continued counters
         self._latest: EngineSnapshot | None = None
-        self.timeline = Timeline(lookback.history)
-        self.acceptance: Acceptance | None = None  # over the latency window that ends at the last snapshot
+        self._several_processes = False
+        self._check = StepCheck()
+        self.loads = LoadTotals()
+        self.is_told = False  # whether the plug-in tells the steps
+        self.grown: Mapping[Counter, float] | None = None  # continued counters between the last two polls
+        self.steps: Steps | None = None  # between the last two polls; None if the page does not tell
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
 
-    def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None) -> Totals:
-        """Takes in one poll's snapshot at ``at``, Unix seconds; ``restarted`` as in ``Continuation.advance``."""
+    def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
+        """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
+
+        ``restarted`` as in ``Continuation.advance``; ``several``: API servers, whose counts the page sums.
+        """
         totals = self._continuation.advance(snapshot, restarted=restarted)
-        previous = self.timeline.times[-1:]
-        self.timeline.append(at, totals)
-        self._histograms.append(at, totals.engine.histograms)
-        if previous and previous[0] < at:
-            window = window_acceptance(self.timeline, previous[0], at)
-            if window is not None:
-                self._window_acceptances.observe(window.rate)
+        before, after = self._totals, totals.engine
+        self.grown = self.steps = None
+        if totals.restarted:
+            self._check = StepCheck()
+        if before is not None and self.seen_at < at:
+            self.grown = growth(before, after)
+            self._check.add(self.grown)
+            self._observe_acceptance(self.grown)
+            if not several and self._check.trusts_page:
+                self.steps = counted_steps(self.grown)
+        row = _row(after)
+        self._window.append(at, row)
+        self._hour.append(at, row)
+        self._slice(at, row)
+        self._histograms.append(at, after.histograms)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
-        self._counters.update(totals.engine.counters)
-        self._positions = totals.engine.accepted_per_position or self._positions
-        self._latest, self.seen_at = snapshot, at
-        self.acceptance = window_acceptance(self.timeline, self._window_start(), at)
-        return totals
+        self._counters.update(after.counters)
+        self._positions = after.accepted_per_position or self._positions
+        self._totals, self._latest, self.seen_at, self._several_processes = after, snapshot, at, several
+        return totals.restarted
 
-    def report(self, key: EngineKey, now: float, *, fresh: bool, history: bool = False) -> EngineReport:
-        """The state at ``now``; what describes the moment is included only if the last poll is ``fresh``.
+    @property
+    def speculates(self) -> bool:
+        """Whether vLLM exports what it drafts."""
+        return self._latest is not None and Counter.DRAFTS in self._latest.counters
 
-        ``history`` asks for the two histories, which only the page and the status show.
+    @property
+    def untimed(self) -> Withheld | None:
+        """Why the page does not time steps; None if it does."""
+        if self._check.per_token:
+            return Withheld.ITL_PER_TOKEN
+        timed = self._latest is not None and Counter.DECODE_SECONDS in self._latest.counters
+        return None if timed and not self._several_processes else Withheld.NO_STEPS
+
+    @property
+    def idle(self) -> Withheld:
+        """Why there may be no steps to show."""
+        return self.untimed if self.untimed is not None and not self.is_told else Withheld.TOO_LITTLE
+
+    @property
+    def running(self) -> float:
+        """Requests running at the last poll."""
+        return self._latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self._latest is not None else 0.0
+
+    @property
+    def window(self) -> Acceptance:
+        """Over latency_window; requests are those that got their first token in it, or still run."""
+        return self._acceptance(self._window)
+
+    @property
+    def hour(self) -> Acceptance:
+        """Over the last hour, or as much of it as is known."""
+        return self._acceptance(self._hour)
+
+    def _acceptance(self, window: GrowthWindow) -> Acceptance:
+        grown = window.growth
+        requests, *speculation = grown[: len(_COUNTED)] if grown else (math.nan,) * len(_COUNTED)
+        if any(map(math.isnan, speculation)):
+            return NO_DRAFTS
+        drafts, draft_tokens, accepted_tokens = speculation
+        return Acceptance(
+            seconds=window.seconds,
+            requests=None if math.isnan(requests) else requests + self.running,
+            drafts=drafts,
+            draft_tokens=draft_tokens,
+            accepted_tokens=accepted_tokens,
+            accepted_per_position=grown[len(_COUNTED) :],
+        )
+
+    def _observe_acceptance(self, grown: Mapping[Counter, float]) -> None:
+        """One observation for each poll with drafts."""
+        drafted, accepted = grown.get(Counter.DRAFT_TOKENS, 0.0), grown.get(Counter.ACCEPTED_TOKENS)
+        if drafted > 0 and accepted is not None:
+            self._window_acceptances.observe(min(accepted / drafted, 1.0))
+
+    def _slice(self, at: float, row: Row) -> None:
+        if self._slice_from is None or at <= self._slice_from[0]:
+            self._slices.clear()
+            self._slice_from = (at, row)
+        elif at - self._slice_from[0] >= self._slice_seconds:
+            drafted, accepted = (row[index] - self._slice_from[1][index] for index in (2, 3))
+            self._slices.append((at, min(accepted / drafted, 1.0) if drafted > 0 else None))
+            self._slice_from = (at, row)
+
+    def report(
+        self,
+        now: float,
+        *,
+        fresh: bool,
+        speed: EngineSpeed | None,
+        plain: Mapping[str, float],
+        speculation: Speculation | None,
+        coverage: float | None,
+    ) -> EngineReport:
+        """The engine at ``now``; what describes the moment is included only if the last poll is ``fresh``.
+
+        ``plain`` is S0 by load; the last two are the plug-in's.
         """
         latest = self._latest if fresh else None
+        window = self.window if latest else NO_DRAFTS
         return EngineReport(
-            key=key,
-            counters=self._counters,
+            key=self.key,
+            counters=dict(self._counters),
             accepted_per_position=self._positions,
-            kv_cache_usages=self._kv_cache.distribution,
-            window_acceptances=self._window_acceptances,
+            kv_cache_usages=self._kv_cache.distribution.snapshot(),
+            window_acceptances=self._window_acceptances.snapshot(),
+            loads=self.loads.report(plain),
             gauges=latest.gauges if latest else {},
             kv_cache_peak=self._kv_cache.peak(now) if latest else None,
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
             latencies=self._latencies() if latest else {},
-            acceptance=self.acceptance if latest else None,
-            acceptance_history=self._acceptance_history() if latest and history else (),
-            kv_cache_history=self._kv_cache.history() if latest and history else (),
+            acceptance=window if window.draft_tokens > 0 else None,
+            acceptance_history=tuple(self._slices) if latest else (),
+            kv_cache_history=self._kv_cache.history() if latest else (),
+            limitations=self.limitations if latest else frozenset(),
+            speed=speed if latest else None,
+            speculation=speculation,
+            coverage=coverage if latest else None,
         )
+
+    @property
+    def limitations(self) -> frozenset[Limitation]:
+        """What the last page does not tell of the engine."""
+        if self._latest is None:
+            return frozenset()
+        per_token = bool(self._check.per_token)
+        return limitations(self._latest, several_processes=self._several_processes, itl_per_token=per_token)
 
     def _latencies(self) -> dict[Phase, Latency]:
         found = {phase: latency(self._histograms.growth(phase)) for phase in Phase}
         return {phase: known for phase, known in found.items() if known is not None}
 
-    def _window_start(self) -> float:
-        """Where the latency window begins that ends at the last snapshot."""
-        return max(self.timeline.times[0], self.seen_at - self._lookback.latency)
 
-    def _acceptance_history(self) -> History:
-        start, end = self._window_start(), self.seen_at
-        step = (end - start) / _SLICES
-        ends = [*(start + step * (index + 1) for index in range(_SLICES - 1)), end]
-        windows = [window_acceptance(self.timeline, end - step, end) for end in ends]
-        return tuple((end, window.rate if window else None) for end, window in zip(ends, windows, strict=True))
+def _row(engine: EngineSnapshot) -> Row:
+    return (*(engine.counters.get(counter, math.nan) for counter in _COUNTED), *engine.accepted_per_position)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sidecar.analysis.engine_state import EngineState, Lookback
-from sidecar.engine.continuation import Continuation, Totals
+from sidecar.analysis.engine_state import EngineState
+from sidecar.engine.continuation import Continuation
 from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
-from sidecar.engine.timeline import Timeline
+from sidecar.settings import Settings
 
 _MOST_OTHERS = 256  # engines; protects against a page that keeps naming new ones
 
@@ -16,51 +16,50 @@ _MOST_OTHERS = 256  # engines; protects against a page that keeps naming new one
 class Engines:
     """Keeps a state for each engine; bounded in engines and in time."""
 
-    def __init__(self, lookback: Lookback, most: int) -> None:
-        """``most`` engines have their own keys, first come, first served."""
-        self._lookback = lookback
-        self._most = most
+    def __init__(self, settings: Settings) -> None:
+        """``limits.engines`` have their own keys, first come, first served."""
+        self._settings = settings
+        self._most = settings.limits.engines
         self._overflow = _Overflow()
         self.states: dict[EngineKey, EngineState] = {}
         self.overflowed = 0  # engines that became "other", poll by poll
 
-    def bounded(self, page: PageSnapshot) -> list[EngineSnapshot]:
-        """The page's engines under the keys by which they are kept; call it once per page."""
+    def observe(self, at: float, page: PageSnapshot) -> bool:
+        """Takes in a page's engines, each under the key by which it is kept; returns whether one restarted."""
+        restarted = [self._observe(at, engine, page.process_start) for engine in self._bounded(page)]
+        before = at - self._settings.history
+        # A running vLLM has not shown them for a long time: it serves another model now.
+        self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
+        return any(restarted)
+
+    def of(self, model_name: str) -> list[EngineState]:
+        """The engines of one model."""
+        return [state for key, state in self.states.items() if key.model_name == model_name]
+
+    def _bounded(self, page: PageSnapshot) -> list[EngineSnapshot]:
+        shown = {engine.key: engine for engine in page.engines}
+        new = [key for key in shown if key not in self.states]
         own = [key for key in self.states if key != OTHER]
-        new = [engine.key for engine in page.engines if engine.key not in self.states]
+        gone = [key for key in own if key not in shown]
+        for key in gone[: max(len(own) + len(new) - self._most, 0)]:
+            del self.states[key]  # it makes room for one that is there
+            own.remove(key)
         kept = {*own, *new[: self._most - len(own)]}
-        rest = [engine for engine in page.engines if engine.key not in kept]
+        rest = [engine for key, engine in shown.items() if key not in kept]
         self.overflowed += len(rest)
         other = self._overflow.merged(rest, page.process_start)
-        inside = [engine for engine in page.engines if engine.key in kept]
+        inside = [engine for key, engine in shown.items() if key in kept]
         return inside if other is None else [*inside, other]
 
-    def observe(self, at: float, engine: EngineSnapshot, process_start: float | None) -> Totals:
-        """Takes in one of the ``bounded`` engines."""
+    def _observe(self, at: float, engine: EngineSnapshot, process_start: float | None) -> bool:
         state = self.states.get(engine.key)
         if state is None:
-            state = self.states[engine.key] = EngineState(self._lookback)
+            state = self.states[engine.key] = EngineState(engine.key, self._settings)
         # Per engine, since one may appear several polls after its process restarted.
         # ``other`` is continued already.
         restarted = False if engine.key == OTHER else is_another(state.process_start, process_start)
         state.process_start = process_start
-        return state.observe(at, engine, restarted=restarted)
-
-    def forget(self, before: float) -> None:
-        """Drops engines that a running vLLM has not shown for a long time: it serves another model now."""
-        self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
-
-    def timelines(self, page: PageSnapshot) -> dict[EngineKey, Timeline]:
-        """The counters' histories of all engines on the page, each under its model.
-
-        Engines past the bound are one; if they are of several models, their model is ``other``.
-        """
-        shown = {e.key: self.states[e.key].timeline for e in page.engines if e.key in self.states}
-        rest = {engine.key.model_name for engine in page.engines if engine.key not in self.states}
-        if rest:
-            model = rest.pop() if len(rest) == 1 else OTHER.model_name
-            shown[EngineKey(model, OTHER.engine)] = self.states[OTHER].timeline
-        return shown
+        return state.observe(at, engine, restarted=restarted, several=process_start is None)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+from sidecar.analysis.report import Distribution
+
 
 class Histogram:
     """Counts by bucket, each bucket's upper edge inclusive; the last bucket takes the rest."""
@@ -21,17 +23,13 @@ class Histogram:
         self._counts[bisect_left(self.edges, value)] += 1
         self.sum += value
 
-    @property
-    def count(self) -> int:
-        """All observations."""
-        return sum(self._counts)
-
-    def cumulative(self) -> list[int]:
-        """For each edge, then for +Inf: how many observations were at most that."""
-        return list(accumulate(self._counts))
+    def snapshot(self) -> Distribution:
+        """The observations so far."""
+        return Distribution(self.edges, tuple(accumulate(self._counts)), self.sum)
 
 
 # Few edges, since each costs one series per label set. 0.5 and 0.65 are among them, so that "below the threshold" is
 # exact with the default thresholds.
 ACCEPTANCE_EDGES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
-USAGE_EDGES = (0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
+WINDOW_EDGES = (0.3, 0.5, 0.65, 0.8, 1.0)  # of an engine's windows
+USAGE_EDGES = (0.5, 0.75, 0.9, 0.95, 1.0)

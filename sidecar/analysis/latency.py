@@ -8,8 +8,6 @@ from sidecar.engine.snapshot import HistogramReading
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
-LatencyBaselines = Mapping[str, Mapping[str, Mapping[float, float]]]  # seconds by model, phase and quantile
-
 
 @dataclass(frozen=True, slots=True)
 class Latency:

@@ -18,6 +18,7 @@ class Limitation(StrEnum):
     NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
     NO_KV_CACHE_USAGE = "no_kv_cache_usage"
     SEVERAL_PROCESSES = "several_processes"
+    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - no password
 
 
 EXPLANATIONS: Final = {
@@ -45,10 +46,16 @@ EXPLANATIONS: Final = {
         "The page sums several API servers: it has no step count, and a restart shows only if a counter falls. If one "
         "API server is enough, set --api-server-count 1."
     ),
+    Limitation.ITL_PER_TOKEN: (
+        "This vLLM's inter-token latency has one observation per token, not one per engine step, so it does not tell "
+        "how long a step takes. With the plug-in the steps come from the engine; without it no speedup is claimed."
+    ),
 }
 
 
-def limitations(engine: EngineSnapshot, *, several_processes: bool) -> frozenset[Limitation]:
+def limitations(
+    engine: EngineSnapshot, *, several_processes: bool, itl_per_token: bool = False
+) -> frozenset[Limitation]:
     """The limitations of one engine, by its last page."""
     found = {
         Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
@@ -59,5 +66,6 @@ def limitations(engine: EngineSnapshot, *, several_processes: bool) -> frozenset
         Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
         Limitation.NO_KV_CACHE_USAGE: Gauge.KV_CACHE_USAGE not in engine.gauges,
         Limitation.SEVERAL_PROCESSES: several_processes,
+        Limitation.ITL_PER_TOKEN: itl_per_token,
     }
     return frozenset(limitation for limitation, holds in found.items() if holds)

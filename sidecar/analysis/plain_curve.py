@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import zip_longest
 from math import hypot, sqrt
 from typing import Final
@@ -152,7 +151,7 @@ def _curve(
         running=knots,
         seconds=found.values[: len(knots)],
         deviations=found.deviations[: len(knots)],
-        prompt_share=reduce(joined, periods).prompt_share,
+        prompt_share=joined(*periods).prompt_share,
         prompt_seconds=prompt_seconds,
     )
 

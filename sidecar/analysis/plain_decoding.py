@@ -1,20 +1,26 @@
 """Plain step times by load, measured on a vLLM that does not speculate."""
 
+from dataclasses import dataclass, field
+
 from sidecar.analysis.plain_curve import PlainCurve, fit
-from sidecar.analysis.steps import Periods, Steps, steps_between
+from sidecar.analysis.steps import Periods, Steps, counted_steps, growth
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.plan import EngineKey
-from sidecar.engine.snapshot import PageSnapshot
-from sidecar.engine.timeline import Timeline
+from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 
-_HISTORY = 3600.0  # seconds
+
+@dataclass(slots=True)
+class _Engine:
+    continuation: Continuation = field(default_factory=Continuation)
+    totals: tuple[float, EngineSnapshot] | None = None  # at the last poll
+    periods: Periods = field(default_factory=Periods)
 
 
 class PlainDecoding:
     """Collects what every engine decodes from poll to poll; several engines of a model share one curve."""
 
     def __init__(self) -> None:
-        self._engines: dict[EngineKey, tuple[Continuation, Timeline, Periods]] = {}
+        self._engines: dict[EngineKey, _Engine] = {}
         self.periods: dict[str, list[Steps]] = {}  # by model
 
     def scraped(self, at: float, page: PageSnapshot) -> None:
@@ -22,13 +28,11 @@ class PlainDecoding:
         if page.process_start is None:
             return
         for engine in page.engines:
-            continuation, timeline, periods = self._engines.setdefault(
-                engine.key, (Continuation(), Timeline(_HISTORY), Periods())
-            )
-            before = timeline.times[-1:]
-            timeline.append(at, continuation.advance(engine))
-            if before and (found := steps_between(timeline, before[0], at)) is not None:
-                self.periods.setdefault(engine.key.model_name, []).extend(periods.add(before[0], at, found))
+            known = self._engines.setdefault(engine.key, _Engine())
+            before, after = known.totals, known.continuation.advance(engine).engine
+            if before is not None and (found := counted_steps(growth(before[1], after))) is not None:
+                self.periods.setdefault(engine.key.model_name, []).extend(known.periods.add(before[0], at, found))
+            known.totals = (at, after)
 
     @property
     def drafted(self) -> set[str]:

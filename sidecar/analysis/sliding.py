@@ -1,6 +1,5 @@
 """A sliding window kept in parts, so that its memory does not depend on the traffic."""
 
-import math
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -28,11 +27,6 @@ class SlidingParts(Generic[T]):
         """The parts of the window that ends at ``now``, oldest first."""
         self._forget(now)
         return [part for _, part in self._parts]
-
-    @property
-    def oldest(self) -> float:
-        """When the oldest part begins; infinite without any."""
-        return self._parts[0][0] if self._parts else math.inf
 
     def _forget(self, now: float) -> None:
         # A part that begins after now was added before the clock was set back.

@@ -1,19 +1,18 @@
 """Decoding as vLLM's own counters time it: seconds per engine step and tokens per step, by load (docs/speedup.md)."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.engine.names import Counter
-from sidecar.engine.timeline import Timeline
+from sidecar.engine.snapshot import EngineSnapshot
 
 LOAD_EDGES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # requests running, inclusive
 _PERIOD: Final = 0.9  # seconds: one, less the polls' jitter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class Steps(NamedTuple):
     """What an engine decoded over a period; ``decode_steps`` and ``engine_steps`` are positive.
 
     A decode step is one request's part in one engine step. ``seconds`` is the time between the output events of a
@@ -51,50 +50,96 @@ class Steps:
         return self.prompt_tokens / (self.tokens + self.first_tokens)
 
 
-def steps_between(timeline: Timeline, start: float, end: float) -> Steps | None:
-    """What one engine decoded between two moments; None if it decoded nothing or vLLM does not export the counters."""
-    grown = {counter: timeline.growth(counter, start, end) for counter in _NEEDED}
-    known = {counter: value for counter, value in grown.items() if value is not None}
-    if len(known) < len(_NEEDED) or known[Counter.DECODE_STEPS] <= 0 or known[Counter.STEPS] <= 0:
+def growth(before: EngineSnapshot, after: EngineSnapshot) -> dict[Counter, float]:
+    """What one engine's continued counters grew by between two snapshots."""
+    known = before.counters
+    return {counter: value - known[counter] for counter, value in after.counters.items() if counter in known}
+
+
+def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
+    """What an engine decoded by vLLM's counters; None if nothing, or if vLLM does not export them."""
+    if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
-    first, generated = known[Counter.FIRST_TOKENS], known[Counter.GENERATION_TOKENS]
-    if generated <= first or known[Counter.DECODE_SECONDS] <= 0:
+    first, generated = grown[Counter.FIRST_TOKENS], grown[Counter.GENERATION_TOKENS]
+    if generated <= first or grown[Counter.DECODE_SECONDS] <= 0:
         return None
-    prompt = timeline.growth(Counter.PROMPT_TOKENS, start, end) or 0.0
-    cached = timeline.growth(Counter.PREFIX_CACHE_HITS, start, end) or 0.0
     return Steps(
-        seconds=known[Counter.DECODE_SECONDS],
-        decode_steps=known[Counter.DECODE_STEPS],
-        engine_steps=known[Counter.STEPS],
+        seconds=grown[Counter.DECODE_SECONDS],
+        decode_steps=grown[Counter.DECODE_STEPS],
+        engine_steps=grown[Counter.STEPS],
         tokens=generated - first,
         first_tokens=first,
-        prompt_tokens=max(prompt - cached, 0.0),
-        drafts=timeline.growth(Counter.DRAFTS, start, end) or 0.0,
-        draft_tokens=timeline.growth(Counter.DRAFT_TOKENS, start, end) or 0.0,
+        **_prompts_and_drafts(grown),
     )
 
 
-_NEEDED: Final = (
+def told_steps(told: Sequence[Sequence[float]], grown: Mapping[Counter, float]) -> Steps | None:
+    """What an engine decoded by the growth of its ``StepTotals``, with vLLM's prompts and drafts; None if nothing."""
+    steps, _, decodes, request_seconds, tokens = map(sum, zip(*told, strict=True)) if told else (0.0,) * 5
+    if steps <= 0 or decodes <= 0 or request_seconds <= 0 or tokens <= 0:
+        return None
+    return Steps(
+        seconds=request_seconds,
+        decode_steps=decodes,
+        engine_steps=steps,
+        tokens=tokens,
+        **_prompts_and_drafts(grown),
+    )
+
+
+def _prompts_and_drafts(grown: Mapping[Counter, float]) -> dict[str, float]:
+    return {
+        "prompt_tokens": max(grown.get(Counter.PROMPT_TOKENS, 0.0) - grown.get(Counter.PREFIX_CACHE_HITS, 0.0), 0.0),
+        "drafts": grown.get(Counter.DRAFTS, 0.0),
+        "draft_tokens": grown.get(Counter.DRAFT_TOKENS, 0.0),
+    }
+
+
+class StepCheck:
+    """Whether vLLM's inter-token latency has one observation a step, as it should, or one a token.
+
+    With one a token, its sum and count are no measure of steps.
+    """
+
+    def __init__(self) -> None:
+        self.per_token: bool | None = None  # None while too little was accepted to tell
+        self._extra = self._accepted = self._drafts = self._tokens = 0.0
+
+    @property
+    def trusts_page(self) -> bool:
+        """Whether the page's counters may be taken for steps: not while something was accepted and it is open."""
+        return self.per_token is False or (self.per_token is None and not self._accepted)
+
+    def add(self, grown: Mapping[Counter, float]) -> None:
+        """Takes in what one engine's continued counters grew by between two polls."""
+        if not grown.keys() >= _NEEDED | {Counter.ACCEPTED_TOKENS, Counter.DRAFTS}:
+            return
+        tokens = grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS]
+        self._tokens += tokens
+        self._extra += tokens - grown[Counter.DECODE_STEPS]
+        self._accepted += grown[Counter.ACCEPTED_TOKENS]
+        self._drafts += grown[Counter.DRAFTS]
+        if self._accepted >= _TELLING:
+            # Where each draft's step gave one token, all others being cut off, both ways of counting are the same.
+            self.per_token = self._extra < _NONE * self._accepted and self._tokens > _CUT_OFF * self._drafts
+            self._extra = self._accepted = self._drafts = self._tokens = 0.0
+
+
+_TELLING: Final = 30  # accepted tokens
+_NONE: Final = 0.1  # tokens beyond one a step / accepted tokens; 1 unless some are cut off at a request's end
+_CUT_OFF: Final = 1.1
+_NEEDED: Final = {
     Counter.DECODE_SECONDS,
     Counter.DECODE_STEPS,
     Counter.STEPS,
     Counter.FIRST_TOKENS,
     Counter.GENERATION_TOKENS,
-)
+}
 
 
-def joined(one: Steps, other: Steps) -> Steps:
-    """Two periods as one: everything is summed, nothing is averaged."""
-    return Steps(
-        seconds=one.seconds + other.seconds,
-        decode_steps=one.decode_steps + other.decode_steps,
-        engine_steps=one.engine_steps + other.engine_steps,
-        tokens=one.tokens + other.tokens,
-        first_tokens=one.first_tokens + other.first_tokens,
-        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
-        drafts=one.drafts + other.drafts,
-        draft_tokens=one.draft_tokens + other.draft_tokens,
-    )
+def joined(*several: Steps) -> Steps:
+    """Several periods as one: everything is summed, nothing is averaged."""
+    return Steps(*map(sum, zip(*several, strict=True)))
 
 
 class Periods:

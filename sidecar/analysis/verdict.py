@@ -1,19 +1,32 @@
 """Whether speculation pays. Only this module judges: a model as a whole and each of its temperatures.
 
-The page, the report, ``/api/v1/status``, the metrics and the direct push read a ``Judgement`` and decide nothing.
+The page, the report, the JSON, the metrics, the pod's alerts and the direct push read a ``Judgement`` and decide
+nothing.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.advice import tokens_advice
-from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice
+from sidecar.analysis.draft_length import schedule, timed_advice
+from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.settings.groups import Thresholds
 
 # vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
 _LOSING: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
+_FAULT: Final = (
+    "Almost no draft token is accepted, at any temperature and from the first position on: a fault rather than hot "
+    "traffic. Check that the draft model belongs to this model, and restart vLLM."
+)
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
+_MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
+_KEPT: Final = 0.5  # a verdict holds until the volume falls to this part of what it took
+_COLLAPSED: Final = 0.05  # acceptance rate below which nothing is really accepted
+_HELD: Final = 60.0  # seconds for which failed polls leave a verdict in force
 
 
 class Verdict(StrEnum):
@@ -35,71 +48,26 @@ class Basis(StrEnum):
     ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictThresholds:
-    """The thresholds of the verdicts, and the volume below which nothing is judged.
-
-    Below ``net_negative`` (acceptance rate, 0 to 1) or ``slower`` (speedup) speculation loses; from ``break_even`` or
-    ``faster`` on it wins. A verdict falls as soon as a threshold is crossed, and rises once the value is ``margin``
-    above it. ``window`` is the length of the sliding window in seconds, ``min_share`` the share of the model's draft
-    tokens that a temperature must have, ``coverage`` the share that must be attributed to requests.
-    """
-
-    net_negative: float = 0.5
-    break_even: float = 0.65
-    fewer_tokens: float = 0.4
-    more_tokens: float = 0.8
-    slower: float = 0.97
-    faster: float = 1.05
-    min_requests: int = 20
-    min_drafts_per_second: float = 1.0
-    min_share: float = 0.1
-    coverage: float = 0.8
-    window: float = 300.0
-    margin: float = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value and its standard error, in the value's unit."""
-
-    value: float
-    error: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What a judgement is based on: one model's or one temperature's speculation over the sliding window.
-
-    ``requests`` is None if requests were not counted (vLLM's own counters). ``acceptance`` is accepted / drafted,
-    0 to 1; None without drafts, or if its error is too large. ``position_rates[p]`` is the acceptance rate at draft
-    position p; empty if unknown. ``share`` is the part of the model's draft tokens, 0 to 1. ``speedup`` is plain time
-    per token / actual; None without a reference.
-    """
-
-    requests: int | None = None
-    drafts: float = 0.0
-    draft_tokens: float = 0.0
-    accepted_tokens: float = 0.0
-    acceptance: float | None = None
-    position_rates: tuple[float, ...] = ()
-    share: float = 1.0
-    speedup: Estimate | None = None
-    costs: StepCosts | None = None
-    costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The verdict on one model or one temperature, with its evidence.
 
-    ``by_acceptance`` is the rule of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known.
+    ``is_known``: it was judged; False where nothing is known, as while polls fail for long. ``judged`` is the window
+    that was judged, None below the gates. ``by_acceptance`` is the rule of thumb's verdict,
+    ``by_speedup`` the measured one; None if no speedup is known. ``caveats``, ``losing_engines`` and ``has_collapsed``
+    are about a model as a whole: sentences on what misleads, the engines that lose by themselves while the whole does
+    not, and whether a fault keeps drafts from being accepted.
     """
 
-    evidence: Evidence
+    evidence: Evidence = field(default_factory=Evidence)
+    is_known: bool = False
+    judged: Acceptance | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
     advice: str | None = None
+    caveats: tuple[str, ...] = ()
+    losing_engines: tuple[str, ...] = ()
+    has_collapsed: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -109,7 +77,13 @@ class Judgement:
     @property
     def basis(self) -> Basis:
         """What ``verdict`` is based on."""
-        return Basis.ACCEPTANCE if self.by_speedup is None else Basis.SPEEDUP
+        by_time = self.by_speedup is not None or self.evidence.is_adaptive
+        return Basis.SPEEDUP if by_time else Basis.ACCEPTANCE
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted / drafted over the window that was judged, 0 to 1; None below the gates."""
+        return self.judged.rate if self.judged is not None else None
 
     @property
     def has_enough_data(self) -> bool:
@@ -118,113 +92,160 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEvidence:
-    """What is known about one model: over all its engines, and by temperature if there is a request source.
-
-    ``coverage`` is the share of its draft tokens that is attributed to requests, 0 to 1; None if unknown.
-    """
-
-    model_name: str
-    whole: Evidence
-    temperatures: Mapping[str, Evidence]
-    coverage: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
-    """All judgements on one model. ``is_covered``: the temperatures represent nearly all of its traffic.
+    """All judgements on one model; ``temperatures`` has those of its evidence."""
 
-    ``temperatures`` is empty without a request source, and otherwise has every bucket, coldest first.
-    """
-
-    model_name: str
-    whole: Judgement
-    temperatures: Mapping[str, Judgement]
-    is_covered: bool
+    whole: Judgement = field(default_factory=Judgement)
+    temperatures: Mapping[str, Judgement] = field(default_factory=dict)
 
 
 class Judge:
-    """Judges one server's models poll by poll; remembers the last verdicts, so that none flaps near a threshold."""
+    """Judges the models poll by poll; remembers the last verdicts, so that none flaps near a threshold."""
 
-    def __init__(self, thresholds: VerdictThresholds) -> None:
-        self.thresholds = thresholds  # may be replaced between two polls
-        self._last: dict[tuple[str, str | None], Judgement] = {}
+    def __init__(self, thresholds: Thresholds, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self._thresholds = thresholds
+        self._window = window
+        self._last: dict[tuple[str, str, str], Judgement] = {}
+        self._judged: Mapping[str, ModelJudgement] = {}
+        self._judged_at = -math.inf
 
-    def judge(self, models: Iterable[ModelEvidence]) -> tuple[ModelJudgement, ...]:
-        """The judgements on all present models; a model that is not among them is forgotten."""
+    @property
+    def thresholds(self) -> Thresholds:
+        """Those in force; after new ones, no verdict depends on an earlier one."""
+        return self._thresholds
+
+    @thresholds.setter
+    def thresholds(self, new: Thresholds) -> None:
+        if new != self._thresholds:
+            self._thresholds = new
+            self._last.clear()
+
+    def judge(self, models: Iterable[ModelEvidence], at: float) -> None:
+        """Judges all present models at ``at``, Unix seconds; a model that is not among them is forgotten."""
         before, self._last = self._last, {}
-        return tuple(self._model(model, before) for model in models)
+        self._judged = {model.model_name: self._model(model, before) for model in models}
+        self._judged_at = at
 
-    def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str | None], Judgement]) -> ModelJudgement:
-        def judged(temperature: str | None, evidence: Evidence) -> Judgement:
-            key = (model.model_name, temperature)
-            self._last[key] = judge(evidence, self.thresholds, before.get(key, _NOTHING))
+    def held(self, now: float) -> Mapping[str, ModelJudgement]:
+        """The last judgements, by model; empty if they are more than a minute old."""
+        return self._judged if 0 <= now - self._judged_at <= _HELD else {}
+
+    def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]) -> ModelJudgement:
+        def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
+            key = (model.model_name, kind, name)
+            self._last[key] = judge(evidence, self._thresholds, self._window, before=before.get(key, _NOTHING))
             return self._last[key]
 
-        return ModelJudgement(
-            model_name=model.model_name,
-            whole=judged(None, model.whole),
-            temperatures={temperature: judged(temperature, found) for temperature, found in model.temperatures.items()},
-            is_covered=model.coverage is None or model.coverage >= self.thresholds.coverage,
-        )
+        temperatures = {name: judged("temperature", name, found) for name, found in model.temperatures.items()}
+        engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
+        whole = _with_parts(judged("", "", model.whole), temperatures, engines)
+        return ModelJudgement(whole=whole, temperatures=temperatures)
 
 
-_NOTHING: Final = Judgement(evidence=Evidence())
+def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines: Mapping[str, Judgement]) -> Judgement:
+    """``whole`` with what its parts say about it: a fault has no healthy part, and one engine may lose alone."""
+    losing = {name: one for name, one in engines.items() if one.verdict is Verdict.NET_NEGATIVE}
+    if len(engines) == 1 or whole.verdict is Verdict.NET_NEGATIVE:
+        losing = {}
+    collapsed = _has_collapsed(whole) and not any((one.acceptance or 0) >= _COLLAPSED for one in temperatures.values())
+    return replace(
+        whole,
+        advice=_FAULT if collapsed else whole.advice,
+        caveats=(*whole.evidence.caveats(), *(_engine_caveat(name, one) for name, one in losing.items())),
+        losing_engines=tuple(losing),
+        has_collapsed=collapsed,
+    )
 
 
-def judge(evidence: Evidence, thresholds: VerdictThresholds, before: Judgement = _NOTHING) -> Judgement:
-    """The judgement on ``evidence`` that follows ``before``."""
-    if not _is_enough(evidence, thresholds, held=before.has_enough_data):
-        return Judgement(evidence=evidence)
-    by_acceptance, by_speedup, tokens = Verdict.INSUFFICIENT_DATA, None, None
-    if evidence.acceptance is not None:
-        by_acceptance = _ruled(
-            before.by_acceptance,
-            Estimate(evidence.acceptance),
-            (thresholds.net_negative, thresholds.break_even),
-            thresholds.margin,
-        )
-        tokens = _tokens_advice(evidence, thresholds)
+_NOTHING: Final = Judgement()
+
+
+def judge(
+    evidence: Evidence, thresholds: Thresholds, window: float = 0.0, *, before: Judgement = _NOTHING
+) -> Judgement:
+    """The judgement on ``evidence`` that follows ``before``; as many drafts are needed as in ``window`` seconds.
+
+    The sliding window decides or, where that has too little traffic, the last hour. A verdict falls as soon as a
+    threshold is crossed, and rises once the value is clearly above it.
+    """
+    judged = _with_enough_traffic(evidence, thresholds, window, before)
+    if judged is None or judged.rate is None:
+        return Judgement(evidence=evidence, is_known=True)
+    by_acceptance, by_speedup = Verdict.INSUFFICIENT_DATA, None
+    if not evidence.is_adaptive:
+        lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
+        by_acceptance = _ruled(before.by_acceptance, Estimate(judged.rate), lines)
     if evidence.speedup is not None:
         by_speedup = _ruled(
-            before.by_speedup, evidence.speedup, (thresholds.slower, thresholds.faster), thresholds.margin
+            before.by_speedup, evidence.speedup, (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         )
     loses = (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE
     return Judgement(
         evidence=evidence,
+        is_known=True,
+        judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        advice=tokens or (_LOSING if loses else None),
+        advice=_tokens_advice(evidence, judged, thresholds) or (_LOSING if loses else None),
     )
 
 
-def _tokens_advice(evidence: Evidence, thresholds: VerdictThresholds) -> str | None:
-    """By time per token if step times are known, else by acceptance."""
-    rates = evidence.position_rates
+def _with_enough_traffic(
+    evidence: Evidence, thresholds: Thresholds, window: float, before: Judgement
+) -> Acceptance | None:
+    """The window to judge. An hour needs as many drafts and requests as the sliding window, and drafts within that.
+
+    The one that was judged before needs only a part of it, so that the choice does not flap.
+    """
+
+    def is_enough(found: Acceptance, judged_before: Acceptance) -> bool:
+        part = _KEPT if before.judged is not None and before.judged is judged_before else 1.0
+        return (
+            (found.requests or 0) >= part * thresholds.min_requests
+            and found.drafts >= part * thresholds.min_drafts_per_second * window
+            and found.draft_tokens > 0
+            and found.share >= part * thresholds.min_bucket_share
+        )
+
+    if is_enough(evidence.window, before.evidence.window):
+        return evidence.window
+    drafts_now = evidence.window.draft_tokens > 0
+    return evidence.hour if drafts_now and is_enough(evidence.hour, before.evidence.hour) else None
+
+
+def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:
+    """By time per token if step times are known, else by acceptance; only on the schedule where there is one."""
+    if evidence.is_adaptive:
+        return None
+    rates = judged.position_rates
+    entries = schedule(rates, evidence.costs_by_load, varies=evidence.has_schedule)
+    by_load = f"By load: num_speculative_tokens_per_batch_size {[list(one) for one in entries]}." if entries else ""
+    if evidence.has_schedule:
+        return by_load or None
     if evidence.costs is None:
-        fewer, more = thresholds.fewer_tokens, thresholds.more_tokens
-        return tokens_advice(evidence.acceptance or 0.0, rates, fewer=fewer, more=more)
-    entries = schedule(rates, evidence.costs_by_load)
-    by_load = f" By load: num_speculative_tokens_per_batch_size {[list(one) for one in entries]}." if entries else ""
-    return f"{timed_advice(rates, evidence.costs) or ''}{by_load}".strip() or None
+        fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
+        return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more)
+    return f"{timed_advice(rates, evidence.costs) or ''} {by_load}".strip() or None
 
 
-def _is_enough(evidence: Evidence, thresholds: VerdictThresholds, *, held: bool) -> bool:
-    part = 0.5 if held else 1.0  # a verdict holds until the volume falls to half of what it required
-    return (
-        (evidence.requests is None or evidence.requests >= part * thresholds.min_requests)
-        and evidence.drafts >= part * thresholds.min_drafts_per_second * thresholds.window
-        and evidence.draft_tokens > 0
-        and evidence.share >= part * thresholds.min_share
-    )
+def _has_collapsed(judgement: Judgement) -> bool:
+    if judgement.judged is None or judgement.evidence.is_adaptive:
+        return False
+    rates = judgement.judged.position_rates
+    return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
 
 
-def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float], margin: float) -> Verdict:
+def _engine_caveat(name: str, judgement: Judgement) -> str:
+    return f"Engine {name} alone loses: it accepts {judgement.acceptance or 0:.0%} of its draft tokens."
+
+
+def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float]) -> Verdict:
     """The verdict on ``estimate``, which loses below the first of the ``lines`` and wins from the second on."""
     now = _plain(estimate.value, estimate.error, lines)
     if before not in _RISING:
         return now
-    risen = _plain(estimate.value - margin, estimate.error, lines)
+    risen = _plain(estimate.value - _MARGIN, estimate.error, lines)
     return min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
 
 

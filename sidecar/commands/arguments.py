@@ -24,16 +24,6 @@ def base_url(text: str) -> str:
     return _checked(parse_base_url, text)
 
 
-def numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas."""
-    return _checked(lambda given: tuple(float(part) for part in given.split(",")), text)
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
-    return _checked(lambda given: tuple(int(part) for part in given.split(",")), text)
-
-
 def whole(most: int) -> Callable[[str], int]:
     """A type for whole numbers from 1 to ``most``."""
 
@@ -49,19 +39,24 @@ def whole(most: int) -> Callable[[str], int]:
 positive: Final = whole(10**18)
 
 
-def number(most: float, expected: str) -> Callable[[str], float]:
-    """A type for numbers above 0 and at most ``most``; ``expected`` says in words what to write."""
+def number(most: float, expected: str, *, above: float = 0.0) -> Callable[[str], float]:
+    """A type for numbers ``above`` a bound and at most ``most``; ``expected`` says in words what to write."""
 
     def read(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 < value <= most:
+        if not above < value <= most:
             raise argparse.ArgumentTypeError(f"write {expected}")
         return value
 
     return read
+
+
+def listed(read: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...]]:
+    """A type for values of another one, separated by commas."""
+    return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
 def share(text: str) -> float:
@@ -78,12 +73,12 @@ def file_to_write(text: str) -> Path:
     return path
 
 
-def written(argument: str, path: Path, write: Callable[[], object]) -> bool:
-    """Whether ``write`` wrote the file; if not, prints why. The result is printed in any case."""
+def written(argument: str, path: Path, content: bytes) -> bool:
+    """Whether ``content`` could be written to the file; if not, prints why. The result is printed in any case."""
     try:
-        write()
+        path.write_bytes(content)
     except OSError as error:
-        print(f"{argument}={path}: {error.strerror}; printed only", file=sys.stderr)
+        print(f"{argument}={path}: {error.strerror}; printed instead", file=sys.stderr)
         return False
     return True
 

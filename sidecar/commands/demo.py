@@ -2,10 +2,9 @@
 
 import argparse
 import asyncio
-import socket
+import tempfile
 from dataclasses import replace
-
-import uvloop
+from pathlib import Path
 
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
@@ -14,14 +13,14 @@ from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import HOT, Phase, Traffic, TrafficOptions, cold_hot_cold
 from sidecar.settings import Settings
-from sidecar.settings.addresses import Address
-from sidecar.settings.groups import PlainStepTimes, Proxy, Requests
+from sidecar.settings.baselines import PlainStepTimes
+from sidecar.settings.groups import Plugin
 
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
-# Drafting costs time here, so cold traffic gains from it and hot traffic loses.
-_GAINING = SimulatorOptions(draft_seconds_per_token=0.006)
+# Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
+_GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.7)
 _LOSING = replace(_GAINING, cold_acceptance=0.45, hot_acceptance=0.15)
 
 _CYCLING = f"Acceptance falls as the traffic turns hot, {_CYCLE / 60:.0f} minutes a round."
@@ -32,8 +31,7 @@ specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic fo
   look        http://{address}/
   metrics     http://{address}/metrics
   status      http://{address}/api/v1/status
-  the proxy   http://{proxy}/v1 (send requests of your own: model "demo")
-  the "vLLM"  {vllm}/metrics
+  the "vLLM"  {vllm}/metrics, with the plug-in loaded
 
 Numbers appear within seconds. {course} Stop it with Ctrl-C.
 """
@@ -51,37 +49,31 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         ListenError: it cannot listen on its address.
     """
-    uvloop.run(_run(settings, arguments.duration, losing=arguments.losing))
+    asyncio.run(_run(settings, arguments.duration, losing=arguments.losing))
     return 0
 
 
 async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> None:
     stop = stop_on_signals()
     phases = (Phase(_CYCLE, HOT),) if losing else cold_hot_cold(_CYCLE)
-    async with SimulatedVllm(_LOSING if losing else _GAINING) as vllm:
-        proxy = Address("127.0.0.1", _free_port())
-        traffic = Traffic(TrafficOptions(f"http://{proxy}", phases=phases, repeat=True, max_requests=_MANY))
-        async with running(_watching(settings, vllm.url, proxy)) as address:
-            course = _STAYS_LOW if losing else _CYCLING
-            print(_WHERE.format(address=address.local, proxy=proxy, vllm=vllm.url, course=course), flush=True)
-            sending = asyncio.create_task(traffic.run())
-            await stopped(stop, seconds)
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-    print(f"{traffic.summary.completed} requests completed, {traffic.summary.failed} failed")
+    with tempfile.TemporaryDirectory(prefix="specdec-demo-") as folder:
+        socket = Path(folder) / "plugin.sock"
+        async with SimulatedVllm(_LOSING if losing else _GAINING, plugin_socket=socket) as vllm:
+            traffic = Traffic(vllm, TrafficOptions(phases=phases, repeat=True, max_requests=_MANY))
+            async with running(_watching(settings, vllm.url, socket)) as address:
+                course = _STAYS_LOW if losing else _CYCLING
+                print(_WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True)
+                sending = asyncio.create_task(traffic.run())
+                await stopped(stop, seconds)
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+    print(f"{traffic.completed} requests completed, {traffic.failed} failed")
 
 
-def _watching(settings: Settings, vllm_url: str, proxy: Address) -> Settings:
-    """The settings, for the simulated vLLM and with the sidecar's proxy in front of it."""
-    return settings.model_copy(
-        update={
-            "vllm_url": vllm_url,
-            "targets": (),
-            "requests": Requests(source="proxy"),
-            "proxy": Proxy(listen=proxy),
-            "plain_steps": {_GAINING.model_name: _plain_steps(_GAINING)},
-        }
-    )
+def _watching(settings: Settings, vllm_url: str, socket: Path) -> Settings:
+    """The settings, for the simulated vLLM and its plug-in."""
+    steps = {_GAINING.model_name: _plain_steps(_GAINING)}
+    return settings.model_copy(update={"vllm_url": vllm_url, "plugin": Plugin(socket=socket), "plain_steps": steps})
 
 
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
@@ -95,10 +87,3 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
         prompt_seconds=options.prefill_seconds_per_token,
         vllm="simulated",
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port

@@ -33,6 +33,12 @@ class Interval:
         """Half the interval's width."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
+    def moved(self, by: float) -> "Interval":
+        """The interval with ``by`` added."""
+        if self.low is None or self.high is None:
+            return Interval(self.value + by)
+        return Interval(self.value + by, self.low + by, self.high + by)
+
 
 def batches(requests: int, in_flight: float) -> int | None:
     """Into how many batches to cut ``requests`` in the order of their ends; None if too few for any interval."""

@@ -20,8 +20,11 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 if the sidecar at ``listen`` is healthy, else prints why not and returns 1."""
     local = settings.listen.local
-    connection = _connection(settings, local)
+    connection, tls = _connection(settings, local)
     try:
+        connection.connect()
+        if tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
+            return 0  # we have no client certificate, but the sidecar has answered our handshake
         connection.request("GET", "/-/healthy")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
@@ -35,10 +38,12 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     return 0 if status == 200 else 1
 
 
-def _connection(settings: Settings, local: Address) -> http.client.HTTPConnection:
+def _connection(settings: Settings, local: Address) -> tuple[http.client.HTTPConnection, ssl.SSLContext | None]:
+    """A connection to the page, and the page's TLS."""
     path = settings.web_config_file
-    if path is None or read_web_config(path).tls is None:
-        return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT)
+    tls = None if path is None else read_web_config(path).tls
+    if tls is None:
+        return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT), None
     # The sidecar's own certificate is for names other than this address.
     context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
-    return http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context)
+    return http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context), tls

@@ -1,19 +1,19 @@
 """``record``: like ``run``, but also writes everything it sees to files for later analysis."""
 
 import argparse
+import asyncio
 import contextlib
 import sys
 import time
 from pathlib import Path
 
 import structlog
-import uvloop
 
-from sidecar import wiring
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration, positive
 from sidecar.commands.stopping import stop_on_signals, stopped
-from sidecar.errors import InputError, ScrapeError
+from sidecar.engine.page_source import page_source
+from sidecar.errors import ScrapeError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
@@ -38,16 +38,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 when stopped, 1 if the directory cannot be used.
 
     Raises:
-        InputError: no request source is set.
-        ListenError: the sidecar cannot listen on an address.
+        ListenError: the sidecar cannot listen on its address.
     """
-    if settings.requests.source == "none":
-        raise InputError("no request source to record; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces")
     recorder = Recorder(arguments.out, max_bytes=arguments.max_bytes, log=structlog.get_logger("sidecar"))
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
-        uvloop.run(_run(whole, recorder, arguments.duration))
+        asyncio.run(_run(whole, recorder, arguments.duration))
     except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)
         return 1
@@ -74,7 +71,7 @@ async def _run(settings: Settings, recorder: Recorder, seconds: float | None) ->
 
 async def _last_page(settings: Settings, recorder: Recorder) -> None:
     """One more page after the last request, so that its counters cover everything recorded."""
-    async with wiring.page_source(settings.vllms[0].vllm_url, settings) as source:
+    async with page_source(settings, settings.limits) as source:
         started = time.time()
         with contextlib.suppress(ScrapeError):
             await source.next()

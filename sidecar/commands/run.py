@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import structlog
-import uvloop
 
 from sidecar import __version__
 from sidecar.app import running
@@ -26,7 +25,7 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 after SIGTERM or SIGINT, 1 if it cannot listen on an address or a socket. SIGHUP reloads settings."""
-    return uvloop.run(_run(arguments.config, settings))
+    return asyncio.run(_run(arguments.config, settings))
 
 
 async def _run(config: Path | None, settings: Settings) -> int:
@@ -42,7 +41,7 @@ async def _run(config: Path | None, settings: Settings) -> int:
                 "sidecar started",
                 version=__version__,
                 address=str(address),
-                vllm_url=[target.vllm_url for target in settings.vllms],
+                vllm_url=settings.vllm_url,
             )
             await stop.wait()
             log.info("sidecar stopping")

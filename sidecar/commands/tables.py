@@ -1,4 +1,4 @@
-"""Tables for terminals and for tickets."""
+"""Tables for terminals and for tickets, and how numbers read in them."""
 
 from collections.abc import Container, Sequence
 
@@ -20,11 +20,8 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Containe
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The same as a Markdown table."""
     ruler = ["---", *["---:"] * (len(header) - 1)]
-    return [f"| {' | '.join(map(_escaped, row))} |" for row in (header, ruler, *rows)]
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in (header, ruler, *rows)]
+    return [f"| {' | '.join(row)} |" for row in escaped]
 
 
 def ratio(value: float | None) -> str:
@@ -37,11 +34,14 @@ def share(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:.0%}"
 
 
-def milliseconds(seconds: float | None, below: float | None = None) -> str:
-    """A time in milliseconds, or the bound that it is ``below``; a dash if neither is known."""
-    if seconds is None and below is not None:
-        return f"<{below * 1000:,.10g}"
+def milliseconds(seconds: float | None) -> str:
+    """A time in milliseconds."""
     return _NOTHING if seconds is None else f"{seconds * 1000:,.1f}"
+
+
+def number(value: float | None) -> str:
+    """A number with one digit after the point."""
+    return _NOTHING if value is None else f"{value:,.1f}"
 
 
 def count(value: float) -> str:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.engine.lines import LineReader, PageLimits, Series, Wanted
+from sidecar.engine.lines import LineReader, Series, Wanted
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
+from sidecar.settings.groups import Limits
 
 RECHECK = 8  # polls between two comparisons of what is outside the remembered blocks
 
@@ -59,7 +60,7 @@ class _Memory:
 class PageReader:
     """Reads the pages of one server; keeps the layout of the last one between calls."""
 
-    def __init__(self, wanted: Wanted, limits: PageLimits) -> None:
+    def __init__(self, wanted: Wanted, limits: Limits) -> None:
         self._wanted = wanted
         self._limits = limits
         self._lines = LineReader(wanted, limits)

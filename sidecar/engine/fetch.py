@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 
 import aiohttp
 from yarl import URL
@@ -15,22 +14,22 @@ _REDIRECTS = 2  # old versions send /metrics to /metrics/; one to another server
 _REDIRECTING = frozenset({301, 302, 303, 307, 308})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOptions:
-    """``timeout`` is seconds for the whole exchange."""
-
-    timeout: float = 5.0
-    page_bytes: int = 8 * 1024 * 1024
-    tls: ssl.SSLContext | bool = True
-
-
 class Fetcher:
     """GETs from one vLLM server over one persistent connection."""
 
-    def __init__(self, base_url: str, options: FetchOptions) -> None:
-        """``base_url`` may end in ``/metrics`` already."""
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout: float = 5.0,
+        page_bytes: int = 8 * 1024 * 1024,
+        tls: ssl.SSLContext | bool = True,
+    ) -> None:
+        """``base_url`` may end in ``/metrics`` already; ``timeout`` is seconds for a whole exchange."""
         self._base = base_url.rstrip("/").removesuffix("/metrics")
-        self._options = options
+        self._timeout = timeout
+        self._page_bytes = page_bytes
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str) -> bytes:
@@ -45,10 +44,10 @@ class Fetcher:
             NotAnExposition: the body is compressed, though that was not requested.
         """
         try:
-            async with asyncio.timeout(self._options.timeout):
+            async with asyncio.timeout(self._timeout):
                 return await self._get(path)
         except TimeoutError as error:
-            raise TimedOut(f"incomplete after {self._options.timeout:g} s") from error
+            raise TimedOut(f"incomplete after {self._timeout:g} s") from error
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             raise Interrupted(type(error).__name__) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -63,7 +62,7 @@ class Fetcher:
     async def _get(self, path: str) -> bytes:
         url = URL(self._base + path, encoded=True)
         for redirects_left in range(_REDIRECTS, -1, -1):
-            async with self._open_session().get(url, ssl=self._options.tls, allow_redirects=False) as response:
+            async with self._open_session().get(url, ssl=self._tls, allow_redirects=False) as response:
                 if response.status not in _REDIRECTING:
                     return await self._body(response)
                 target = url.join(URL(response.headers.get("Location", ""), encoded=True))
@@ -80,19 +79,14 @@ class Fetcher:
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             raise NotAnExposition(f"the body is encoded as {encoding[:32]!r}")
-        limit = self._options.page_bytes
+        limit = self._page_bytes
         if response.content_length is not None and response.content_length > limit:
             response.close()
             raise PageTooLarge(f"{response.content_length} bytes announced; limit {limit}")
-        pieces: list[bytes] = []
-        received = 0
-        async for piece in response.content.iter_any():
-            received += len(piece)
-            if received > limit:
-                response.close()
-                raise PageTooLarge(f"more than {limit} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+        body = await read_at_most(response, limit)
+        if body is None:
+            raise PageTooLarge(f"more than {limit} bytes")
+        return body
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -104,6 +98,22 @@ class Fetcher:
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
+
+
+async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The whole body, in however many pieces it arrives; None, and closes the connection, if it exceeds ``most`` bytes.
+
+    aiohttp's own ``content.read(most)`` returns after the first piece.
+    """
+    pieces: list[bytes] = []
+    received = 0
+    async for piece in response.content.iter_any():
+        received += len(piece)
+        if received > most:
+            response.close()
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _reason(error: Exception) -> str:

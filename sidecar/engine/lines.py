@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sidecar.errors import NotAnExposition, PageTooLarge
+from sidecar.settings.groups import Limits
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}))')
@@ -19,16 +20,6 @@ _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 JUDGED_LINES = 10_000  # beyond these, only lines that may be wanted are read
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageLimits:
-    """Limits of a page: a larger page is refused, a longer line is skipped as malformed."""
-
-    page_bytes: int = 8 * 1024 * 1024
-    line_bytes: int = 16 * 1024
-    labels: int = 64  # per sample
-    series: int = 10_000  # wanted ones per page
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ class Series:
 class LineReader:
     """Reads pages; stateless."""
 
-    def __init__(self, wanted: Wanted, limits: PageLimits) -> None:
+    def __init__(self, wanted: Wanted, limits: Limits) -> None:
         self._wanted = wanted
         self._limits = limits
         self._maybe_wanted = re.compile(

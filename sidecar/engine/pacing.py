@@ -2,40 +2,31 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from sidecar.settings.groups import Scrape
 
 _RECENT = 5  # scrapes; the fastest shows the cost, the others also include waiting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacingOptions:
-    """Times in seconds; ``cpu_share`` is the share of one core that polling may take from vLLM."""
-
-    interval: float = 1.0
-    max_interval: float = 60.0
-    backoff_max: float = 10.0
-    cpu_share: float = 0.01
 
 
 class Pacing:
     """Decides the time between the starts of two polls."""
 
-    def __init__(self, options: PacingOptions, random: Callable[[], float]) -> None:
+    def __init__(self, scrape: Scrape, random: Callable[[], float]) -> None:
         """``random`` returns numbers from 0 to 1."""
-        self._options = options
+        self._scrape = scrape
         self._random = random
         self._durations: deque[float] = deque(maxlen=_RECENT)
         self._failures = 0
-        self.interval = options.interval  # in force while vLLM responds
+        self.interval = scrape.scrape_interval  # in force while vLLM responds
 
     def succeeded(self, duration: float) -> float:
         """Seconds from this poll's start to the next one's, after a poll that took ``duration``."""
         self._failures = 0
         self._durations.append(duration)
-        affordable = min(self._durations) / self._options.cpu_share
+        affordable = min(self._durations) / self._scrape.scrape_cpu_share
         # A configured interval above the maximum is kept.
-        longest = max(self._options.max_interval, self._options.interval)
-        self.interval = min(max(self._options.interval, affordable), longest)
+        longest = max(self._scrape.scrape_max_interval, self._scrape.scrape_interval)
+        self.interval = min(max(self._scrape.scrape_interval, affordable), longest)
         return self.interval
 
     def failed(self, *, unreachable: bool = False) -> float:
@@ -45,5 +36,5 @@ class Pacing:
         """
         self._failures = 0 if unreachable else self._failures + 1
         doubled = self.interval * 2.0 ** min(max(self._failures - 1, 0), 16)
-        ceiling = max(self._options.backoff_max, self.interval)
+        ceiling = max(self._scrape.scrape_backoff_max, self.interval)
         return min(doubled, ceiling) * (0.5 + 0.5 * self._random())

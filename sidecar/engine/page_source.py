@@ -7,14 +7,17 @@ that the whole page has, and the whole page is fetched again at every tenth poll
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from sidecar.engine import names
 from sidecar.engine.exposition import Layout, Page, PageReader
 from sidecar.engine.fetch import Fetcher
-from sidecar.engine.lines import PageLimits, Series
+from sidecar.engine.lines import Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError, TimedOut
+from sidecar.settings.groups import Limits, Scrape
 
 WHOLE_PAGE = "/metrics"
 LARGE = 256 * 1024  # bytes: several times a page of eight engines
@@ -23,10 +26,23 @@ REFUSALS = 5  # consecutive pages of an older process, after which it is accepte
 RETRY = 600  # whole pages before a filter that failed is tried again
 
 
+@asynccontextmanager
+async def page_source(scrape: Scrape, limits: Limits, *, whole: bool = False) -> AsyncIterator["PageSource"]:
+    """The pages of the vLLM at ``vllm_url``; ``whole``: never ask for only what is used.
+
+    The connection is closed at the end of the block.
+    """
+    fetcher = Fetcher(scrape.vllm_url, timeout=scrape.scrape_timeout, page_bytes=limits.page_bytes, tls=scrape.tls())
+    try:
+        yield PageSource(fetcher, limits, filtered=scrape.scrape_filtered and not whole)
+    finally:
+        await fetcher.close()
+
+
 class PageSource:
     """Fetches and reads one server's pages."""
 
-    def __init__(self, fetcher: Fetcher, limits: PageLimits, *, filtered: bool) -> None:
+    def __init__(self, fetcher: Fetcher, limits: Limits, *, filtered: bool) -> None:
         """``filtered`` allows asking for only what is used."""
         self._fetcher = fetcher
         self._allowed = filtered

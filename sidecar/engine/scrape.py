@@ -1,6 +1,8 @@
 """The polling loop of one vLLM server, one poll at a time."""
 
 import asyncio
+import random
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -8,6 +10,7 @@ from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError, Unreachable
+from sidecar.settings.groups import Scrape
 
 
 class ScrapeSink(Protocol):
@@ -26,13 +29,14 @@ class Poller:
     def __init__(
         self,
         source: PageSource,
-        pacing: Pacing,
+        scrape: Scrape,
         sink: ScrapeSink,
-        wall_clock: Callable[[], float],
-        monotonic: Callable[[], float],
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._pacing = pacing
+        self._pacing = Pacing(scrape, random.random)
         self._sink = sink
         self._wall_clock = wall_clock
         self._monotonic = monotonic

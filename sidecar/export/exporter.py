@@ -1,114 +1,106 @@
-"""Our ``/metrics`` page in the requested format."""
+"""Our ``/metrics`` page in the requested format, rendered by prometheus_client."""
 
 import asyncio
 import gzip
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 from prometheus_client import ProcessCollector
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from sidecar.errors import SpecDecError
-from sidecar.export.client import FamilyCollector, process_families
-from sidecar.export.families import Family
-from sidecar.export.reexport import own_series
-from sidecar.export.text import TextRenderer
+from sidecar.analysis.report import Distribution
+from sidecar.export.declaration import Shown
+from sidecar.export.metrics import METRICS
+from sidecar.export.reexport import Families, own_series
 
-_MOST_FILTERED = 16  # pages with selected metrics, before the state is read again
 _GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's time
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A response's body and the headers that describe it."""
+def families(shown: Shown) -> Iterator[Family]:
+    """Every metric that has a sample."""
+    for metric in METRICS:
+        family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)
+        for labels, value in metric.samples(shown):
+            _add(family, metric.name, dict(zip(metric.labels, labels, strict=True)), value)
+        if family.samples:
+            yield family
 
-    body: bytes
-    headers: dict[str, str]
+
+def _add(family: Family, name: str, labels: dict[str, str], value: float | Distribution) -> None:
+    if not isinstance(value, Distribution):
+        family.add_sample(name, labels, value)
+        return
+    for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
+        le = floatToGoString(edge)  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
+        family.add_sample(f"{name}_bucket", labels | {"le": le}, count)
+    family.add_sample(f"{name}_count", labels, value.count)
+    family.add_sample(f"{name}_sum", labels, value.sum)
 
 
-class TooManyRenders(SpecDecError):
-    """More different sets of metrics were requested at the same time than are worth rendering."""
-
-    def __init__(self) -> None:
-        super().__init__("too many different name[]; ask again later, or for the whole page")
+Rendered = tuple[bytes, dict[str, str]]  # a response's body and the headers that describe it
 
 
 class Exporter:
-    """Renders the state, at most once in ``every`` seconds for each form. ``read`` has no side effects."""
+    """Renders what ``read`` gives, at most once in ``every`` seconds for each format.
+
+    If ``read`` raises, so does ``render``, and the next request reads again.
+    """
 
     def __init__(
         self,
-        read: Callable[[], tuple[Iterable[Family], Mapping[str, bytes]]],
-        passthrough_series: int = 0,
+        read: Callable[[], Shown],
+        vllm_page: Callable[[], bytes] = bytes,
         every: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``read`` returns all families, and the page of each vLLM that is up, by target, if these are re-exported.
-
-        ``passthrough_series`` bounds vLLM's own series.
-        """
+        """``vllm_page`` gives vLLM's whole page if it is to be re-exported, else nothing."""
         self._read = read
-        self._passthrough_series = passthrough_series
+        self._vllm_page = vllm_page
         self._every = every
         self._clock = clock
-        self._text = TextRenderer()
         self._process = ProcessCollector(registry=None)
-        self._turn = asyncio.Lock()  # requests that arrive while a page is being rendered get that page
-        self._taken_at = -math.inf
-        self._families: list[Family] = []
+        self._turn = asyncio.Lock()  # requests that arrive while a page is being made get that page
+        self._read_at = -math.inf
+        self._families = Families([])
         self._own = b""  # vLLM's own series
-        self._rendered: dict[tuple[str, bool, frozenset[str]], Rendered] = {}
+        self._rendered: dict[tuple[str, bool], Rendered] = {}
 
-    async def render(self, accept: str, accept_encoding: str, names: frozenset[str] = frozenset()) -> Rendered:
-        """The page for a request's ``Accept``, ``Accept-Encoding`` and ``name[]`` (empty: all metrics).
+    async def render(self, accept: str, accept_encoding: str) -> Rendered:
+        """The page for a request's ``Accept`` and ``Accept-Encoding``.
 
         If it ends with vLLM's own series, it is in the text format whatever was requested: prometheus_client 0.26 turns
         the colons of vLLM's names into underscores in its other formats.
-
-        Raises:
-            TooManyRenders: there have been ``_MOST_FILTERED`` other sets of ``names`` within ``every`` seconds.
         """
         async with self._turn:
-            if self._clock() - self._taken_at >= self._every:
-                await self._take()
-            own = b"" if names else self._own
-            encode, content_type = _chosen("" if own else accept)
-            key = (content_type, _accepts_gzip(accept_encoding), names)
+            now = self._clock()
+            if now - self._read_at >= self._every:
+                await self._renew()
+                self._read_at = now
+            encode, content_type = _chosen("" if self._own else accept)
+            key = (content_type, gzip_accepted(accept_encoding))
             if key not in self._rendered:
-                if names and sum(bool(filtered) for _, _, filtered in self._rendered) >= _MOST_FILTERED:
-                    raise TooManyRenders
-                self._rendered[key] = self._render(*key, encode, own)
+                self._rendered[key] = _packed(encode(self._families) + self._own, *key)
             return self._rendered[key]
 
-    async def _take(self) -> None:
-        self._taken_at = self._clock()
+    async def _renew(self) -> None:
+        shown = self._read()
+        page = self._vllm_page()
+        most = shown.settings.limits.passthrough_series
+        own = await asyncio.to_thread(own_series, page, most) if page else b""
+        self._families = Families([*families(shown), *self._process.collect()])
+        self._own = own
         self._rendered.clear()
-        families, vllm_pages = self._read()
-        self._families = [*families, *process_families(self._process)]
-        self._own = b""
-        if vllm_pages:
-            self._own = await asyncio.to_thread(own_series, vllm_pages, self._passthrough_series)
 
-    def _render(
-        self,
-        content_type: str,
-        packed: bool,  # noqa: FBT001 - unpacked from a key
-        names: frozenset[str],
-        encode: Callable[[Collector], bytes],
-        own: bytes,
-    ) -> Rendered:
-        families = [family for family in self._families if _is_asked_for(family, names)] if names else self._families
-        if content_type.startswith("text/plain"):
-            body = self._text.render(families) + own
-        else:
-            body = encode(FamilyCollector(families))
-        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        if packed:
-            return Rendered(gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"})
-        return Rendered(body, headers)
+
+def _packed(body: bytes, content_type: str, with_gzip: bool) -> Rendered:  # noqa: FBT001 - unpacked from a key
+    headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+    if with_gzip:
+        return gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"}
+    return body, headers
 
 
 def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:
@@ -116,17 +108,3 @@ def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:
         return choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is not a number
         return choose_encoder("")
-
-
-def _is_asked_for(family: Family, names: frozenset[str]) -> bool:
-    """Whether ``names`` has the metric's name or, for a histogram, one of its samples' names."""
-    name = family.metric.name
-    return name in names or any(name + suffix in names for suffix in ("_bucket", "_count", "_sum"))
-
-
-def _accepts_gzip(accept_encoding: str) -> bool:
-    for accepted in accept_encoding.lower().split(","):
-        coding, _, parameters = accepted.partition(";")
-        if coding.strip() == "gzip":
-            return parameters.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-    return False

@@ -1,34 +1,39 @@
 """vLLM's own series on our page: an option for sites whose Prometheus cannot reach vLLM itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from sidecar.engine.names import PREFIXES
-from sidecar.export.client import MetricCollector
 
 
-def own_series(pages: Mapping[str, bytes], limit: int) -> bytes:
-    """The text format of vLLM's own families on its servers' pages, by target.
+class Families(Collector):
+    """Passes ready families to prometheus_client's encoders."""
 
-    ``limit`` bounds the series. A server's family is exported completely or not at all; it is also left out if another
-    server's family of the same name has another type. With several servers each series gets its ``target`` as a
-    label. Takes some 15 ms for the page of one engine.
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        return iter(self._families)
+
+
+def own_series(page: bytes, limit: int) -> bytes:
+    """The text format of vLLM's own families on its page.
+
+    ``limit`` bounds the series; a family is exported completely or not at all. Takes some 15 ms for the page of one
+    engine.
     """
-    found: dict[str, Metric] = {}
+    found: list[Metric] = []
     series = 0
-    for target, page in pages.items():
-        for family in _families(page):
-            whole = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            if family.type != whole.type or series + len(family.samples) > limit:
-                continue
+    for family in _families(page):
+        if family.samples and series + len(family.samples) <= limit:
             series += len(family.samples)
-            labels = {"target": target} if len(pages) > 1 else {}
-            for sample in family.samples:
-                whole.add_sample(sample.name, {**sample.labels, **labels}, sample.value, sample.timestamp)
-    return generate_latest(MetricCollector([family for family in found.values() if family.samples]))
+            found.append(family)
+    return generate_latest(Families(found))
 
 
 def _families(page: bytes) -> list[Metric]:

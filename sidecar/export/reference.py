@@ -1,55 +1,30 @@
-"""``python -m sidecar.export.reference FILE``: updates the first part of ``docs/metrics.md`` from the code."""
+"""``python -m sidecar.export.reference FILE``: updates the two generated tables of ``docs/metrics.md``."""
 
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from sidecar.analysis.limitation import EXPLANATIONS
-from sidecar.export import metrics
-from sidecar.export.metrics import MOST_SERIES, Metric
-
-_HEAD: Final = f"""# Metrics
-
-`make docs` generates the tables of metrics and limitations from `sidecar/export/metrics.py` and
-`sidecar/analysis/limitation.py`. Ratios are from 0 to 1, times in seconds. With `targets` set, every series also has
-the label `target`. The `process_*` metrics of the sidecar's own process are exported too. With the default `limits`
-each vLLM has at most {MOST_SERIES:,} series; values past a limit are summed under the label value `other` and counted
-in `specdec_label_overflow_total`.
-
-| metric | type | labels | meaning |
-|---|---|---|---|
-"""
-
-_LIMITATIONS: Final = """
-## Limitations of an engine's page
-
-These are the values of the label `limitation` of `specdec_engine_limitation`.
-
-| limitation | what it means and how to end it |
-|---|---|
-"""
-
-_BY_HAND: Final = "\n## Why request events are dropped\n"  # the rest of the page is written by hand
-
-
-def all_metrics() -> list[Metric]:
-    """Every metric of the contract, in the order of the code."""
-    return [value for value in vars(metrics).values() if isinstance(value, Metric)]
+from sidecar.export.metrics import METRICS
 
 
 def metrics_reference(page: str) -> str:
-    """``page`` with updated tables and an unchanged part written by hand.
+    """``page`` with new rows in the tables of metrics and of limitations; all else stays.
 
     Raises:
-        ValueError: the part written by hand is missing.
+        ValueError: a table is missing.
     """
-    by_hand = page[page.index(_BY_HAND) :]
-    of_metrics = [
-        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or 'none'} | {metric.help} |\n"
-        for metric in all_metrics()
-    ]
-    of_limitations = [f"| `{limitation}` | {text} |\n" for limitation, text in EXPLANATIONS.items()]
-    return "".join([_HEAD, *of_metrics, _LIMITATIONS, *of_limitations, by_hand])
+    metrics = ((f"`{one.name}`", one.kind, ", ".join(one.labels) or "none", one.help) for one in METRICS)
+    limitations = ((f"`{name}`", text) for name, text in EXPLANATIONS.items())
+    return _filled(_filled(page, "| metric |", metrics), "| limitation |", limitations)
+
+
+def _filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
+    """``page`` with ``rows`` in the table whose first line begins with ``head``."""
+    start = page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1  # below its rule
+    rest = re.sub(r"\A(\|.*\n)*", "", page[start:])
+    return page[:start] + "".join(f"| {' | '.join(row)} |\n" for row in rows) + rest
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """The runbooks that alerts link to, as pages: the pod's current numbers first, then ``alerts/runbooks/NAME.md``."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 from textwrap import dedent
-from typing import Any, Final
+from typing import Final
 
+from sidecar.export.declaration import Shown
+from sidecar.export.page.answer import answer
+from sidecar.export.page.hints import marked
+from sidecar.export.page.page import content
 from sidecar.shipped import shipped
 
 _ITEM: Final = re.compile(r"(?:-|(\d+)\.) ")
@@ -18,18 +22,18 @@ def names() -> list[str]:
     return sorted(path.stem for path in shipped("runbooks").glob("*.md"))
 
 
-def index() -> str:
-    """A page that links to all runbooks."""
-    items = "".join(f'<li><a href="{name}.md">{name}</a></li>' for name in names())
-    return _page("Runbooks", f"<h1>Runbooks</h1><ul>{items}</ul>")
+def runbook(name: str, shown: Shown) -> str | None:
+    """The page of one alert below the pod's numbers; None if there is no such runbook. Reads files.
 
-
-def runbook(name: str, status: Mapping[str, Any]) -> str | None:
-    """The page of one alert with the numbers of ``status``; None if there is no such runbook. Reads a file."""
+    Without a name it is a page that links to all.
+    """
+    if not name:
+        items = "".join(f'<li><a href="{one}.md">{one}</a></li>' for one in names())
+        return _page("Runbooks", f"<h1>Runbooks</h1><ul>{items}</ul>")
     if name not in names():
         return None
     text = (shipped("runbooks") / f"{name}.md").read_text(encoding="utf-8")
-    return _page(name, _numbers(status, _THRESHOLD.findall(text)) + render(text))
+    return _page(name, _numbers(shown, _THRESHOLD.findall(text)) + render(text))
 
 
 def render(text: str) -> str:
@@ -82,47 +86,14 @@ def _span(match: re.Match[str]) -> str:
     )
 
 
-def _numbers(status: Mapping[str, Any], thresholds: list[str]) -> str:
-    rows = [row for target in status["targets"] for row in _target_rows(target)]
-    rows += [
-        (f"thresholds.{name}", f"{status['thresholds'][name]:g}")
-        for name in dict.fromkeys(thresholds)
-        if name in status["thresholds"]
-    ]
-    cells = "".join(f"<tr><th>{escape(name)}</th><td class='number'>{escape(value)}</td></tr>" for name, value in rows)
-    return f"<h2>Now, at this pod</h2><table>{cells}</table><p><a href='../'>All of its numbers</a></p>"
-
-
-def _target_rows(target: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    fault = (target["last_error"] or {}).get("message", "")
-    yield target["name"], "vLLM answers" if target["up"] else f"vLLM's page cannot be read: {fault}"
-    yield "restarts of vLLM seen", str(target["restarts"])
-    for model in target["models"]:
-        yield f"{model['model_name']}: acceptance", f"{_share(model['acceptance'])} ({model['verdict']})"
-    requests = target["requests"] or {"models": []}
-    for model in requests["models"]:
-        for temperature, bucket in model["temperatures"].items():
-            if bucket["draft_tokens"]:
-                name = f"{model['model_name']} at temperature {temperature}: acceptance"
-                yield name, f"{_share(bucket['acceptance'])} ({bucket['verdict']})"
-    for engine in target["engines"]:
-        yield from _engine_rows(engine)
-
-
-def _engine_rows(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    where = f"{engine['model_name']}, engine {engine['engine']}: "
-    yield where + "KV cache in use, peak", _share(engine["kv_cache_usage_peak"])
-    gauges = engine["gauges"]
-    for name in ("requests_running", "requests_waiting", "waiting_for_capacity"):
-        if name in gauges:
-            yield where + name.replace("_", " "), f"{gauges[name]:g}"
-    if tpot := engine["latency"].get("tpot"):
-        p50, p99 = (1000 * tpot["quantiles"][quantile] for quantile in ("0.5", "0.99"))
-        yield where + "time per output token, P50 and P99", f"{p50:.3g} ms and {p99:.3g} ms"
-
-
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.1%}"
+def _numbers(shown: Shown, thresholds: list[str]) -> str:
+    """The answer and the thresholds that the text names; the rest of the page behind a click."""
+    said, limits = answer(shown.report), shown.settings.thresholds.model_dump()
+    named = ", ".join(f"thresholds.{name} {limits[name]:g}" for name in dict.fromkeys(thresholds) if name in limits)
+    return (
+        f'<details class="now"><summary>Now, at this pod: <b>{escape(said.text)}</b> {marked(said.why)} '
+        f"<small>{named}</small></summary>{content(shown)}</details>"
+    )
 
 
 def _page(title: str, body: str) -> str:

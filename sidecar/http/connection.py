@@ -1,144 +1,150 @@
-"""One connection to a guarded server: it forwards to aiohttp's protocol, and cuts at a deadline.
+"""The connections of a server: aiohttp's, each with a deadline, and no more than the limits allow.
 
 aiohttp alone never closes the connection of a client that sends half a head, or nothing, or does not read its response
-(measured on 3.14). Here a connection has two states. While a handler runs there is no deadline: limiting the body is
-up to the handler. Otherwise there is one: ``header_seconds`` from the connection's or the next request's first byte
-until its handler starts, and ``idle_seconds`` after a handler has returned, within which the client must read the
-response and begin the next request.
+(measured on 3.14).
 """
 
 import asyncio
-from typing import Final, Protocol, cast
+import socket
+from collections import Counter as Tally
+from contextlib import suppress
+from http import HTTPStatus
+from ipaddress import IPv6Address
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from sidecar.http.hosts import address_of
-from sidecar.http.unsent import is_sending
+from sidecar.http.limits import HEADERS, GuardOptions, Refusal
+from sidecar.log import StateLog
 
-_READ_BYTES: Final = 16_384
-
-
-class Gate(Protocol):
-    """The server, as its connections see it."""
-
-    def admit(self, connection: "Connection") -> asyncio.Protocol | None:
-        """Aiohttp's protocol for a new connection; None if the limits allow no more."""
-
-    def forget(self, protocol: asyncio.BaseProtocol) -> None:
-        """The connection of ``protocol`` is gone; idempotent."""
-
-    def timed_out(self) -> None:
-        """A connection was cut at its deadline, not merely because it was idle."""
+_READ_BYTES: Final = 16_384  # at a time: a body of one-byte chunks costs aiohttp's parser 0.2 ms a KiB
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Forwards everything to aiohttp's protocol and cuts the connection at its deadline.
+class Connections:
+    """Those that are open or in their handshake; counts what is refused or cut."""
 
-    It reads at most 16 KiB at a time: one-byte chunks cost aiohttp's parser 0.2 ms a KiB. ``address`` is the client's;
-    ``idle_since`` is when it connected or its last handler returned, by the loop's clock.
+    def __init__(self, options: GuardOptions) -> None:
+        self.options = options
+        self.refusals: Tally[str] = Tally()
+        self.faults = StateLog(structlog.get_logger("sidecar"))
+        self.open: dict[Connection, None] = {}  # those idle longest first
+
+    def admit(self, new: "Connection") -> bool:
+        """Adds one if the limits allow it, if need be in place of the one idle longest.
+
+        That is one of its own address if this has ``max_per_address``, else of any but loopback's, which have places
+        of their own, for probes and a local browser.
+        """
+        holders = [other for other in self.open if other.address == new.address]
+        is_full = len(holders) >= self.options.max_per_address
+        if not is_full and not new.is_loopback:
+            holders = [other for other in self.open if not other.is_loopback]
+            is_full = len(holders) >= self.options.max_connections
+        if is_full:
+            idle = next((other for other in holders if not other.is_serving), None)
+            self.refusals[Refusal.TOO_MANY_CONNECTIONS if idle is None else Refusal.GAVE_WAY] += 1
+            if idle is None:
+                return False
+            idle.cut()
+        self.open[new] = None
+        return True
+
+
+class Connection(web.RequestHandler, asyncio.BufferedProtocol):
+    """Has ``header_seconds`` for its first head, and ``idle_seconds`` to take a response and to send the next head.
+
+    While a handler runs there is no deadline.
     """
 
-    _transport: asyncio.Transport
-
-    def __init__(self, server: Gate, header_seconds: float, idle_seconds: float) -> None:
-        self._server = server
-        self._buffer = memoryview(bytearray(_READ_BYTES))  # asyncio's TLS fills a slice, which a bytearray would copy
-        self._header_seconds = header_seconds
-        self._idle_seconds = idle_seconds
-        self.address = ""
-        self.is_loopback = False
+    def __init__(self, server: web.Server, connections: Connections, client: socket.socket, address: str) -> None:
+        """``address`` is the client's."""
+        loop = asyncio.get_running_loop()
+        log = None  # aiohttp's documentation says that None turns it off
+        super().__init__(server, loop=loop, access_log=log, auto_decompress=False, lingering_time=0)  # type: ignore[arg-type]
+        self.address = address
+        known = address_of(address)
+        mapped = known.ipv4_mapped if isinstance(known, IPv6Address) else None
+        self.is_loopback = known is not None and (mapped or known).is_loopback
         self.is_serving = False
-        self.idle_since = asyncio.get_running_loop().time()
-        self._inner: asyncio.Protocol | None = None
+        self._client = client
+        self._connections = connections
+        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._timer: asyncio.TimerHandle | None = None
-        self._is_discarding = False
-        self._is_head_begun = True  # a new connection owes its first head from the start
+        self._wire: asyncio.WriteTransport | None = None  # which aiohttp forgets when it closes it
+        self._is_new = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asks whether the limits allow the connection."""
-        # Cast because uvloop's transports do not subclass asyncio's.
-        self._transport = cast("asyncio.Transport", transport)
-        self.address = (transport.get_extra_info("peername") or ("",))[0]
-        known = address_of(self.address)  # None if the client is gone already
-        self.is_loopback = known is not None and (getattr(known, "ipv4_mapped", None) or known).is_loopback
-        self._inner = self._server.admit(self)
-        if self._inner is None:
-            self._transport.abort()
-            return
-        self._inner.connection_made(transport)
-        self._arm(self._header_seconds)
+        """Starts the deadline for the first head."""
+        super().connection_made(transport)
+        self._wire = self.transport
+        self._set_deadline(self._connections.options.header_seconds)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection no longer counts."""
+        self._set_deadline(None)
+        self._connections.open.pop(self, None)
+        super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """The buffer to read into."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """The first byte of a head starts its deadline."""
-        if not self.is_serving and not self._is_head_begun:
-            self._is_head_begun = True
-            self._arm(self._header_seconds)
-        if self._inner is not None and not self._is_discarding:
-            self._inner.data_received(bytes(self._buffer[:nbytes]))
-
-    def eof_received(self) -> bool | None:
-        """Forwards."""
-        return self._inner.eof_received() if self._inner is not None else None
-
-    def pause_writing(self) -> None:
-        """Forwards."""
-        if self._inner is not None:
-            self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Forwards."""
-        if self._inner is not None:
-            self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection no longer counts."""
-        self._disarm()
-        if self._inner is not None:
-            self._server.forget(self._inner)
-            self._inner.connection_lost(exc)
-            self._inner = None
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether the client has yet to take some of its last response."""
-        return is_sending(self._transport)
+        """Forwards what was read."""
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def serving(self) -> None:
-        """A handler starts: there is no deadline until it returns."""
-        self.is_serving = True
-        self._disarm()
+        """A handler starts."""
+        self.is_serving, self._is_new = True, False
+        self._set_deadline(None)
 
     def waiting(self) -> None:
-        """The handler has returned."""
+        """The handler has returned; of those idle now, this one gives way last."""
         self.is_serving = False
-        self.idle_since = asyncio.get_running_loop().time()
-        self._is_head_begun = False
-        if self._inner is not None:
-            self._arm(self._idle_seconds)
-
-    def discard(self) -> None:
-        """Drops the rest of a request's body unparsed: the request has been answered."""
-        self._is_discarding = True
+        self._set_deadline(self._connections.options.idle_seconds)
+        if self in self._connections.open:
+            self._connections.open[self] = self._connections.open.pop(self)
 
     def cut(self) -> None:
         """Aborts, since closing would wait for a client that does not read; the connection no longer counts."""
-        if self._inner is not None:
-            self._server.forget(self._inner)
-        self._transport.abort()
+        self._connections.open.pop(self, None)
+        if self._wire is not None:
+            self._wire.abort()
+        else:
+            with suppress(OSError):  # the client has left
+                self._client.shutdown(socket.SHUT_RDWR)  # ends the handshake; asyncio may not if that is cancelled
 
-    def _arm(self, seconds: float) -> None:
-        self._disarm()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - quotes the request
+    ) -> web.StreamResponse:
+        """Counts a request that failed, and answers with only the status."""
+        self.log_exception(exc_info=exc)
+        response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=HEADERS)
+        response.force_close()
+        return response
 
-    def _disarm(self) -> None:
+    def log_exception(self, *_: object, exc_info: BaseException | None = None, **__: object) -> None:
+        """Counts an error; logs only its class, while aiohttp's log quotes the request."""
+        if isinstance(exc_info, HttpProcessingError):
+            self._connections.refusals[Refusal.MALFORMED] += 1
+            return
+        self._connections.refusals[Refusal.INTERNAL] += 1
+        self._connections.faults.fault("handler", "a request failed in its handler", reason=type(exc_info).__name__)
+
+    def _set_deadline(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        is_open = self.transport is not None and seconds is not None
+        self._timer = asyncio.get_running_loop().call_later(seconds or 0.0, self._expire) if is_open else None
 
     def _expire(self) -> None:
-        self._timer = None
-        if self._is_head_begun or self.is_sending:
-            self._server.timed_out()
-        self._transport.abort()
+        if self._is_new or self.writing_paused:
+            self._connections.refusals[Refusal.TIMEOUT] += 1
+        self.cut()

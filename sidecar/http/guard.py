@@ -1,257 +1,165 @@
-"""A small web server that no client can block: deadlines for heads and idle connections, limits on connections.
-
-A connection past a limit takes the place of the one that has been idle longest, preferably of one whose response is
-sent: of its own address if that has ``max_per_address``, else of any but loopback's, which have their own places, for
-probes and a local browser.
-"""
+"""The web server of the sidecar's page, which no client can block or make grow."""
 
 import asyncio
-import logging
+import errno
+import socket
 from collections import Counter as Tally
-from dataclasses import dataclass
-from enum import StrEnum
-from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from sidecar.http.access import Access
-from sidecar.http.connection import Connection
-from sidecar.http.hosts import ANY, is_ours
-from sidecar.http.listener import NO_DESCRIPTORS, Listener
-from sidecar.http.listener import TLS as TLS_FAILED
+from sidecar.http.connection import Connection, Connections
+from sidecar.http.hosts import is_ours
+from sidecar.http.limits import HEADERS, WITH_ACCESS, GuardOptions, Refusal
 from sidecar.http.passwords import Verdict
 
-_log = logging.getLogger(__name__)
-
-_HEADERS: Final = {
-    "Server": "specdec-sidecar",  # aiohttp's own has its version and Python's
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE: Final = 1.0  # seconds until the next attempt to accept if nothing is left
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardOptions:
-    """Limits of a guarded server; times are seconds."""
-
-    header_seconds: float = 10.0  # from a head's first byte (or the connection's start) to its last
-    idle_seconds: float = 75.0  # to read a response and begin the next request
-    linger_seconds: float = 2.0  # to continue reading a body after its response was sent
-    shutdown_seconds: float = 2.0  # for running handlers when the server stops
-    max_connections: int = 64  # open at once, without loopback's
-    max_per_address: int = 16  # open at once from one address, loopback included
-    allowed_hosts: frozenset[str] = frozenset({ANY})  # names besides those that ``hosts.is_ours`` knows
-    open_paths: frozenset[str] = frozenset()  # paths that need no password
-
-
-class Refusal(StrEnum):
-    """Why a connection or a request was refused or cut short."""
-
-    TOO_MANY_CONNECTIONS = "too_many_connections"  # closed immediately: no open connection is idle
-    GAVE_WAY = "gave_way"  # idle the longest, and closed for a new connection
-    TIMEOUT = "timeout"  # cut at a deadline; closing an idle connection is not counted
-    MALFORMED = "malformed"  # not HTTP; aiohttp answers 400
-    INTERNAL = "internal"  # the handler raised; aiohttp answers 500
-    HOST = "host"  # the request names a host that is not ours
-    TLS = TLS_FAILED
-    NO_DESCRIPTORS = NO_DESCRIPTORS
-    UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
-    TOO_MANY_PASSWORDS = "too_many_passwords"  # too many to check at the same time
-
-
-_WITH_ACCESS: Final = frozenset({Refusal.TLS, Refusal.UNAUTHORIZED, Refusal.TOO_MANY_PASSWORDS})
 
 
 class GuardedServer:
     """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
 
-    ``app`` must not be frozen yet. Bodies arrive as they were sent: the handler must limit and decompress them.
-    Nothing that a client sends is logged: neither access lines nor aiohttp's tracebacks, which quote the request.
+    ``app`` must not be frozen yet, and takes no bodies. Nothing that a client sends is logged.
     """
 
     def __init__(self, app: web.Application, options: GuardOptions | None = None, access: Access | None = None) -> None:
         """Without ``access`` it speaks plain HTTP and asks for no password."""
         self.options = options or GuardOptions()
         self._access = access
-        self.refusals: Tally[str] = Tally(
-            {reason: 0 for reason in Refusal if access is not None or reason not in _WITH_ACCESS}
-        )
-        self._connections: dict[asyncio.BaseProtocol, Connection] = {}
-        self._listener: Listener | None = None
+        self._connections = Connections(self.options)
+        self.refusals: Tally[str] = self._connections.refusals
+        self.refusals.update({reason: 0 for reason in Refusal if access is not None or reason not in WITH_ACCESS})
+        self._listeners: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()  # those that accept a client, with TLS their handshakes
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(_add_headers)
-        self._logger = _Faults(self.refusals).logger
-        self._runner = web.AppRunner(app, logger=self._logger, shutdown_timeout=self.options.shutdown_seconds)
+        self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return len(self._connections)
+        """How many are open, or in their handshake."""
+        return len(self._connections.open)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listens on ``host`` and ``port`` (0: any free one) and returns both as bound.
+        """Listens on every address of ``host`` and returns the first as bound; ``::`` accepts IPv4 too.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: an address cannot be bound.
         """
         await self._runner.setup()
-        heads, idle = self.options.header_seconds, self.options.idle_seconds
-        listener = Listener(lambda: Connection(self, heads, idle), self._access, heads, self._refuse)
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
-            address = await listener.start(host, port)
+            for family, _, _, _, address in dict.fromkeys(infos):
+                dual = host == "::" and socket.has_dualstack_ipv6()
+                self._listeners.append(socket.create_server(address, family=family, backlog=128, dualstack_ipv6=dual))
         except OSError:
-            await self._runner.cleanup()
+            await self.stop()
             raise
-        self._listener = listener
-        return address
+        self._tasks = [loop.create_task(self._accept(listener)) for listener in self._listeners]
+        if self._access is not None:
+            self._tasks.append(loop.create_task(self._access.watch()))
+        bound_host, bound_port = self._listeners[0].getsockname()[:2]
+        return bound_host, bound_port
 
     async def stop(self) -> None:
         """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
-        if self._listener is None:
-            return
-        self._listener.close()
-        self._listener = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+        self._tasks, self._listeners = [], []
         await self._runner.cleanup()
-        for connection in list(self._connections.values()):
+        for connection in list(self._connections.open):
             connection.cut()
+        await asyncio.gather(*self._opening)
 
-    def admit(self, connection: Connection) -> asyncio.Protocol | None:
-        """Aiohttp's protocol for a new connection; None if the limits allow no more."""
-        server = self._runner.server
-        if server is None or not self._has_place(connection):
-            self.refusals[Refusal.TOO_MANY_CONNECTIONS] += 1
-            return None
-        protocol = _RequestHandler(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # its documentation says that None turns it off
-            logger=self._logger,
-            auto_decompress=False,
-            keepalive_timeout=self.options.idle_seconds,
-            lingering_time=self.options.linger_seconds,
-        )
-        self._connections[protocol] = connection
-        return protocol
+    async def _accept(self, listener: socket.socket) -> None:
+        listener.setblocking(False)  # noqa: FBT003 - the socket's signature
+        loop, faults = asyncio.get_running_loop(), self._connections.faults
+        while True:
+            try:
+                client, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:  # else this client is gone already
+                    self.refusals[Refusal.NO_DESCRIPTORS] += 1
+                    faults.fault("accept", "cannot accept connections", reason=str(error.strerror))
+                    await asyncio.sleep(_PAUSE)
+                continue
+            faults.clear("accept", "accepting connections again")
+            self._admit(client, str(address[0]))
 
-    def timed_out(self) -> None:
-        """Counts a connection that was cut at its deadline."""
-        self.refusals[Refusal.TIMEOUT] += 1
+    def _admit(self, client: socket.socket, address: str) -> None:
+        if self._runner.server is None:
+            raise RuntimeError("not started")
+        connection = Connection(self._runner.server, self._connections, client, address)
+        if not self._connections.admit(connection):
+            client.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._open(client, connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
-    def _refuse(self, reason: str) -> None:
-        self.refusals[reason] += 1
-
-    def _has_place(self, connection: Connection) -> bool:
-        """Whether the limits allow another connection, if need be by closing the one idle longest."""
-        others = list(self._connections.values())
-        holders = [other for other in others if other.address == connection.address]
-        if len(holders) < self.options.max_per_address:
-            holders = [other for other in others if not other.is_loopback]
-            if connection.is_loopback or len(holders) < self.options.max_connections:
-                return True
-        idle = [other for other in holders if not other.is_serving]
-        if not idle:
-            return False
-        self.refusals[Refusal.GAVE_WAY] += 1
-        min(idle, key=lambda other: (other.is_sending, other.idle_since)).cut()
-        return True
-
-    def forget(self, protocol: asyncio.BaseProtocol) -> None:
-        """The connection of ``protocol`` is gone."""
-        self._connections.pop(protocol, None)
+    async def _open(self, client: socket.socket, connection: Connection) -> None:
+        tls = None if self._access is None else self._access.tls
+        timeout = None if tls is None else self.options.header_seconds
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, client, ssl=tls, ssl_handshake_timeout=timeout
+            )
+        except OSError as error:
+            # Its frames refer to it, and to asyncio's 256 KiB for a handshake: a flood would wait for the collector.
+            error.__traceback__ = None
+            client.close()
+            connection.connection_lost(error)
+            if not isinstance(error, ConnectionResetError | BrokenPipeError):  # those of a client that disconnects
+                self.refusals[Refusal.TLS] += 1
 
     def _middleware(self) -> Middleware:
         @web.middleware
         async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if not is_ours(request.headers.get("Host", ""), self.options.allowed_hosts):
-                self.refusals[Refusal.HOST] += 1
-                return web.Response(status=421, text="unknown host: see the setting allowed_hosts\n")
-            connection = self._connections.get(request.protocol)
-            if connection is None:  # the client left before its request was handled
-                return await handler(request)
+            connection = request.protocol
+            if not isinstance(connection, Connection):
+                raise TypeError
             connection.serving()
             try:
-                response = await self._refused(request, connection.address) or await handler(request)
-            except web.HTTPException as found:
-                _end_if_unread(request, connection, found)
-                raise
+                return await self._refused(request, connection.address) or await handler(request)
             finally:
                 connection.waiting()
-            _end_if_unread(request, connection, response)
-            return response
 
         return serving
 
     async def _refused(self, request: web.Request, address: str) -> web.Response | None:
-        """The answer to a request without the right password; None to any other."""
+        """The answer to a request that is not served; None to any other."""
+        if request.body_exists:
+            return self._refuse(Refusal.MALFORMED, 413, "no body is taken")
+        if not is_ours(request.headers.get("Host", ""), self.options.allowed_hosts):
+            return self._refuse(Refusal.HOST, 421, "unknown host: see the setting allowed_hosts")
         if self._access is None or self._access.passwords is None or request.path in self.options.open_paths:
             return None
-        await self._access.refresh()
         match await self._access.passwords.check(request.headers.get("Authorization", ""), address):
             case Verdict.GRANTED:
                 return None
             case Verdict.WRONG:
-                self.refusals[Refusal.UNAUTHORIZED] += 1
-                return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
+                return self._refuse(Refusal.UNAUTHORIZED, 401, "unauthorized", _CHALLENGE)
             case Verdict.BUSY:
-                self.refusals[Refusal.TOO_MANY_PASSWORDS] += 1
-                return web.Response(status=429, text="too many passwords to check\n", headers={"Retry-After": "1"})
+                text = "too many passwords to check"
+                return self._refuse(Refusal.TOO_MANY_PASSWORDS, 429, text, {"Retry-After": "1"})
 
-
-def _end_if_unread(request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
-    """Makes a response to a request whose body is not there yet the connection's last."""
-    if not request.content.is_eof():
-        connection.discard()
-        response.force_close()
-
-
-async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    for name, value in _HEADERS.items():
-        response.headers[name] = value
-
-
-class _RequestHandler(web.RequestHandler):
-    """Answers malformed requests and failed handlers with only the status: aiohttp's message quotes the request."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        super().handle_error(request, status, exc, message)  # logs, which counts it
-        response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=_HEADERS)
-        response.force_close()
+    def _refuse(self, reason: Refusal, status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+        self.refusals[reason] += 1
+        response = web.Response(status=status, text=f"{text}\n", headers=headers)
+        if status == 413:
+            response.force_close()  # rather than read the body
         return response
 
 
-class _Faults(logging.Handler):
-    """Replaces aiohttp's log: counts, and logs the class of an unexpected error when it changes."""
-
-    def __init__(self, refusals: Tally[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._refusals = refusals
-        self._last_failure = ""
-        # getLogger would forward aiohttp's messages to the root's handlers.
-        self.logger = logging.Logger("guard", logging.WARNING)  # noqa: LOG001 - see above
-        self.logger.addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        kind = record.exc_info[0] if record.exc_info else None
-        if kind is not None and issubclass(kind, HttpProcessingError | web.RequestPayloadError):
-            self._refusals[Refusal.MALFORMED] += 1
-            return
-        self._refusals[Refusal.INTERNAL] += 1
-        failure = "no exception" if kind is None else kind.__name__
-        if failure != self._last_failure:
-            self._last_failure = failure
-            _log.error("a request failed in its handler: %s", failure)
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in HEADERS.items():
+        response.headers[name] = value

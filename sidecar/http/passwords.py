@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import hmac
 import secrets
 from collections.abc import Mapping
@@ -40,19 +39,18 @@ class Passwords:
         user, password = _credentials(authorization)
         if not user:
             return Verdict.WRONG
-        users = self.users
         # An unknown name costs as much time as a known one.
-        hashed = users.get(user) or max(users.values(), key=lambda one: one[4:6])
+        hashed = self.users.get(user) or max(self.users.values(), key=lambda one: one[4:6])
         digest = hmac.digest(self._key, password, "sha256")
-        known = self._known.get(user)
-        if known is not None and known[0] == users.get(user) and hmac.compare_digest(known[1], digest):
+        known, of = self._known.get(user, ("", b""))
+        if known == self.users.get(user) and hmac.compare_digest(of, digest):
             return Verdict.GRANTED
         if address in self._waiting or len(self._waiting) >= _MOST_WAITING:
             return Verdict.BUSY
         self._waiting.add(address)
         try:
             async with self._turn:
-                matches = await self._matches(password, hashed)
+                matches = await _matches(password, hashed)
         finally:
             self._waiting.discard(address)
         if not matches or self.users.get(user) != hashed:  # unknown, or changed in the meantime
@@ -61,14 +59,14 @@ class Passwords:
         self._known[user] = (hashed, digest)
         return Verdict.GRANTED
 
-    @staticmethod
-    async def _matches(password: bytes, hashed: str) -> bool:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        matches = await asyncio.to_thread(_is_match, password, hashed)
-        if not matches:
-            await asyncio.sleep(_REST * (clock() - began))
-        return matches
+
+async def _matches(password: bytes, hashed: str) -> bool:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    matches = await asyncio.to_thread(_is_match, password, hashed)
+    if not matches:
+        await asyncio.sleep(_REST * (clock() - began))
+    return matches
 
 
 def _is_match(password: bytes, hashed: str) -> bool:
@@ -83,10 +81,8 @@ def _is_match(password: bytes, hashed: str) -> bool:
 def _credentials(authorization: str) -> tuple[str, bytes]:
     """The name and the password of RFC 7617; an empty name if there are none."""
     scheme, _, encoded = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return "", b""
     try:
         name, _, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-        return name.decode(), password
-    except (binascii.Error, ValueError):
+        return (name.decode(), password) if scheme.lower() == "basic" else ("", b"")
+    except ValueError:
         return "", b""

@@ -1,41 +1,35 @@
-"""Records what a sidecar sees, for replay: vLLM's metrics pages and one line per request, never any text.
+"""Records what a sidecar sees, for replay: vLLM's metrics pages and what the plug-in sends, which holds no text.
 
-A recording is a directory with ``scrapes.jsonl.gz`` and ``requests.jsonl.gz``; ``recording.py`` reads it. Each file
-grows by whole gzip members, so what was written stays readable however the process ends.
+A recording is a directory with ``scrapes.jsonl.gz`` and ``plugin.jsonl.gz``; ``recording.py`` reads it. Each file grows
+by whole gzip members, so what was written stays readable however the process ends.
 """
 
 import asyncio
 import contextlib
 import gzip
-import math
+import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
-
-import msgspec
 
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log
-from sidecar.requests.observe.endpoint import CHAT
-from sidecar.requests.record import RequestAcceptance, RequestRecord, RequestStart
-from sidecar.requests.source import RequestSink
-
-SCRAPES: Final = "scrapes.jsonl.gz"
-REQUESTS: Final = "requests.jsonl.gz"
+from sidecar.recording.heard import Heard, encode
+from sidecar.requests.messages import FinishedRequest, Hello, PluginSink, Tick
 
 _PENDING_PAGES: Final = 64 * 1024 * 1024  # bytes waiting to be written
-_PENDING_NUMBERS: Final = 1_000_000  # fields and offsets of requests waiting to be written
-_FIELDS: Final = 20  # of one request, without its offsets
-_DIGITS: Final = 6  # microseconds
+_PENDING_ROWS: Final = 100_000  # rows of tables, and requests, waiting to be written
 
 
 class Recorder:
-    """Records until the end of an ``async with`` block, between the sources and their sinks.
+    """Records until the end of an ``async with`` block, between those who fetch and receive and their sinks.
 
     It never raises into what it observes. Once ``max_bytes`` of disk are used, or the disk fails, it stops writing and
     the sidecar continues. Compression and writing happen in another thread.
@@ -47,27 +41,19 @@ class Recorder:
         self._max_bytes = max_bytes
         self._log = log
         self._every = every
-        self._pages = _Lines(_page_fields, _PENDING_PAGES)
-        self._records = _Lines(request_fields, _PENDING_NUMBERS)
-        self._files: dict[_Lines, FileIO] = {}
+        self._pages = _Lines(directory / "scrapes.jsonl.gz", _page_line, _PENDING_PAGES)
+        self._heard = _Lines(directory / "plugin.jsonl.gz", encode, _PENDING_ROWS)
         self._task: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
         self._stopped = False
         self.written = 0  # bytes
-
-    @property
-    def requests(self) -> int:
-        """Requests recorded so far."""
-        return self._records.taken
-
-    @property
-    def scrapes(self) -> int:
-        """Pages recorded so far."""
-        return self._pages.taken
+        self.requests = 0  # finished ones
+        self.scrapes = 0
 
     @property
     def dropped(self) -> int:
-        """Pages and requests dropped because the disk was too slow."""
-        return self._pages.dropped + self._records.dropped
+        """Pages and messages dropped because the disk was too slow."""
+        return self._pages.dropped + self._heard.dropped
 
     async def __aenter__(self) -> Self:
         """Creates the directory and its files.
@@ -77,33 +63,38 @@ class Recorder:
             OSError: cannot create them.
         """
         await asyncio.to_thread(self._open)
-        self._task = asyncio.create_task(self._write_for_ever(), name="recorder")
+        self.heard(Heard(time.time()))
+        self._task = asyncio.create_task(self._write_until_the_end(), name="recorder")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._ending.set()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        await self._write()
-        for file in self._files.values():
-            file.close()
+            await self._task
+        for lines in (self._pages, self._heard):
+            lines.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
         """Records one poll: Unix seconds before and after the HTTP call, and the whole page."""
         if not self._stopped:
-            self._pages.add((start, end, body), len(body))
+            self.scrapes += self._pages.add((start, end, body), len(body))
 
-    def request(self, record: RequestRecord) -> None:
-        """Records one finished request."""
+    def heard(self, heard: Heard) -> None:
+        """Records one message of a plug-in, without the names of adapters, which are often those of tenants."""
+        tick, request = heard.tick, heard.request
+        if tick is not None:
+            heard = replace(heard, tick=replace(tick, adapter=()))
+        if request is not None:
+            heard = replace(heard, request=replace(request, adapter=None))
         if not self._stopped:
-            self._records.add(record, _FIELDS + len(record.event_offsets))
+            taken = self._heard.add(heard, 1 if tick is None else 1 + len(tick.temperature) + len(tick.steps))
+            self.requests += taken and request is not None
 
-    def tee_requests(self, sink: RequestSink) -> RequestSink:
+    def tee_requests(self, sink: PluginSink) -> PluginSink:
         """A sink that records and passes on to ``sink``."""
-        return _Requests(self, sink)
+        return _Plugin(self, sink)
 
     def tee_scrapes(self, sink: ScrapeSink, source: PageSource) -> ScrapeSink:
         """A sink that records ``source``'s whole pages and passes on to ``sink``."""
@@ -111,47 +102,29 @@ class Recorder:
 
     def _open(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        for lines, name in ((self._pages, SCRAPES), (self._records, REQUESTS)):
-            self._files[lines] = (self._directory / name).open("xb", buffering=0)
+        for lines in (self._pages, self._heard):
+            lines.open()
 
-    async def _write_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self._every)
-            # Shielded: a write that has begun ends before the files are closed.
-            write = asyncio.ensure_future(self._write())
-            try:
-                await asyncio.shield(write)
-            except asyncio.CancelledError:
-                await write
-                raise
+    async def _write_until_the_end(self) -> None:
+        ended = False
+        while not ended:
+            with contextlib.suppress(TimeoutError):
+                ended = await asyncio.wait_for(self._ending.wait(), self._every)
+            await self._write()
 
     async def _write(self) -> None:
-        for lines, file in self._files.items():
+        for lines in (self._pages, self._heard):
             pending = lines.take()
             if not pending or self._stopped:
                 continue
             try:
-                fits = await asyncio.to_thread(self._append, lines, file, pending)
+                written = await asyncio.to_thread(lines.append, pending, self._max_bytes - self.written)
             except OSError as error:
                 self._stop("cannot write the recording", problem=error.strerror)
             else:
-                if not fits:
+                self.written += written
+                if not written:
                     self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)
-
-    def _append(self, lines: "_Lines", file: FileIO, pending: list[Any]) -> bool:
-        """Whether it was written; a write that fails midway leaves the file as it was."""
-        member = gzip.compress(b"".join(msgspec.json.encode(lines.fields(item)) + b"\n" for item in pending))
-        if self.written + len(member) > self._max_bytes:
-            return False
-        begin, rest = file.tell(), memoryview(member)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError:
-            file.truncate(begin)
-            raise
-        self.written += len(member)
-        return True
 
     def _stop(self, event: str, **fields: object) -> None:
         self._stopped = True
@@ -159,43 +132,79 @@ class Recorder:
 
 
 class _Lines:
-    """Items waiting to be written to one file; ``fields`` makes one a line's JSON object, in another thread."""
+    """One file, and what waits to be written to it; ``encode`` makes an item a line, in another thread."""
 
-    def __init__(self, fields: Callable[[Any], dict[str, Any]], most: int) -> None:
-        self.fields = fields
-        self.taken = 0
+    def __init__(self, path: Path, encode: Callable[[Any], bytes], most: int) -> None:
         self.dropped = 0
+        self._path = path
+        self._encode = encode
         self._most = most
         self._weight = 0
         self._pending: list[Any] = []
+        self._file: FileIO | None = None
 
-    def add(self, item: object, weight: int) -> None:
+    def open(self) -> None:
+        self._file = self._path.open("xb", buffering=0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, item: object, weight: int) -> bool:
+        """Whether there was room for it."""
         if self._weight + weight > self._most:
             self.dropped += 1
-            return
+            return False
         self._weight += weight
         self._pending.append(item)
-        self.taken += 1
+        return True
 
     def take(self) -> list[Any]:
         pending, self._pending, self._weight = self._pending, [], 0
         return pending
 
+    def append(self, items: list[Any], room: int) -> int:
+        """Bytes written; 0 if there is no room for them. A write that fails midway leaves the file as it was."""
+        rest = memoryview(gzip.compress(b"".join(self._encode(item) + b"\n" for item in items)))
+        size = len(rest)
+        if size > room or self._file is None:
+            return 0
+        begin = self._file.tell()
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(begin)
+            raise
+        return size
 
-class _Requests:
-    def __init__(self, recorder: Recorder, sink: RequestSink) -> None:
+
+class _Plugin:
+    def __init__(self, recorder: Recorder, sink: PluginSink) -> None:
         self._recorder = recorder
         self._sink = sink
 
-    def started(self, request: RequestStart) -> None:
-        self._sink.started(request)
+    def hello(self, connection: int, hello: Hello) -> None:
+        self._recorder.heard(Heard(time.time(), connection, hello=hello))
+        self._sink.hello(connection, hello)
 
-    def finished(self, record: RequestRecord) -> None:
-        self._recorder.request(record)
-        self._sink.finished(record)
+    def tick(self, connection: int, tick: Tick) -> None:
+        self._recorder.heard(Heard(time.time(), connection, tick=tick))
+        self._sink.tick(connection, tick)
+
+    def finished(self, connection: int, request: FinishedRequest) -> None:
+        self._recorder.heard(Heard(time.time(), connection, request=request))
+        self._sink.finished(connection, request)
+
+    def closed(self, connection: int) -> None:
+        self._recorder.heard(Heard(time.time(), connection))
+        self._sink.closed(connection)
 
     def dropped(self, reason: str, count: int) -> None:
         self._sink.dropped(reason, count)
+
+    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
+        self._sink.unreadable(connection, plugin, version)
 
 
 class _Scrapes:
@@ -212,46 +221,6 @@ class _Scrapes:
         self._sink.failed(at, error)
 
 
-def _page_fields(page: tuple[float, float, bytes]) -> dict[str, Any]:
+def _page_line(page: tuple[float, float, bytes]) -> bytes:
     start, end, body = page
-    return {"start": start, "end": end, "text": body.decode(errors="replace")}
-
-
-def request_fields(record: RequestRecord) -> dict[str, Any]:
-    """A record as plain JSON values.
-
-    ``chunks`` has the times of the events with tokens, without the usage event. For chat there is one more before them,
-    since vLLM sends the role first; its time is unknown and assumed to be the first token's. ``stream_events`` and
-    ``first_token`` (seconds from ``start``) serve sources that keep no times. A temperature that could not be read is
-    "nan".
-    """
-    chunks = [round(offset, _DIGITS) for offset in record.event_offsets[: record.stream_events]]
-    unknown = record.temperature is not None and math.isnan(record.temperature)
-    usage = {"prompt_tokens": record.prompt_tokens, "completion_tokens": record.completion_tokens}
-    return {
-        "id": record.id,
-        "path": record.path,
-        "model": record.model,
-        "temperature": "nan" if unknown else record.temperature,
-        "choices": record.choices,
-        "stream": record.stream,
-        "max_tokens": record.max_tokens,
-        "start": record.start,
-        "end": record.end,
-        "outcome": record.outcome,
-        "chunks": [*chunks[:1], *chunks] if record.path == CHAT else chunks,
-        "stream_events": record.stream_events,
-        "first_token": None if record.first_token is None else round(record.first_token - record.start, _DIGITS),
-        "usage": None if set(usage.values()) == {None} else usage,
-        "speculative_decoding": None if record.acceptance is None else _speculation(record.acceptance),
-    }
-
-
-def _speculation(acceptance: RequestAcceptance) -> dict[str, Any]:
-    """The numbers under the names that vLLM uses."""
-    return {
-        "num_spec_steps": acceptance.drafts,
-        "num_draft_tokens": acceptance.draft_tokens,
-        "num_accepted_draft_tokens": acceptance.accepted_tokens,
-        "acceptance_histogram": acceptance.histogram or None,
-    }
+    return json.dumps({"start": start, "end": end, "text": body.decode(errors="replace")}).encode()

@@ -1,32 +1,36 @@
-"""Reads recorded traffic.
+"""Reads recorded traffic: what ``record`` writes, and recordings with one request a line.
 
 A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` per line: ``start``, ``end``,
-``text``) and ``requests.jsonl`` (one request per line); either may be compressed (``.gz``). Times are Unix seconds.
+``text``), and with ``plugin.jsonl`` (``heard.py``) or ``requests.jsonl`` (``recorded_requests.py``); each may be
+compressed (``.gz``). Times are Unix seconds.
 """
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, TypeVar
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import PageLimits
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import RecordingError, ScrapeError
-from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
+from sidecar.recording.heard import Heard, decode
+from sidecar.recording.recorded_requests import RecordedRequest, as_heard
+from sidecar.settings.groups import Limits
 
-_CHAT: Final = "/chat/completions"
+_Line = TypeVar("_Line")
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One poll; ``snapshot`` is None if the page was unusable, as after a failed scrape."""
+    """One poll, ``duration`` seconds long with ``at`` in the middle; what it gave, or the error."""
 
     at: float
+    duration: float
     snapshot: PageSnapshot | None
+    error: ScrapeError | None = None
 
 
 def read_scrapes(directory: Path) -> Iterator[Scrape]:
@@ -35,86 +39,51 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
     Raises:
         RecordingError: the file is missing or a line is invalid.
     """
-    pages = PageReader(wanted(), PageLimits())
+    pages = PageReader(wanted(), Limits())
     snapshots = SnapshotReader()
-    for place, line in _lines(directory, "scrapes.jsonl"):
+    for start, end, text in _lines(directory, "scrapes.jsonl", "poll", _poll):
+        at, duration = (start + end) / 2, end - start
         try:
-            at = (float(line["start"]) + float(line["end"])) / 2
-            body = str(line["text"]).encode()
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordingError(f"{place}: not a poll: {error!r}") from error
-        try:
-            yield Scrape(at, snapshots.read(pages.read(body)))
-        except ScrapeError:
-            yield Scrape(at, None)
+            yield Scrape(at, duration, snapshots.read(pages.read(text.encode())))
+        except ScrapeError as error:
+            yield Scrape(at, duration, None, error)
 
 
-def read_requests(directory: Path) -> Iterator[RequestRecord]:
-    """The requests of a recording, as a live source would have reported them.
+def read_heard(directory: Path, scrapes: Sequence[Scrape]) -> Iterator[Heard]:
+    """What the plug-ins sent, in order; for a recording of requests, what one would have sent by these polls.
 
     Raises:
         RecordingError: the file is missing or a line is invalid.
     """
-    for place, line in _lines(directory, "requests.jsonl"):
-        try:
-            yield _record(line)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RecordingError(f"{place}: not a request: {error!r}") from error
+    if _path(directory, "plugin.jsonl") is not None:
+        return _lines(directory, "plugin.jsonl", "message of a plug-in", decode)
+    requests = list(_lines(directory, "requests.jsonl", "request", RecordedRequest.read))
+    pages = [(scrape.at, scrape.snapshot) for scrape in scrapes if scrape.snapshot is not None]
+    return as_heard(requests, pages)
 
 
-def _lines(directory: Path, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    path = directory / name
-    if not path.exists():
-        path = directory / f"{name}.gz"
-    if not path.exists():
+def _path(directory: Path, name: str) -> Path | None:
+    return next((path for path in (directory / name, directory / f"{name}.gz") if path.exists()), None)
+
+
+def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) -> Iterator[_Line]:
+    path = _path(directory, name)
+    if path is None:
         raise RecordingError(
             f"{directory}: no recording ({name} is missing); give the directory that `record --out` wrote"
         )
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             for number, text in enumerate(file, 1):
-                line = json.loads(text)
-                if not isinstance(line, dict):
-                    raise RecordingError(f"{path}, line {number}: not a JSON object")
-                yield f"{path}, line {number}", line
-    except (OSError, EOFError, ValueError) as error:  # what gzip and json raise on damaged files too
+                try:
+                    line = read(text)
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise RecordingError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
+                yield line
+    except (OSError, EOFError, ValueError) as error:  # what gzip raises on damaged files
         raise RecordingError(f"{path}: {error}") from error
 
 
-def _record(line: Mapping[str, Any]) -> RequestRecord:
-    path, start, end = str(line["path"]), float(line["start"]), float(line["end"])
-    chunks = [float(offset) for offset in line.get("chunks") or ()]
-    if path.endswith(_CHAT):
-        chunks = chunks[1:]  # the role has its own event, before any token
-    first_token = chunks[0] if chunks else line.get("first_token")  # not every source reports single events
-    temperature = line.get("temperature")
-    usage = line.get("usage") or {}
-    return RequestRecord(
-        id=str(line["id"]),
-        path=path,
-        model=line.get("model"),
-        temperature=None if temperature is None else float(temperature),
-        choices=int(line.get("choices", 1)),
-        stream=bool(line["stream"]),
-        start=start,
-        first_token=None if first_token is None else start + float(first_token),
-        end=end,
-        outcome=Outcome(line.get("outcome", Outcome.COMPLETED)),
-        max_tokens=line.get("max_tokens"),
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-        stream_events=int(line.get("stream_events", len(chunks))),
-        acceptance=_acceptance(line.get("speculative_decoding")),
-        event_offsets=tuple(chunks),
-    )
-
-
-def _acceptance(numbers: Mapping[str, Any] | None) -> RequestAcceptance | None:
-    if numbers is None:
-        return None
-    return RequestAcceptance(
-        drafts=int(numbers["num_spec_steps"]),
-        draft_tokens=int(numbers["num_draft_tokens"]),
-        accepted_tokens=int(numbers["num_accepted_draft_tokens"]),
-        histogram=tuple(int(steps) for steps in numbers.get("acceptance_histogram") or ()),
-    )
+def _poll(text: str) -> tuple[float, float, str]:
+    line: Any = json.loads(text)
+    return float(line["start"]), float(line["end"]), str(line["text"])

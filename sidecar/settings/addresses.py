@@ -4,14 +4,15 @@ import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 from typing import Annotated
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
 from sidecar.settings.field_types import Notation
 
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
-_PORT = re.compile(r"[0-9]{1,5}")
+_ADDRESS = re.compile(
+    r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)):([0-9]{1,5})", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,15 @@ class Address:
 def _parse_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
-    host, _, port = value.strip().rpartition(":") if isinstance(value, str) else ("", "", "")
-    if not _PORT.fullmatch(port) or int(port) > 65535 or not _is_host(host):
+    match = _ADDRESS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or int(match[3]) > 65535:
         raise ValueError
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))
-
-
-def _is_host(host: str) -> bool:
-    if not (host.startswith("[") and host.endswith("]")):
-        return bool(_HOST.fullmatch(host))
-    try:
-        IPv6Address(host[1:-1])
-    except AddressValueError:
-        return False
-    return True
+    if match[1] is not None:
+        try:
+            IPv6Address(match[1])
+        except AddressValueError:
+            raise ValueError from None
+    return Address(match[1] or match[2], int(match[3]))
 
 
 def parse_base_url(text: str) -> str:
@@ -57,26 +53,17 @@ def parse_base_url(text: str) -> str:
         ValueError: anything else; the message says what is expected.
     """
     text = text.strip()
-    url = _split(text)
-    if url is None:
-        raise ValueError("expected http or https URL, such as http://127.0.0.1:8000")
-    if "?" in text or "#" in text:
-        raise ValueError("expected URL without query and fragment")
-    path = url.path.rstrip("/")
-    if path.endswith("/metrics"):
-        raise ValueError("expected URL without /metrics, which is added to it")
-    return f"{url.scheme}://{url.netloc}{path}"
-
-
-def _split(text: str) -> SplitResult | None:
-    if not text.isprintable() or " " in text or "\\" in text:  # urlsplit would silently drop some of these
-        return None
     try:
         url = urlsplit(text)
         usable = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
     except ValueError:
-        return None
-    return url if usable else None
+        usable = False
+    if not usable or not text.isprintable() or set(text) & set(" \\?#"):  # urlsplit would silently drop some of these
+        raise ValueError("expected http or https URL without query and fragment, such as http://127.0.0.1:8000")
+    path = url.path.rstrip("/")
+    if path.endswith("/metrics"):
+        raise ValueError("expected URL without /metrics, which is added to it")
+    return f"{url.scheme}://{url.netloc}{path}"
 
 
 ListenAddress = Annotated[

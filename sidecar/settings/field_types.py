@@ -3,6 +3,7 @@
 If a validator raises an empty ``ValueError``, the message is what ``expected`` says about this field.
 """
 
+import json
 import math
 import os
 import re
@@ -11,16 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.fields import FieldInfo
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 _DURATION = re.compile(r"([0-9.eE+-]+)\s*(ms|s|m|h)", re.ASCII)
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_SOCKET_PATH_BYTES = 107  # Linux: sockaddr_un.sun_path has 108 bytes, the last of them NUL
+_UNITS: Final = {"h": 3600, "m": 60, "s": 1}  # seconds
+_SOCKET_PATH_BYTES: Final = 107  # Linux: sockaddr_un.sun_path has 108 bytes, the last of them NUL
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def render_number(value: float) -> str:
 
 def render_duration(seconds: float) -> str:
     """A duration in the largest unit in which it is a whole number, else in seconds."""
-    for unit, length in (("h", 3600), ("m", 60), ("s", 1)):
+    for unit, length in _UNITS.items():
         if seconds >= length and seconds % length == 0:
             return f"{int(seconds // length)}{unit}"
     if 0 < seconds < 1 and round(seconds * 1000) / 1000 == seconds:
@@ -46,17 +47,12 @@ def render_duration(seconds: float) -> str:
     return f"{render_number(seconds)}s"
 
 
-def render_json(value: Any) -> str:
-    """A list or mapping as JSON."""
-    return to_json(value).decode()
-
-
 def _to_seconds(value: object) -> object:
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return value
     number, unit = float(match[1]), match[2]
-    return number / 1000 if unit == "ms" else number * _SECONDS[unit]  # times 0.001 would miss some values by a bit
+    return number / 1000 if unit == "ms" else number * _UNITS[unit]  # times 0.001 would miss some values by a bit
 
 
 def parse_duration(text: str, low: float, high: float) -> float:
@@ -74,11 +70,6 @@ def parse_duration(text: str, low: float, high: float) -> float:
     return seconds
 
 
-def _word(value: object) -> object:
-    """YAML's ``true`` and ``false`` as the words that the environment uses."""
-    return _lower(str(value) if isinstance(value, bool) else value)
-
-
 def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
@@ -92,7 +83,7 @@ def _decode_json(value: object) -> object:
         raise ValueError(f"not valid JSON: {error}") from None
 
 
-def _increasing_edges(value: object) -> tuple[float, ...]:
+def _bucket_edges(value: object) -> tuple[float, ...]:
     parts = value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else value
     try:
         edges = tuple(float(part) for part in parts)  # type: ignore[attr-defined]  # else a TypeError
@@ -100,14 +91,9 @@ def _increasing_edges(value: object) -> tuple[float, ...]:
         raise ValueError from None
     if not 1 <= len(edges) <= 8 or edges[0] < 0 or not all(a < b for a, b in pairwise((*edges, math.inf))):
         raise ValueError
+    if any(round(edge, 2) != edge for edge in edges):
+        raise ValueError("expected at most two decimals, since the plug-in counts by hundredths")
     return edges
-
-
-def _rising(quantiles: dict[str, float]) -> dict[str, float]:
-    seconds = [quantiles[name] for name in sorted(quantiles)]
-    if seconds != sorted(seconds):
-        raise ValueError("a higher quantile is below a lower one; expected p50 <= p90 <= p95 <= p99")
-    return quantiles
 
 
 def _readable_certificates(path: Path) -> Path:
@@ -129,29 +115,28 @@ def _bindable(path: Path) -> Path:
 Duration = Annotated[float, BeforeValidator(_to_seconds), Notation("duration", render_duration)]
 Bytes = Annotated[int, Notation("whole number of bytes")]
 Share = Annotated[float, Field(ge=0, le=1)]
-Source = Annotated[Literal["none", "proxy", "middleware", "traces"], BeforeValidator(_lower)]
-AskUsage = Annotated[Literal["false", "true", "any"], BeforeValidator(_word)]
 Level = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
 Format = Annotated[Literal["auto", "json", "console"], BeforeValidator(_lower)]
 JsonText = BeforeValidator(_decode_json)  # lists and mappings: YAML's own, or JSON in an environment variable
 Edges = Annotated[
     tuple[float, ...],
-    BeforeValidator(_increasing_edges),
+    BeforeValidator(_bucket_edges),
     Notation(
-        "list of 1 to 8 numbers from 0 up, strictly increasing",
+        "list of 1 to 8 numbers from 0 up, strictly increasing, with at most two decimals",
         lambda edges: f"[{', '.join(map(render_number, edges))}]",
     ),
 ]
 HostName = Annotated[str, BeforeValidator(_lower), Field(max_length=253, pattern=r"^(\*|[a-z0-9._-]+)$")]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Quantiles = Annotated[
-    dict[Literal["p50", "p90", "p95", "p99"], Annotated[Duration, Field(ge=0, le=3600)]], AfterValidator(_rising)
-]
-File = Annotated[Path, Notation("path of a file")]
 CertificateFile = Annotated[Path, AfterValidator(_readable_certificates), Notation("path of a PEM file")]
 SocketPath = Annotated[
     Path, AfterValidator(_bindable), Notation(f"absolute path of at most {_SOCKET_PATH_BYTES} bytes")
 ]
+
+
+def json_notation(noun: str) -> Notation:
+    """The notation of a list or a mapping."""
+    return Notation(f"{noun} (JSON in the environment)", json.dumps)
 
 
 def notation(field: FieldInfo) -> Notation:

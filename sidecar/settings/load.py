@@ -2,20 +2,18 @@
 
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import EnvSettingsSource, InitSettingsSource
+from pydantic_settings import EnvSettingsSource
 
 from sidecar.errors import SettingsError
-from sidecar.settings.messages import Written, conflict_messages, messages, unknown_variable
-from sidecar.settings.model import Settings
+from sidecar.settings.messages import Written, conflict_message, message, unknown_key, unknown_variable
+from sidecar.settings.model import Settings, conflicts
 from sidecar.settings.tree import PREFIX, leaves
 from sidecar.settings.yaml_file import read_yaml
 
-_MEASURED = ("baseline", "plain_steps")  # the keys of a baseline file
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables). ``…_PORT`` could also be
 # meant as a setting, so there the value must be Kubernetes' too.
@@ -36,29 +34,27 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
     Raises:
         SettingsError: with a line for everything that is wrong, not only the first.
     """
-    variables = {
-        name: text for name, text in environ.items() if name.startswith(PREFIX) and not is_service_link(name, text)
+    given = {
+        name: text
+        for name, text in environ.items()
+        if name.startswith(PREFIX) and text.strip() and not is_service_link(name, text)
     }
     known = {leaf.variable for leaf in leaves()}
-    problems = [unknown_variable(name) for name in sorted(variables.keys() - known)]
-    given = {name: text for name, text in variables.items() if name in known and text.strip()}
-    file: dict[Any, Any] = {}
-    readable = True
+    problems = [unknown_variable(name) for name in sorted(given.keys() - known)]
+    variables = {name: text for name, text in given.items() if name in known}
+    file: dict[str, Any] | None = None
     try:
         file = {} if config is None else read_yaml(config)
     except ValueError as error:
         problems.append(f"{config}: {error}")
-        readable = False
-    written = Written(_merged(file, _environment(given)), frozenset(given), str(config) if config else None)
-    try:
-        written = _with_baseline_file(written)
-    except ValueError as error:
-        problems.append(str(error))
-    try:
-        settings = _settings(written.values)
-    except ValidationError as error:
-        problems += messages(error, written)
-        problems += _conflicts(error, written) if readable else ()
+    written = Written(_merged(file or {}, variables), frozenset(variables), config)
+    settings, invalid = _validated(written, problems)
+    if file is not None:  # which might resolve a conflict
+        problems += (
+            conflict_message(conflict, written)
+            for conflict in conflicts(settings)
+            if not any(key.split(".")[0] in invalid for key in conflict.keys)
+        )
     if problems:
         raise SettingsError(problems)
     return settings
@@ -69,21 +65,12 @@ def is_service_link(name: str, text: str) -> bool:
     return bool(_SERVICE_LINK.fullmatch(f"{name}={text}"))
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The settings in the variables given, not in the process's own, as pydantic-settings nests them."""
-    source = EnvSettingsSource(Settings, case_sensitive=False)
-    source.env_vars = {name.lower(): text for name, text in variables.items()}
-    return source()
-
-
-def _settings(values: dict[Any, Any]) -> Settings:
-    return Settings(_build_sources=((InitSettingsSource(Settings, values),), {}))
-
-
-def _merged(file: dict[Any, Any], environment: dict[str, Any]) -> dict[Any, Any]:
+def _merged(file: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
     """Both merged, the environment first. A group that is no mapping in the file stays, to be reported."""
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): text for name, text in variables.items()}  # not those of the process
     merged = dict(file)
-    for name, value in environment.items():
+    for name, value in source().items():
         below = {} if file.get(name) is None else file[name]
         if not isinstance(value, dict):
             merged[name] = value
@@ -92,32 +79,13 @@ def _merged(file: dict[Any, Any], environment: dict[str, Any]) -> dict[Any, Any]
     return merged
 
 
-def _with_baseline_file(written: Written) -> Written:
-    """The same with the contents of ``baseline_file``, if there is one.
-
-    Raises:
-        ValueError: it cannot be used; the message is the line to report.
-    """
-    path = written.values.get("baseline_file")
-    if not isinstance(path, str):
-        return written
-    name = written.assignment(("baseline_file",))
-    for key in _MEASURED:
-        if written.values.get(key) is not None:
-            raise ValueError(f"{name}, {written.name((key,))}: mutually exclusive; keep one of them")
+def _validated(written: Written, problems: list[str]) -> tuple[Settings, set[str]]:
+    """The settings without those that are invalid, and the names of these; adds a line for each to ``problems``."""
+    values = {name: value for name, value in written.values.items() if name in Settings.model_fields}
+    problems += (unknown_key(name, written) for name in written.values if name not in values)
     try:
-        values = read_yaml(pathlib.Path(path))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if not values or not values.keys() <= set(_MEASURED):
-        raise ValueError(f"{name}: expected a YAML file with only the keys {' and '.join(_MEASURED)} at its top")
-    return replace(written, values=written.values | values, baseline_file=path)
-
-
-def _conflicts(error: ValidationError, written: Written) -> Iterator[str]:
-    """Conflicts between the settings; pydantic looks for them only if every value is valid by itself."""
-    invalid = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
-    try:
-        _settings({name: value for name, value in written.values.items() if name not in invalid})
-    except ValidationError as found:
-        yield from conflict_messages(found, written, invalid)
+        return Settings(**values), set()
+    except ValidationError as error:
+        problems += (message(detail, written) for detail in error.errors())
+        invalid = {str(detail["loc"][0]) for detail in error.errors()}
+        return Settings(**{name: value for name, value in values.items() if name not in invalid}), invalid

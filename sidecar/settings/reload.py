@@ -10,8 +10,7 @@ from sidecar.errors import SettingsError
 from sidecar.log import Log
 from sidecar.settings.model import Settings
 from sidecar.settings.tree import leaves
-
-_Stamp = tuple[int, int, int] | None
+from sidecar.settings.yaml_file import Stamp, stamp
 
 
 class Reloader:
@@ -44,41 +43,33 @@ class Reloader:
         """Runs until cancelled; calls ``apply`` with the settings in force after every reload."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._every):
-                    await self._requested.wait()
-            stamp = self._read_stamp()
-            if stamp == self._stamp and not self._requested.is_set():
-                continue
-            self._stamp = stamp  # read before the file is, so that no change is missed
-            self._requested.clear()
-            try:
-                loaded = await asyncio.to_thread(self._load)
-            except SettingsError as error:
-                self.outcomes["refused"] += 1
-                for message in error.messages:
-                    self._log.error("settings refused; the old ones stay in force", problem=message)
-                continue
-            before, self._settings = self._settings, _with_live(self._settings, loaded)
-            apply(self._settings)
-            self.outcomes["applied"] += 1
-            changed = {key: attrgetter(key)(self._settings) for key in _changed(before, self._settings)}
-            self._log.info("settings reloaded", changed=changed)
-            if waiting := _changed(self._settings, loaded):
-                self._log.warning("settings changed that need a restart", settings=waiting)
+                await asyncio.wait_for(self._requested.wait(), self._every)
+            found = self._read_stamp()  # before the file is read, so that no change is missed
+            if found != self._stamp or self._requested.is_set():
+                self._stamp = found
+                self._requested.clear()
+                await self._reload(apply)
 
-    def _read_stamp(self) -> _Stamp:
-        """A stamp that changes with the file, also if a mounted ConfigMap swaps the link to it; None: no file."""
+    async def _reload(self, apply: Callable[[Settings], None]) -> None:
         try:
-            found = self._config.stat() if self._config is not None else None
-        except OSError:
-            return None
-        return found and (found.st_ino, found.st_mtime_ns, found.st_size)
+            loaded = await asyncio.to_thread(self._load)
+        except SettingsError as error:
+            self.outcomes["refused"] += 1
+            for message in error.messages:
+                self._log.error("settings refused; the old ones stay in force", problem=message)
+            return
+        old = self._settings
+        level = old.log.model_copy(update={"level": loaded.log.level})
+        self._settings = old.model_copy(update={"thresholds": loaded.thresholds, "log": level})
+        apply(self._settings)
+        self.outcomes["applied"] += 1
+        changed = {key: attrgetter(key)(self._settings) for key in _changed(old, self._settings)}
+        self._log.info("settings reloaded", changed=changed)
+        if waiting := _changed(self._settings, loaded):
+            self._log.warning("settings changed that need a restart", settings=waiting)
 
-
-def _with_live(old: Settings, new: Settings) -> Settings:
-    """The old settings with the new values of those that can change live."""
-    log = old.log.model_copy(update={"level": new.log.level})
-    return old.model_copy(update={"thresholds": new.thresholds, "log": log})
+    def _read_stamp(self) -> Stamp:
+        return None if self._config is None else stamp(self._config)
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

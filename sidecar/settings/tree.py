@@ -14,20 +14,15 @@ PREFIX = "SPECDEC_"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One setting; ``path`` is its group, if it has one, and its own name."""
+    """One setting; ``key`` is its name in YAML and in messages, after that of its group and a dot if it has one."""
 
-    path: tuple[str, ...]
+    key: str
     field: FieldInfo
-
-    @property
-    def key(self) -> str:
-        """Its name in YAML and in messages, dotted."""
-        return ".".join(self.path)
 
     @property
     def variable(self) -> str:
         """Its name in the environment."""
-        return PREFIX + "__".join(self.path).upper()
+        return PREFIX + self.key.replace(".", "__").upper()
 
     @property
     def default(self) -> str | None:
@@ -38,18 +33,13 @@ class Leaf:
 
 def groups() -> dict[str, type[BaseModel]]:
     """The groups of settings, by name."""
-    return {
-        name: field.annotation
-        for name, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
+    types = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
 
 
 def leaves() -> Iterator[Leaf]:
-    """Every setting, in the order of its definition."""
+    """Every setting: first those in no group."""
     known = groups()
-    for name, field in Settings.model_fields.items():
-        if name in known:
-            yield from (Leaf((name, inner), inner_field) for inner, inner_field in known[name].model_fields.items())
-        else:
-            yield Leaf((name,), field)
+    yield from (Leaf(name, field) for name, field in Settings.model_fields.items() if name not in known)
+    for group, model in known.items():
+        yield from (Leaf(f"{group}.{name}", field) for name, field in model.model_fields.items())

@@ -1,4 +1,4 @@
-"""YAML files that operators write."""
+"""Files that operators write: YAML, and whether they have changed."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import yaml
 
 _MAX_BYTES = 1024 * 1024
 _TYPED = {"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
+Stamp = tuple[int, int, int] | None
 
 
 class _Loader(yaml.SafeLoader):
@@ -20,12 +21,10 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    problem = f"duplicate key {shown(key.value)!r}"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-                seen.add(key.value)
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"duplicate key {shown(key.value)!r}", problem_mark=key.start_mark)
+            seen.add(key.value)
         return node
 
 
@@ -34,7 +33,16 @@ def shown(key: str) -> str:
     return "…" if "$2" in key else key[:80]
 
 
-def read_yaml(path: Path) -> dict[Any, Any]:
+def stamp(path: Path) -> Stamp:
+    """A value that changes with the file, also if a mounted Secret or ConfigMap swaps the link to it; None: no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a file of at most 1 MiB; an empty file holds an empty one.
 
     Raises:
@@ -43,24 +51,14 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
+        values = yaml.load(content.decode(), _Loader)  # noqa: S506 - _Loader is a SafeLoader
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
-    if len(content) > _MAX_BYTES:
-        raise ValueError("larger than 1 MiB; not a settings file")
-    values = _parse(content)
-    if not isinstance(values, dict | None):
-        raise ValueError("not a mapping; expected one setting per line, as key: value")  # noqa: TRY004 - see Raises
-    return {str(key): value for key, value in (values or {}).items()}
-
-
-def _parse(content: bytes) -> Any:
-    try:
-        return yaml.load(content.decode(), _Loader)  # noqa: S506 - _Loader is a SafeLoader
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line} is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"line {line} is not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError):  # control characters, deeply nested brackets
-        raise ValueError("not valid YAML") from None
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError):  # control characters, deeply nested brackets
+        raise ValueError("not valid YAML in UTF-8") from None
+    if len(content) > _MAX_BYTES or not isinstance(values, dict | None):
+        raise ValueError("expected at most 1 MiB, with one setting per line, as key: value")
+    return {str(key): value for key, value in (values or {}).items()}

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
-from tests.alerts.alert_tools import RULES, RUNBOOKS
+from tests.alerts.pods import RUNBOOKS
+from tests.alerts.scene import RULES
 from tests.debian_servers import ready_server, running_prometheus, scraping
 
 PACE = 1 / 100  # factor for how long conditions have to hold
@@ -19,8 +20,7 @@ PACE = 1 / 100  # factor for how long conditions have to hold
 # window holds fifteen scrapes, so that a busy machine delays the alerts but does not interrupt them.
 INTERVAL = "1s"
 FASTER = (
-    (r"\[1h:5m\]", "[180s:15s]"),
-    (r"\[5m\]", "[15s]"),
+    (r"\[(5m|3m)\]", "[15s]"),
     (r"\[(15m|6m)\]", "[9s]"),
     (r"\[1h\]", "[30s]"),
     (r"\[24h\]", "[60s]"),
@@ -54,9 +54,9 @@ class Receivers:
                 return web.Response(status=400)
         return web.Response(status=202 if request.path == "/pagerduty" else 200)
 
-    async def until(self, name, status, seconds=PATIENCE):
+    async def until(self, name, status):
         """The first such alert at the webhook, and its arrival."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 for alert, arrival in self.alerts:
                     if (alert["labels"]["alertname"], alert["status"]) == (name, status):
@@ -79,14 +79,14 @@ class Receivers:
 
 
 @asynccontextmanager
-async def alertmanager(http, directory, receivers_url, times=None):
+async def alertmanager(http, directory, receivers_url):
     """The shipped configuration; its receivers' addresses and secrets are replaced, and its times shortened."""
     secret = directory / "secret"
     secret.write_text(SECRET)
     content = yaml.safe_load((RULES / "alertmanager" / "alertmanager.yaml").read_text())
     content["templates"] = [str(RULES / "alertmanager" / "templates" / "*.tmpl")]
     for route in (content["route"], *content["route"]["routes"]):
-        route.update({"group_wait": "100ms", "group_interval": "500ms"} if times is None else times)
+        route.update({"group_wait": "100ms", "group_interval": "500ms"})
     receivers = {receiver["name"]: receiver for receiver in content["receivers"]}
     (pagerduty,) = receivers["pagerduty"]["pagerduty_configs"]
     pagerduty |= {"url": f"{receivers_url}/pagerduty", "routing_key_file": str(secret)}
@@ -117,12 +117,12 @@ def _held(match):
 
 
 @asynccontextmanager
-async def prometheus(http, directory, page_url, alertmanager_url, *, change=None, interval=INTERVAL):
-    """Debian's Prometheus with the shipped rules as ``change`` leaves them, by default at the fast pace."""
+async def prometheus(http, directory, page_url, alertmanager_url):
+    """Debian's Prometheus with the shipped rules at the fast pace."""
     for name in ("recording.yaml", "alerts.yaml"):
-        (directory / name).write_text((change or faster)((RULES / name).read_text()))
-    config = scraping(page_url.removeprefix("http://"), job="vllm", interval=interval)
-    config["global"]["evaluation_interval"] = interval
+        (directory / name).write_text(faster((RULES / name).read_text()))
+    config = scraping(page_url.removeprefix("http://"), job="vllm", interval=INTERVAL)
+    config["global"]["evaluation_interval"] = INTERVAL
     config["rule_files"] = ["recording.yaml", "alerts.yaml"]
     alertmanagers = [{"static_configs": [{"targets": [alertmanager_url.removeprefix("http://")]}]}]
     config["alerting"] = {"alertmanagers": alertmanagers}
@@ -130,14 +130,12 @@ async def prometheus(http, directory, page_url, alertmanager_url, *, change=None
         yield running.url
 
 
-def settings_of(vllm_url, proxy_port, **more):
-    """The sidecar as a proxy, with short windows."""
+def settings_of(vllm_url, socket, **more):
+    """The sidecar with short windows."""
     environment = {
         "SPECDEC_VLLM_URL": vllm_url,
         "SPECDEC_LISTEN": "127.0.0.1:0",
-        "SPECDEC_REQUESTS__SOURCE": "proxy",
-        "SPECDEC_PROXY__LISTEN": f"127.0.0.1:{proxy_port}",
-        "SPECDEC_PROXY__DRAIN_TIMEOUT": "0",
+        "SPECDEC_PLUGIN__SOCKET": str(socket),
         "SPECDEC_SCRAPE_INTERVAL": INTERVAL,
         "SPECDEC_SCRAPE_CPU_SHARE": "1",
         "SPECDEC_LATENCY_WINDOW": "15s",
@@ -162,12 +160,13 @@ def pushing_to(alertmanager_url):
 
 
 @asynccontextmanager
-async def traffic(url, mix, seconds=PATIENCE, concurrency=6):
-    """Requests of one mix of temperatures until the block ends; bounded by itself."""
+async def traffic(vllm, mix, concurrency=6):
+    """Requests of one mix of temperatures until the block ends."""
     sending = TrafficOptions(
-        url, phases=(Phase(seconds, mix),), concurrency=concurrency, max_requests=20_000, min_tokens=16, max_tokens=64
-    )
-    task = asyncio.create_task(Traffic(sending).run())
+        phases=(Phase(PATIENCE, mix),), concurrency=concurrency, max_requests=20_000, min_tokens=16, max_tokens=64,
+        structured=0.0, long_prompts=0.0,
+    )  # fmt: skip
+    task = asyncio.create_task(Traffic(vllm, sending).run())
     try:
         yield time.time()
     finally:

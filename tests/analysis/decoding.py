@@ -1,13 +1,9 @@
 """An engine that decodes at a given load and speed, as its counters show it."""
 
-from dataclasses import replace
-
-from sidecar.analysis.steps import Steps
-from sidecar.engine.continuation import Totals
+from sidecar.analysis.steps import Steps, counted_steps, growth
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
-from sidecar.engine.timeline import Timeline
 
 KEY = EngineKey("m", "0")
 
@@ -27,7 +23,7 @@ def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_shar
 
 
 class Engine:
-    """Counters and their timeline; ``run`` decodes for a second, polled at its end."""
+    """Counters, poll by poll; ``run`` decodes for a second, polled at its end."""
 
     def __init__(self, *, speculating=True, at=1000.0):
         self.at = at
@@ -44,7 +40,7 @@ class Engine:
         )
         if speculating:
             self.counters |= dict.fromkeys((Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS), 0.0)
-        self.timeline = Timeline(10_000.0)
+        self.polls = []
         self._poll()
 
     def run(self, running, step_seconds, *, length=1.0, prompt_share=0.0, drafted=0.0, seconds=1.0):
@@ -79,10 +75,14 @@ class Engine:
             self.counters[counter] += grown.get(counter, 0.0)
 
     def _poll(self):
-        snapshot = EngineSnapshot(KEY, dict(self.counters), (), {}, {}, None)
-        self.timeline.append(self.at, Totals(snapshot, restarted=False))
+        self.polls.append(EngineSnapshot(KEY, dict(self.counters), (), {}, {}, None))
+
+    @property
+    def steps(self):
+        """What was decoded between the last two polls."""
+        return counted_steps(growth(*self.polls[-2:]))
 
 
 def noisy(steps, random, share):
     """The same with a step time off by a normal deviate of this share."""
-    return replace(steps, seconds=steps.seconds * (1 + random.gauss(0, share)))
+    return steps._replace(seconds=steps.seconds * (1 + random.gauss(0, share)))

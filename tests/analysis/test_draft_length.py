@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 
 from sidecar.analysis.draft_length import StepCosts, extrapolated, schedule, timed_advice, token_seconds
-from sidecar.analysis.verdict import Estimate, Evidence, Verdict, VerdictThresholds, judge
 
 # vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
 PLAIN = 0.00707
@@ -43,16 +42,6 @@ def test_the_expected_times_are_near_the_published_ones(name):
     assert found[0] == pytest.approx(7.07)
     for tokens, (_, tpot) in table.items():
         assert found[tokens] == pytest.approx(tpot, rel=0.08)
-
-
-def test_a_quarter_accepted_of_six_and_faster_is_net_positive():
-    """vLLM pull request 24243: 24.5 % accepted, length 2.47; 215.84 s plain, 133.24 s speculating."""
-    evidence = Evidence(
-        drafts=1000.0, draft_tokens=6000.0, accepted_tokens=1470.0, acceptance=0.245,
-        speedup=Estimate(215.84 / 133.24, 0.02),
-    )  # fmt: skip
-    judged = judge(evidence, VerdictThresholds())
-    assert (judged.verdict, judged.by_acceptance) == (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE)
 
 
 def test_fewer_tokens_are_advised_with_what_they_save():

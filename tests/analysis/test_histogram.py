@@ -19,8 +19,8 @@ def test_distribution_counts_edges_inclusively():
     found = Histogram((0.0, 0.5, 1.0))
     for value in (0.0, 0.25, 0.5, 0.50001, 1.0, 1.5):
         found.observe(value)
-    assert found.cumulative() == [1, 3, 5, 6]
-    assert found.sum == pytest.approx(3.75001)
+    assert found.snapshot().counts == (1, 3, 5, 6)
+    assert found.snapshot().sum == pytest.approx(3.75001)
 
 
 @pytest.mark.parametrize("edges", [ACCEPTANCE_EDGES, USAGE_EDGES])
@@ -29,4 +29,4 @@ def test_edges_rise_and_hold_all_ratios(edges):
     assert edges[-1] == 1.0
     found = Histogram(edges)
     found.observe(1.0)
-    assert found.cumulative()[-2:] == [1, 1]
+    assert found.snapshot().counts[-2:] == (1, 1)

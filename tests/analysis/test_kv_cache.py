@@ -1,6 +1,7 @@
 """KV-cache usage: peak, history, distribution."""
 
 import math
+import pickle
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,5 +63,5 @@ def test_falling_usage_that_nobody_asks_for_is_bounded():
     usage = KvCacheUsage(60.0, 900.0)
     for poll in range(5000):
         usage.observe(float(poll), 1 - poll / 5000)
-    assert len(usage._peaks) <= 61
-    assert usage.distribution.cumulative()[-1] == 5000
+    assert len(pickle.dumps(usage)) < 5000
+    assert usage.distribution.snapshot().count == 5000

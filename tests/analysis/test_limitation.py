@@ -19,8 +19,9 @@ from tests.analysis.analysis_tools import Server, snap
     ],
 )
 def test_limitations(snapshot, start, expected):
-    report = Server().poll(snapshot, start=start)
-    assert report.limitations[EngineKey("m", "0")] == expected
+    server = Server()
+    server.poll(snapshot, start=start)
+    assert server.engines()[EngineKey("m", "0")].limitations == expected
 
 
 def test_every_limitation_is_explained():

@@ -1,6 +1,5 @@
 """Plain step times by load: fitted, read between the loads that were measured, and refused beyond them."""
 
-from dataclasses import replace
 from math import hypot
 from random import Random
 
@@ -148,11 +147,11 @@ def test_nor_do_requests_that_begin_without_drafts():
     random = Random(11)
     begins = [(load, random.uniform(0, 0.2)) for load in LOADS * 20]
     fixed = [
-        replace(period(load * (1 - share), bent(load), length=2, drafted=3), first_tokens=100 * load * share)
+        period(load * (1 - share), bent(load), length=2, drafted=3)._replace(first_tokens=100 * load * share)
         for load, share in begins
     ]
     assert fit_undrafted(fixed) is None
-    counted_late = [replace(one, draft_tokens=one.draft_tokens * random.uniform(0.9, 1.1)) for one in fixed]
+    counted_late = [one._replace(draft_tokens=one.draft_tokens * random.uniform(0.9, 1.1)) for one in fixed]
     assert fit_undrafted(counted_late) is None
 
 

@@ -83,6 +83,7 @@ async def prometheus(served, http, tmp_path):
             yield query
 
 
+@pytest.mark.slow
 @pytest.mark.servers
 async def test_quantiles_are_those_of_prometheus(prometheus):
     compared = 0

@@ -13,7 +13,6 @@ def window(*times):
 def test_a_part_takes_what_comes_within_its_time():
     found = window(10.0, 10.5, 10.99, 11.0, 30.0)
     assert found.read(30.0) == [[10.0, 10.5, 10.99], [11.0], [30.0]]
-    assert found.oldest == 10.0
 
 
 def test_parts_leave_with_their_beginning():
@@ -21,7 +20,6 @@ def test_parts_leave_with_their_beginning():
     assert found.read(70.0) == [[10.0, 10.9], [40.0]]
     assert found.read(70.1) == [[40.0]]
     assert found.read(100.1) == []
-    assert found.oldest == float("inf")
 
 
 def test_the_window_is_bounded_whatever_the_traffic():

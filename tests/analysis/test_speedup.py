@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from sidecar.analysis.engine_speed import EngineSpeedWindow
 from sidecar.analysis.plain_curve import PlainCurve, PlainStep
-from sidecar.analysis.speedup import EngineSpeedWindow, SlidingTimes, Speedup, Withheld, reconciled
+from sidecar.analysis.speedup import SlidingTimes, Withheld
 from tests.analysis.decoding import period
 
 CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.01, 0.02), deviations=((0.0,), (0.0,)), prompt_share=1.0)
@@ -23,11 +24,11 @@ def times(*entries, seconds=300.0):
     return window
 
 
-def window(*periods, curve=CURVE):
+def window(*periods):
     found = EngineSpeedWindow(300.0, 5.0)
     for at, steps in enumerate(periods):
-        found.add(5.0 * at, steps, curve.at(steps.running) if curve else None)
-    return found.read(5.0 * len(periods), curve)
+        found.add(5.0 * at, steps, CURVE.at(steps.running))
+    return found.read(5.0 * len(periods), CURVE, Withheld.NO_STEPS, Withheld.NO_REFERENCE)
 
 
 def test_tokens_and_times_are_summed_not_averaged():
@@ -67,7 +68,6 @@ def test_an_error_of_the_reference_is_common_to_all_tokens():
     for i in range(60):
         window.add(5.0 * i, tokens=100, plain=plain(0.01, error=0.0005), actual=1.0)
     assert window.read(300, 0.0).error == pytest.approx(0.05)
-    assert window.read(300, 0.0).scatter == pytest.approx(0.0)
 
 
 def test_other_prompts_change_the_plain_time_by_the_requests_that_wait_for_them():
@@ -77,25 +77,6 @@ def test_other_prompts_change_the_plain_time_by_the_requests_that_wait_for_them(
     found = window.read(300, 0.0005)
     assert found.ratio == pytest.approx(1.2)
     assert found.error == pytest.approx(0.05)  # a quarter of the correction
-
-
-def speedup(ratio, scatter):
-    return Speedup(ratio=ratio, error=scatter, scatter=scatter, plain_seconds=0.01, actual_seconds=0.01, tokens=1000)
-
-
-def test_two_ways_that_agree_are_one_number():
-    assert reconciled(speedup(1.2, 0.02), speedup(1.24, 0.01)) == (speedup(1.2, 0.02), False)
-    assert reconciled(speedup(1.2, 0.05), speedup(1.3, 0.01)) == (speedup(1.2, 0.05), False)
-    assert reconciled(speedup(1.2, 0.001), speedup(1.249, 0.001)) == (speedup(1.2, 0.001), False)  # close enough
-    assert reconciled(None, speedup(1.3, 0.01)) == (speedup(1.3, 0.01), False)
-    assert reconciled(speedup(1.3, 0.01), None) == (speedup(1.3, 0.01), False)
-    assert reconciled(None, None) == (None, False)
-
-
-def test_two_ways_that_contradict_each_other_leave_the_question_open():
-    found, contradicts = reconciled(speedup(1.2, 0.01), speedup(0.9, 0.01))
-    assert contradicts
-    assert found.ratio - 2 * found.error <= 0.9
 
 
 def test_speedup_and_break_even_of_an_engine():
@@ -113,12 +94,6 @@ def test_break_even_acceptance_is_never_below_0_and_above_1_if_nothing_breaks_ev
     assert window(*[period(16, 0.019, length=2, drafted=3, prompt_share=1)] * 10).break_even_acceptance == 0
     never = window(*[period(16, 0.06, length=2, drafted=1, prompt_share=1)] * 10)
     assert never.break_even_acceptance == pytest.approx(2)
-
-
-def test_without_a_reference_none_is_claimed():
-    found = window(*[period(16, 0.03, length=2, drafted=3)] * 10, curve=None)
-    assert (found.speedup, found.withheld) == (None, Withheld.NO_REFERENCE)
-    assert found.steps.step_seconds == pytest.approx(0.03)
 
 
 def test_beyond_the_loads_of_the_reference_none_is_claimed():

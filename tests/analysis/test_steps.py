@@ -1,18 +1,16 @@
 """Step times, load and length from counters."""
 
-from dataclasses import replace
-
 import pytest
 
-from sidecar.analysis.steps import LOAD_LABELS, Periods, Steps, joined, load_label, steps_between
+from sidecar.analysis.steps import LOAD_LABELS, Periods, Steps, joined, load_label
 from sidecar.engine.names import Counter
 from tests.analysis.decoding import Engine, period
 
 
 def test_step_time_load_and_length_come_out_of_the_counters():
     engine = Engine()
-    end = engine.run(4, 0.05, length=2.5, drafted=3, prompt_share=2)
-    found = steps_between(engine.timeline, end - 1, end)
+    engine.run(4, 0.05, length=2.5, drafted=3, prompt_share=2)
+    found = engine.steps
     assert found.step_seconds == pytest.approx(0.05)
     assert found.running == pytest.approx(4)
     assert found.length == pytest.approx(2.5)
@@ -33,9 +31,9 @@ def test_one_request_at_a_time_is_a_load_of_one_however_short_its_reply():
 def test_first_tokens_are_no_decode_steps_tokens():
     engine = Engine()
     engine.run(4, 0.05)
-    engine.add(replace(period(4, 0.05, length=2), first_tokens=30.0))
-    end = engine.run(0, 0.05)
-    found = steps_between(engine.timeline, end - 1, end)
+    engine.add(period(4, 0.05, length=2)._replace(first_tokens=30.0))
+    engine.run(0, 0.05)
+    found = engine.steps
     assert (found.tokens, found.first_tokens) == (800, 30)
     assert found.length == pytest.approx(2)
 
@@ -45,8 +43,8 @@ def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
     engine.counters[Counter.PREFIX_CACHE_HITS] = 0.0
     engine.run(1, 0.05)
     engine.counters[Counter.PREFIX_CACHE_HITS] += 30
-    end = engine.run(1, 0.05, prompt_share=2)
-    assert steps_between(engine.timeline, end - 1, end).prompt_tokens == pytest.approx(10)
+    engine.run(1, 0.05, prompt_share=2)
+    assert engine.steps.prompt_tokens == pytest.approx(10)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +61,14 @@ def test_without_one_of_its_counters_nothing_is_known(missing):
     engine = Engine()
     del engine.counters[missing]
     engine.run(1, 0.05)
-    end = engine.run(1, 0.05)
-    assert steps_between(engine.timeline, end - 1, end) is None
+    engine.run(1, 0.05)
+    assert engine.steps is None
 
 
 def test_a_period_without_decoding_is_none():
     engine = Engine()
-    end = engine.run(0, 0.05)
-    assert steps_between(engine.timeline, end - 1, end) is None
+    engine.run(0, 0.05)
+    assert engine.steps is None
 
 
 def test_periods_are_summed_not_averaged():

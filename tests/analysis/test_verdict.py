@@ -1,29 +1,33 @@
 import pytest
 
-from sidecar.analysis.verdict import (
-    Basis,
-    Estimate,
-    Evidence,
-    Judge,
-    Judgement,
-    ModelEvidence,
-    Verdict,
-    VerdictThresholds,
-    judge,
-)
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.draft_length import StepCosts
+from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.analysis.verdict import Basis, Judge, Judgement, Verdict, judge
+from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
 
-THRESHOLDS = VerdictThresholds(min_requests=20, min_drafts_per_second=1.0, window=100.0, min_share=0.1)
-NEGATIVE, EVEN, POSITIVE, NONE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE, "insufficient_data"
+THRESHOLDS = Thresholds(min_requests=20, min_drafts_per_second=1.0, min_bucket_share=0.1)
+SECONDS = 100.0  # of the sliding window
+NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
+NONE = Verdict.INSUFFICIENT_DATA
+ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verification=True)
 
 
-def evidence(acceptance, **changes):
-    values = {"requests": 100, "drafts": 1000.0, "draft_tokens": 3000.0, "share": 1.0}
-    return Evidence(acceptance=acceptance, **(values | changes))
+def window(rate, **changes):
+    values = {"seconds": 100.0, "requests": 100, "drafts": 1000.0, "draft_tokens": 3000.0, "share": 1.0} | changes
+    accepted = {"accepted_tokens": rate * values["draft_tokens"]}
+    return Acceptance(**(accepted | values))
+
+
+def evidence(rate, *, speedup=None, speculation=None, costs=None, **changes):
+    speedup = Estimate(*speedup) if speedup else None
+    return Evidence(window=window(rate, **changes), speedup=speedup, speculation=speculation, costs=costs)
 
 
 def one_after_the_other(*found):
-    judgement = Judgement(evidence=Evidence())
-    return [(judgement := judge(one, THRESHOLDS, judgement)).verdict for one in found]
+    judgement = Judgement()
+    return [(judgement := judge(one, THRESHOLDS, SECONDS, before=judgement)).verdict for one in found]
 
 
 def by_rates(*rates):
@@ -31,12 +35,12 @@ def by_rates(*rates):
 
 
 def by_speedups(*speedups):
-    return one_after_the_other(*(evidence(0.3, speedup=Estimate(*speedup)) for speedup in speedups))
+    return one_after_the_other(*(evidence(0.3, speedup=speedup) for speedup in speedups))
 
 
 @pytest.mark.parametrize(
     ("rate", "expected"),
-    [(0.0, NEGATIVE), (0.4999, NEGATIVE), (0.5, EVEN), (0.6499, EVEN), (0.65, POSITIVE), (1.0, POSITIVE), (None, NONE)],
+    [(0.0, NEGATIVE), (0.4999, NEGATIVE), (0.5, EVEN), (0.6499, EVEN), (0.65, POSITIVE), (1.0, POSITIVE)],
 )
 def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
     assert by_rates(rate) == [expected]
@@ -57,22 +61,45 @@ def test_a_rate_beyond_the_margin_rises():
     assert by_rates(0.4, 0.9) == [NEGATIVE, POSITIVE]
 
 
-@pytest.mark.parametrize("little", [{"requests": 19}, {"drafts": 99.0}, {"share": 0.09}, {"draft_tokens": 0.0}])
-def test_too_little_volume_gives_no_verdict(little):
-    judgement = judge(evidence(0.3, **little), THRESHOLDS)
-    assert judgement.verdict is Verdict.INSUFFICIENT_DATA
-    assert not judgement.has_enough_data
+@pytest.mark.parametrize(
+    "little", [{"requests": 19}, {"requests": None}, {"drafts": 99.0}, {"share": 0.09}, {"draft_tokens": 0.0}]
+)
+def test_too_little_volume_gives_no_verdict_and_no_rate(little):
+    judgement = judge(evidence(0.3, **little), THRESHOLDS, SECONDS)
+    assert judgement.verdict is NONE
+    assert judgement.acceptance is None
     assert judgement.advice is None
-
-
-def test_a_model_as_a_whole_needs_no_number_of_requests():
-    assert judge(evidence(0.3, requests=None), THRESHOLDS).verdict is NEGATIVE
 
 
 def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():
     counts = (20, 19, 10, 9, 19, 20)
     found = one_after_the_other(*(evidence(0.3, requests=count) for count in counts))
     assert found == [NEGATIVE, NEGATIVE, NEGATIVE, NONE, NONE, NEGATIVE]
+
+
+def hours(*requests):
+    """Judgements on five minutes at 0.3 with so many requests, one after the other, within an hour at 0.6."""
+    judgement = Judgement()
+    for count in requests:
+        found = Evidence(window=window(0.3, requests=count, drafts=500.0), hour=window(0.6, seconds=3600.0))
+        judgement = judge(found, THRESHOLDS, SECONDS, before=judgement)
+        yield judgement.acceptance
+
+
+def test_a_small_pod_is_judged_over_an_hour_by_as_many_drafts_and_requests():
+    assert list(hours(19)) == [pytest.approx(0.6)]
+    small = Evidence(window=window(0.3, requests=5), hour=window(0.6, requests=19))
+    assert judge(small, THRESHOLDS, SECONDS).acceptance is None
+    slow = Evidence(window=window(0.3, requests=5), hour=window(0.6, drafts=99.0))
+    assert judge(slow, THRESHOLDS, SECONDS).acceptance is None
+
+
+def test_the_choice_between_five_minutes_and_an_hour_does_not_flap():
+    assert [round(rate, 1) for rate in hours(19, 20, 19, 10, 9, 19, 20)] == [0.6, 0.3, 0.3, 0.3, 0.6, 0.6, 0.3]
+
+
+def test_a_pod_that_drafts_nothing_now_is_not_judged_over_an_hour():
+    assert judge(Evidence(hour=window(0.3)), THRESHOLDS, SECONDS).verdict is NONE
 
 
 @pytest.mark.parametrize(
@@ -89,7 +116,7 @@ def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():
     ],
 )
 def test_a_known_speedup_decides_unless_its_error_reaches_across_a_line(speedup, expected):
-    judgement = judge(evidence(0.3, speedup=Estimate(*speedup)), THRESHOLDS)
+    judgement = judge(evidence(0.3, speedup=speedup), THRESHOLDS, SECONDS)
     assert (judgement.verdict, judgement.basis, judgement.by_acceptance) == (expected, Basis.SPEEDUP, NEGATIVE)
 
 
@@ -97,50 +124,133 @@ def test_a_speedup_at_a_line_does_not_flap():
     assert by_speedups((0.98,), (0.96,), (0.985,), (0.96,), (0.99,)) == [EVEN, NEGATIVE, NEGATIVE, NEGATIVE, EVEN]
 
 
-def test_a_speedup_needs_as_much_data():
-    assert judge(evidence(0.3, requests=3, speedup=Estimate(1.5)), THRESHOLDS).verdict is Verdict.INSUFFICIENT_DATA
-
-
-def test_without_a_speedup_the_rule_of_thumb_decides():
-    judgement = judge(evidence(0.3), THRESHOLDS)
-    assert (judgement.verdict, judgement.basis, judgement.by_speedup) == (NEGATIVE, Basis.ACCEPTANCE, None)
-
-
 def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
-    assert "pods that don't speculate" in judge(evidence(0.45), THRESHOLDS).advice
-    assert judge(evidence(0.55), THRESHOLDS).advice is None
+    assert "pods that don't speculate" in judge(evidence(0.45), THRESHOLDS, SECONDS).advice
+    assert judge(evidence(0.55), THRESHOLDS, SECONDS).advice is None
     # The number of tokens says more.
-    assert judge(evidence(0.2), THRESHOLDS).advice == "Acceptance 0.20: speculate fewer tokens."
+    assert judge(evidence(0.2), THRESHOLDS, SECONDS).advice == "Acceptance 0.20: speculate fewer tokens."
 
 
 def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():
-    assert judge(evidence(0.45, speedup=Estimate(1.3)), THRESHOLDS).advice is None
-    assert "pods that don't speculate" in judge(evidence(0.7, speedup=Estimate(0.8)), THRESHOLDS).advice
+    assert judge(evidence(0.45, speedup=(1.3,)), THRESHOLDS, SECONDS).advice is None
+    assert "pods that don't speculate" in judge(evidence(0.7, speedup=(0.8,)), THRESHOLDS, SECONDS).advice
 
 
-def model(name, whole, coverage=None, **temperatures):
-    found = {label: evidence(rate) for label, rate in temperatures.items()}
-    return ModelEvidence(model_name=name, whole=evidence(whole, requests=None), temperatures=found, coverage=coverage)
+@pytest.mark.parametrize(("speedup", "expected"), [(None, NONE), ((1.3,), POSITIVE), ((0.8,), NEGATIVE)])
+def test_where_verification_is_adaptive_only_time_decides(speedup, expected):
+    found = judge(evidence(0.17, speedup=speedup, speculation=ADAPTIVE), THRESHOLDS, SECONDS)
+    assert (found.verdict, found.basis, found.by_acceptance) == (expected, Basis.SPEEDUP, NONE)
+    assert found.acceptance == pytest.approx(0.17)  # for information
+    assert "fewer tokens" not in (found.advice or "") or expected is NEGATIVE
+
+
+def test_where_a_schedule_varies_the_number_of_tokens_the_advice_is_on_the_schedule():
+    scheduled = Speculation(method="eagle3", num_speculative_tokens=3, per_batch_size=True)
+    assert judge(evidence(0.55, speculation=scheduled), THRESHOLDS, SECONDS).advice is None
+    assert judge(evidence(0.9, speculation=scheduled), THRESHOLDS, SECONDS).advice is None
+    varied = Evidence(
+        window=window(0.6, accepted_per_position=(700, 400), drafted_per_position=(1000, 800)),
+        speculation=scheduled,
+        costs=StepCosts(actual=0.03, plain=0.01, drafted=1.8),
+        costs_by_load={
+            1: StepCosts(actual=0.011, plain=0.01, drafted=2),
+            8: StepCosts(actual=0.03, plain=0.01, drafted=1),
+        },
+    )
+    assert (
+        judge(varied, THRESHOLDS, SECONDS).advice
+        == "By load: num_speculative_tokens_per_batch_size [[1, 1, 2], [2, 8, 0]]."
+    )
+
+
+def model(whole, name="m", engines=None, **temperatures):
+    return ModelEvidence(
+        model_name=name,
+        whole=whole if isinstance(whole, Evidence) else evidence(whole),
+        temperatures={label: evidence(rate) for label, rate in temperatures.items()},
+        engines={label: evidence(rate) for label, rate in (engines or {}).items()},
+    )
+
+
+def judged(judges, *models, at=0.0):
+    judges.judge(models, at)
+    return judges.held(at)
 
 
 def test_a_model_and_each_of_its_temperatures_have_their_own_verdict():
-    (found,) = Judge(THRESHOLDS).judge([model("m", 0.6, cold=0.9, hot=0.3)])
+    found = judged(Judge(THRESHOLDS, SECONDS), model(0.6, cold=0.9, hot=0.3))["m"]
     assert found.whole.verdict is EVEN
     assert {label: one.verdict for label, one in found.temperatures.items()} == {"cold": POSITIVE, "hot": NEGATIVE}
 
 
 def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():
-    judges = Judge(THRESHOLDS)
-    judges.judge([model("m", 0.49, hot=0.51), model("n", 0.51, hot=0.49)])
-    m, n = judges.judge([model("m", 0.51, hot=0.51), model("n", 0.51, hot=0.51)])
+    judges = Judge(THRESHOLDS, SECONDS)
+    judged(judges, model(0.49, hot=0.51), model(0.51, "n", hot=0.49))
+    m, n = judged(judges, model(0.51, hot=0.51), model(0.51, "n", hot=0.51)).values()
     assert [one.verdict for one in (m.whole, m.temperatures["hot"])] == [NEGATIVE, EVEN]
     assert [one.verdict for one in (n.whole, n.temperatures["hot"])] == [EVEN, NEGATIVE]
-    judges.judge([])
-    (anew,) = judges.judge([model("m", 0.51)])
-    assert anew.whole.verdict is EVEN
+    judged(judges)
+    assert judged(judges, model(0.51))["m"].whole.verdict is EVEN
 
 
-@pytest.mark.parametrize(("coverage", "covered"), [(None, True), (0.8, True), (0.79, False)])
-def test_the_split_speaks_for_the_traffic_that_is_attributed(coverage, covered):
-    (found,) = Judge(THRESHOLDS).judge([model("m", 0.6, coverage=coverage)])
-    assert found.is_covered is covered
+def test_new_thresholds_make_every_verdict_anew():
+    judges = Judge(THRESHOLDS, SECONDS)
+    judged(judges, model(0.49))
+    judges.thresholds = Thresholds(acceptance_more_tokens=0.9)
+    assert judged(judges, model(0.51))["m"].whole.verdict is EVEN
+
+
+def test_a_failed_poll_leaves_the_verdicts_in_force_for_a_minute():
+    judges = Judge(THRESHOLDS, SECONDS)
+    judges.judge([model(0.3)], at=1000.0)
+    assert judges.held(1060.0)["m"].whole.verdict is NEGATIVE
+    assert judges.held(1061.0) == {}
+    assert judges.held(999.0) == {}  # the clock was set back
+
+
+@pytest.mark.parametrize(
+    ("whole", "engines", "losing"),
+    [
+        (0.7, {"0": 0.9, "1": 0.12}, ("1",)),
+        (0.7, {"0": 0.9, "1": 0.6}, ()),
+        (0.3, {"0": 0.4, "1": 0.12}, ()),  # the whole loses
+        (0.7, {"0": 0.12}, ()),
+    ],
+)
+def test_the_whole_is_judged_and_an_engine_that_loses_alone_is_named(whole, engines, losing):
+    found = judged(Judge(THRESHOLDS, SECONDS), model(whole, engines=engines))["m"].whole
+    assert found.losing_engines == losing
+    assert found.caveats == tuple(f"Engine {name} alone loses: it accepts 12% of its draft tokens." for name in losing)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "said"), [(None, ""), ("standard", ""), ("synthetic", "configured, not measured"), ("fly", "fly also")]
+)
+def test_what_a_lossy_sampler_accepts_is_said(sampler, said):
+    speculation = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method=sampler)
+    found = judged(Judge(THRESHOLDS, SECONDS), model(evidence(0.9, speculation=speculation)))["m"].whole
+    assert found.verdict is POSITIVE
+    assert said in "".join(found.caveats)
+    assert bool(found.caveats) == bool(said)
+
+
+def collapse(*, first=10.0, speculation=None, rate=0.01, **temperatures):
+    whole = evidence(rate, accepted_per_position=(first, 0.0), speculation=speculation)
+    return judged(Judge(THRESHOLDS, SECONDS), model(whole, **temperatures))["m"].whole
+
+
+def test_nothing_accepted_anywhere_is_a_fault():
+    assert collapse().has_collapsed
+    found = collapse(cold=0.01, hot=0.02)
+    assert found.has_collapsed
+    assert found.verdict is NEGATIVE
+    assert "a fault" in found.advice
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"cold": 0.6, "hot": 0.0}, {"first": 60.0}, {"rate": 0.06}, {"speculation": ADAPTIVE}],
+    ids=["a temperature", "the first position", "some", "adaptive"],
+)
+def test_a_low_acceptance_with_an_explanation_is_no_fault(other):
+    assert not collapse(**other).has_collapsed

@@ -7,12 +7,13 @@ import pytest
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 from tests.demo.faulty_vllm import FaultyVllm
 
 
 @pytest.fixture
-def sidecar(http, samples_of):
+def sidecar(http, samples_of, plugin_socket):
     """Runs against a URL: ``async with sidecar(url, name=value, …) as page``.
 
     ``page()`` gives the samples of its ``/metrics``, ``page.get(path)`` an answer, ``page.until(condition)`` waits.
@@ -39,19 +40,25 @@ def sidecar(http, samples_of):
             return samples
 
     @asynccontextmanager
-    async def run(url, config=None, **settings):
+    async def run(url, *, reloader=None, **settings):
         environment = {
+            "SPECDEC_VLLM_URL": url,
             "SPECDEC_LISTEN": "127.0.0.1:0",
             "SPECDEC_SCRAPE_INTERVAL": "100ms",
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
-        }
-        if url is not None:
-            environment["SPECDEC_VLLM_URL"] = url
-        environment |= {f"SPECDEC_{name.upper()}": value for name, value in settings.items()}
-        async with running(load_settings(config, environment)) as address:
+            "SPECDEC_PLUGIN__SOCKET": str(plugin_socket),
+        } | {f"SPECDEC_{name.upper()}": value for name, value in settings.items()}
+        loaded = load_settings(None, environment)
+        async with running(loaded, reloader=reloader and reloader(loaded)) as address:
             yield Page(f"http://127.0.0.1:{address.port}")
 
     return run
+
+
+@pytest.fixture
+def plugin_socket(tmp_path):
+    """Where the plug-in in the simulated vLLM reaches the sidecar."""
+    return tmp_path / "plugin.sock"
 
 
 @pytest.fixture
@@ -63,7 +70,29 @@ def is_up():
 
 
 @pytest.fixture
-async def vllm():
-    """A simulated vLLM at many times the real one's speed."""
-    async with FaultyVllm(SimulatorOptions(speed=50.0)) as simulated:
+async def vllm(plugin_socket):
+    """A simulated vLLM at many times the real one's speed, observed by the plug-in."""
+    async with FaultyVllm(SimulatorOptions(speed=50.0), plugin_socket=plugin_socket) as simulated:
         yield simulated
+
+
+@pytest.fixture
+def work():
+    """Sends requests that draft: ``await work(vllm)``."""
+
+    async def send(simulated, requests=3, **options):
+        mix = Phase(300, options.pop("mix", {0.0: 1}))
+        asked = {"max_requests": requests, "min_tokens": 40, "max_tokens": 60, **options}
+        await Traffic(simulated, TrafficOptions(phases=(mix,), **asked)).run()
+
+    return send
+
+
+@pytest.fixture
+def total():
+    """The sum of a metric's samples: ``total(samples, name, label=value, …)``."""
+
+    def sum_of(samples, name, **labels):
+        return sum(value for (found, pairs), value in samples.items() if found == name and labels.items() <= set(pairs))
+
+    return sum_of

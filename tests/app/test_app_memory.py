@@ -71,6 +71,7 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
             "SPECDEC_SCRAPE_BACKOFF_MAX": "100ms",
             "SPECDEC_LATENCY_WINDOW": "10s",
             "SPECDEC_HISTORY": "10s",
+            "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock"),
         }
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "sidecar", "run", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -79,7 +80,7 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
         async def status():
             try:
                 async with http.get(f"{base}/api/v1/status") as response:
-                    return json.loads(await response.read())["targets"][0]
+                    return json.loads(await response.read())["scrape"]
             except OSError:
                 return {"up": False}
 
@@ -99,7 +100,7 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
                         await asyncio.sleep(0.02)
                 kind = "sound"
                 await until_up()
-            errors = (await status())["scrape_errors"]
+            errors = (await status())["errors"]
             peak = peak_kib(process.pid)
         finally:
             process.send_signal(signal.SIGTERM)

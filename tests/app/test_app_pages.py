@@ -5,7 +5,6 @@ import gzip
 import json
 import re
 from html import unescape
-from urllib.parse import quote
 
 import pytest
 from aiohttp import web
@@ -37,11 +36,11 @@ async def test_status_and_landing_page_of_a_hostile_model_name(served, recorded,
         async with asyncio.timeout(120):
             while HOSTILE not in unescape((landing := await page.get("/")).body.decode()):
                 pass
-            while not (status := await told(page))["targets"][0]["engines"]:
+            while not (status := await told(page))["models"]:
                 pass
         text = await page.get("/metrics")
 
-    assert HOSTILE in {engine["model_name"] for engine in status["targets"][0]["engines"]}
+    assert HOSTILE in {model["model_name"] for model in status["models"]}
     assert landing.content_type == "text/html"
     assert b"<script>" not in landing.body
     assert b"<i>" not in landing.body
@@ -73,22 +72,18 @@ async def test_pages_before_vllm_is_there(sidecar, unused_tcp_port):
         assert (await page.get("/-/healthy")).status == 200
         await page.until(lambda s: s["specdec_scrape_errors_total", frozenset({("reason", "unreachable")})] > 0)
         status = json.loads((await page.get("/api/v1/status")).body)
-        (target,) = status["targets"]
-        assert (target["up"], target["vllm"], target["last_scrape"], target["engines"]) == (False, None, None, [])
-        assert target["last_error"]["reason"] == "unreachable"
+        assert (status["scrape"]["up"], status["scrape"]["last_scrape"], status["models"]) == (False, None, [])
+        assert status["scrape"]["last_error"]["reason"] == "unreachable"
         assert b"Is vLLM running, and is this its address?" in (await page.get("/")).body
         assert (await page.get("/nothing")).status == 404
 
 
-async def test_metrics_are_compressed_and_filtered_over_http(vllm, sidecar, is_up):
+async def test_metrics_are_compressed_over_http(vllm, sidecar, is_up):
     async with sidecar(vllm.url) as page:
         await page.until(is_up)
         packed = await page.get("/metrics", **{"Accept-Encoding": "gzip"})
         assert packed.headers["Content-Encoding"] == "gzip"
         assert b"\nspecdec_up " in gzip.decompress(packed.body)
-        one = await page.get(f"/metrics?name[]=specdec_up&name[]={quote('specdec_nothing')}")
-        samples = [line for line in one.body.splitlines() if not line.startswith(b"#")]
-        assert samples in ([b"specdec_up 1.0"], [b"specdec_up 0.0"])  # 0 where the machine is slow
         for nonsense in ("text/plain;version=x", "\u00e9", "a" * 4000):
             assert (await page.get("/metrics", Accept=nonsense)).status == 200
 

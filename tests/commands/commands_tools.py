@@ -6,7 +6,7 @@ from pathlib import Path
 from sidecar.cli import parser, run_command
 from sidecar.settings import load_settings
 
-RECORDINGS = Path(__file__).parent.parent / "data" / "recordings"
+LEVELS = Path(__file__).parent.parent / "data" / "levels"
 
 
 def command(*argv, **environment):
@@ -22,13 +22,11 @@ def unused_port():
         return one.getsockname()[1]
 
 
-def sidecar_settings(url, source="proxy", **environment):
+def sidecar_settings(url, **environment):
     """A sidecar that polls often, at addresses that are known before it listens."""
     given = {
         "VLLM_URL": url,
         "LISTEN": f"127.0.0.1:{unused_port()}",
-        "PROXY__LISTEN": f"127.0.0.1:{unused_port()}",
-        "REQUESTS__SOURCE": source,
         "SCRAPE_INTERVAL": "100ms",
         "SCRAPE_CPU_SHARE": "1",
     }

@@ -2,18 +2,25 @@
 
 import asyncio
 import os
+import shutil
 import sys
+import tempfile
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def program():
-    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end."""
+def program(tmp_path):
+    """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end.
+
+    The plug-in's socket is a test's own: tests run side by side.
+    """
 
     @asynccontextmanager
-    async def start(*arguments, **environment):
+    async def start(*arguments, **given):
+        environment = {"SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock"), **given}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "sidecar", *arguments),
@@ -41,3 +48,11 @@ def finished(program):
             return process.returncode, out.decode(), err.decode()
 
     return run
+
+
+@pytest.fixture
+def socket_path():
+    """For the plug-in's socket: short enough for a Unix socket, whatever the test's name."""
+    folder = Path(tempfile.mkdtemp(prefix="specdec"))
+    yield folder / "plugin.sock"
+    shutil.rmtree(folder)

@@ -6,19 +6,18 @@ import pytest
 import yaml
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
-from tests.commands.commands_tools import RECORDINGS, command
+from tests.commands.commands_tools import LEVELS, command
+from tests.demo.http_vllm import HttpVllm
 
-LEVELS = RECORDINGS.parent / "levels"
 NOWHERE = "http://127.0.0.1:1"
 
 
 async def test_baseline_writes_what_the_settings_read(finished, tmp_path):
     file = tmp_path / "baseline.yaml"
-    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
-        traffic = Traffic(TrafficOptions(vllm.url, phases=(Phase(30, MIXED),)))
+    async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
+        traffic = Traffic(vllm, TrafficOptions(phases=(Phase(30, MIXED),)))
         sending = asyncio.create_task(traffic.run())
         code, out, err = await finished("baseline", "--duration", "3s", "--out", str(file), SPECDEC_VLLM_URL=vllm.url)
         sending.cancel()
@@ -31,7 +30,7 @@ async def test_baseline_writes_what_the_settings_read(finished, tmp_path):
 
 
 async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
-    async with SimulatedVllm() as vllm:
+    async with HttpVllm() as vllm:
         code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
     assert (code, out) == (1, "")
     assert err.splitlines()[-1] == (
@@ -47,46 +46,26 @@ async def test_baseline_of_a_vllm_that_is_down_says_so_once(finished):
     assert end.startswith(f"cannot read vLLM's page at {NOWHERE}, ")
 
 
-async def test_a_baseline_of_two_servers_with_one_model_keeps_them_apart(finished, tmp_path):
-    """Requests that one of them served before do not count."""
-    config = tmp_path / "two.yaml"
-    async with SimulatedVllm(SimulatorOptions(speed=20)) as busy, SimulatedVllm() as idle:
-        await Traffic(TrafficOptions(busy.url, phases=(Phase(30, MIXED),), max_requests=10)).run()
-        urls = {"busy": busy.url, "idle": idle.url}
-        targets = [{"name": name, "vllm_url": url} for name, url in urls.items()]
-        config.write_text(yaml.safe_dump({"targets": targets, "scrape_interval": "0.2s"}))
-        code, out, err = await finished("baseline", "--duration", "1s", "--config", str(config))
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("no request finished while watching, so there is nothing to write")
-
-
-async def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(finished, tmp_path):
+def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(capsys, tmp_path):
     nowhere = tmp_path / "none" / "baseline.yaml"
-    code, out, err = await finished("baseline", "--duration", "10m", "--out", str(nowhere), SPECDEC_VLLM_URL=NOWHERE)
-    assert (code, out) == (2, "")
-    assert f"argument --out: {nowhere}: no such directory" in err
-    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
-        traffic = Traffic(TrafficOptions(vllm.url, phases=(Phase(30, MIXED),)))
-        sending = asyncio.create_task(traffic.run())
-        code, out, err = await finished(
-            "baseline", "--duration", "3s", "--out", str(tmp_path), SPECDEC_VLLM_URL=vllm.url
-        )
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-    assert code == 2
-    assert f"--out={tmp_path}: " in err
-    assert yaml.safe_load(out)["baseline"]["demo"]["tpot"]["p50"] > 0
+    with pytest.raises(SystemExit):
+        command("baseline", "--out", str(nowhere))
+    assert f"argument --out: {nowhere}: no such directory" in capsys.readouterr().err
+    assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(tmp_path)) == 2
+    printed = capsys.readouterr()
+    assert f"--out={tmp_path}: Is a directory; printed instead" in printed.err
+    assert yaml.safe_load(printed.out)["plain_steps"]
 
 
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):
     """The command sends the requests itself, and the settings read the file that it writes."""
     file = tmp_path / "baseline.yaml"
-    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0, speed=5)) as vllm:
-        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "12s", "--max-tokens", "40", "--gpu", "H100")
-        often = {"SPECDEC_SCRAPE_INTERVAL": "200ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}  # a slow machine polls less
+    async with HttpVllm(SimulatorOptions(num_speculative_tokens=0, speed=8)) as vllm:
+        argv = ("--url", vllm.url, "--load", "1,4", "--duration", "8s", "--max-tokens", "40", "--gpu", "H100")
+        often = {"SPECDEC_SCRAPE_INTERVAL": "150ms", "SPECDEC_SCRAPE_CPU_SHARE": "1"}  # a slow machine polls less
         code, out, err = await finished("baseline", *argv, "--out", str(file), **often)
     assert (code, out) == (0, ""), err
-    steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_steps["demo"]
+    steps = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).plain_step_times["demo"]
     assert steps.running[0] == pytest.approx(1, abs=0.1)
     assert steps.running[-1] == pytest.approx(4, abs=1)
     assert all(0 < one < 1 for one in steps.seconds)
@@ -97,7 +76,7 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
 
 async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
     file = tmp_path / "baseline.yaml"
-    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm:
+    async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
         argv = ("--url", vllm.url, "--load", "2", "--duration", "3s", "--max-tokens", "20")
         code, _, err = await finished("baseline", *argv, "--out", str(file))
     assert code == 0
@@ -111,9 +90,11 @@ async def test_load_for_an_address_without_a_server(finished):
     assert err.splitlines()[-1].startswith("--url: no model under /v1/models (")
 
 
-def test_invalid_arguments_of_load(capsys, tmp_path):
-    assert command("baseline", "--load", "0,1") == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "--concurrency, --load: write one or more from 1 to 1024"
+def test_unusable_arguments_are_refused(capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        command("baseline", "--load", "0,1")
+    assert ended.value.code == 2
+    assert "argument --load: write a whole number from 1 to 1024" in capsys.readouterr().err
     assert command("baseline", "--recording", str(tmp_path)) == 1
     assert "no recording" in capsys.readouterr().err
 

@@ -15,22 +15,25 @@ async def test_demo_prints_where_to_look_and_ends_by_itself(finished):
     assert failed == 0
 
 
-async def test_losing_demo_keeps_acceptance_below_a_half_until_it_is_interrupted(program, http):
+async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, http):
     address = f"127.0.0.1:{unused_port()}"
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1"}
     async with program("demo", "--losing", **arguments) as process, asyncio.timeout(120):
         await process.stdout.readline()
-        verdicts = {}
-        while not verdicts or "insufficient_data" in verdicts.values():
+        verdict, drafting, status = "insufficient_data", [], {}
+        while verdict == "insufficient_data" or len(drafting) < 3:
             await asyncio.sleep(0.2)
             try:
                 async with http.get(f"http://{address}/api/v1/status") as response:
-                    (target,) = (await response.json())["targets"]
+                    status = await response.json()
             except aiohttp.ClientConnectionError:
                 continue
-            buckets = [bucket for model in target["requests"]["models"] for bucket in model["temperatures"].items()]
-            verdicts = {label: bucket["verdict"] for label, bucket in buckets if bucket["requests"] >= 5}
-        assert set(verdicts.values()) == {"net_negative"}
-        assert all(engine["acceptance"]["rate"] < 0.5 for engine in target["engines"])
+            for model in status["models"]:
+                verdict = model["judgement"]["verdict"]
+                drafting = [one for one in model["temperatures"] if one["draft_tokens"] > 200]
+        assert (status["plugin"]["state"], verdict) == ("observing", "net_negative")
+        assert sum(one["accepted_tokens"] for one in drafting) < 0.5 * sum(one["draft_tokens"] for one in drafting)
+        assert {one["by"] for one in model["groups"] if one["draft_tokens"]} >= {"output", "prompt_tokens"}
+        assert model["engines"][0]["coverage"] == 1
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 0

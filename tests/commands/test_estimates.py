@@ -16,14 +16,11 @@ from sidecar.commands.estimates import (
 )
 
 
-@pytest.mark.parametrize(("requests", "in_flight", "found"), [(400, 1, 20), (64, 16, 4), (30, 1, 15)])
+@pytest.mark.parametrize(
+    ("requests", "in_flight", "found"), [(400, 1, 20), (64, 16, 4), (30, 1, 15), (63, 16, None), (3, 1, None)]
+)
 def test_batches_are_at_least_as_long_as_the_number_in_flight(requests, in_flight, found):
     assert batches(requests, in_flight) == found
-
-
-def test_too_few_batches_are_none():
-    assert batches(63, 16) is None
-    assert batches(3, 1) is None
 
 
 @pytest.mark.parametrize(("confidence", "degrees", "t"), [(0.95, 3, 3.182), (0.95, 19, 2.093), (0.99, 10, 3.169)])
@@ -88,12 +85,3 @@ def test_a_weighted_quantile():
     values = [(1.0, 0.5), (2.0, 0.25), (3.0, 0.25)]
     assert [weighted_quantile(values, share) for share in (0.2, 0.6, 0.9)] == [1.0, 2.0, 3.0]
     assert weighted_quantile([], 0.5) is None
-
-
-@pytest.mark.parametrize("known", [0, 3, 7, 50])
-def test_requests_of_which_only_some_have_the_value(known):
-    """The batches are cut for all requests; TPOT is unknown for some."""
-    cut = batches(400, 1)
-    found = quantile_interval([float(number % 5) for number in range(known)], 0.5, cut, 0.95)
-    assert (found is None) == (known == 0)
-    assert found is None or (found.low is None) == (known < cut)

@@ -53,6 +53,7 @@ async def address_of(http, port):
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refused(
     program, mounted, page, http, unused_tcp_port
 ):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import promql_parser
 
-from sidecar.export.metrics import Kind
-from sidecar.export.reference import all_metrics
+from sidecar.export.declaration import Kind
+from sidecar.export.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
@@ -14,7 +14,7 @@ RATES = {"rate", "irate", "increase"}
 
 
 def _on_the_page():
-    for metric in all_metrics():
+    for metric in METRICS:
         suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
         for suffix in suffixes:
             yield metric.name + suffix, metric
@@ -25,13 +25,12 @@ CONTRACT = dict(_on_the_page())  # by every name that a series can have
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a panel; ``columns`` are the labels that a table shows of it."""
+    """One query of a panel."""
 
     panel: str
     expr: str
     legend: str
     instant: bool
-    columns: frozenset
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,7 @@ def queries(page):
     for panel in panels(page):
         for target in panel.get("targets", ()):
             legend = target.get("legendFormat", "")
-            yield Query(panel["title"], target["expr"], legend, target["instant"], _columns(panel))
-
-
-def _columns(panel):
-    """The labels among a table's columns, be it organized or a matrix."""
-    found = set()
-    for one in panel.get("transformations", ()):
-        found |= {name for name in one["options"].get("indexByName", ()) if not name.startswith("Value")}
-        found |= {one["options"][name] for name in ("rowField", "columnField") if name in one["options"]}
-    return frozenset(found)
+            yield Query(panel["title"], target["expr"], legend, target["instant"])
 
 
 def annotations(page):

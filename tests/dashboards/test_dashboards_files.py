@@ -1,8 +1,6 @@
 """The committed JSON is what the builders make, and the other ways to provision it contain the same."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -32,15 +30,6 @@ def test_runbooks_are_where_the_rules_record_them(pages):
         (variable,) = [one for one in page["templating"]["list"] if one["name"] == "runbooks"]
         series = re.fullmatch(r"label_values\((.+), runbooks\)", variable["query"])[1]
         assert series in recorded
-
-
-def test_unknown_argument_writes_nothing():
-    before = {path: path.read_bytes() for path in (ROOT / "dashboards").glob("*.json")}
-    command = [sys.executable, "-m", "dashboards", "--runbook"]
-    run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert run.returncode != 0
-    assert "usage" in run.stderr
-    assert before == {path: path.read_bytes() for path in (ROOT / "dashboards").glob("*.json")}
 
 
 def test_provisioning_names_what_the_dashboards_need():
@@ -93,3 +82,10 @@ def test_first_screen_answers_before_any_scrolling(pages):
     }.items():
         top = {panel["title"] for panel in pages[uid]["panels"] if panel["gridPos"]["y"] < 9}
         assert titles <= top
+
+
+def test_a_file_is_imported_without_a_question(pages):
+    """The data source is a variable of the page, which needs no input."""
+    for page in pages.values():
+        assert page["__inputs"] == []
+        assert {one["id"] for one in page["__requires"]} == {"grafana", "prometheus"}

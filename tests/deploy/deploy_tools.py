@@ -1,73 +1,59 @@
-"""Where the deployment's files are, and how the tests look at Pods in them."""
+"""Where the deployment's files are, and the Pods in them."""
 
-import subprocess
-import sys
+import copy
 from pathlib import Path
 
-from tests.deploy.kustomize_tools import build, merge, read
+import jsonschema
+import kubernetes_validate
+import yaml
+
+from tests.deploy.crd_schemas import SCHEMAS
+from tests.deploy.kustomize_tools import build, read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 INTEGRATIONS = DEPLOY / "integrations"
-OVERLAYS = ("base", "overlays/proxy", "overlays/middleware", "overlays/traces")
+CHART = DEPLOY / "helm" / "specdec-sidecar"
+# The first with native sidecars switched on, and the first in which they are stable.
+VERSIONS = ("1.29", "1.33")
 SIDECAR = "specdec-sidecar"
-MIDDLEWARE = "specdec-middleware"
+WRITER = "specdec-plugin"
 
-# What production-stack's chart renders, as far as the patch can tell.
-RENDERED = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "stack-qwen3-deployment-vllm"},
-    "spec": {
-        "selector": {"matchLabels": {"model": "qwen3"}},
-        "template": {
-            "metadata": {"labels": {"model": "qwen3"}},
-            "spec": {
-                "containers": [
-                    {
-                        "name": "vllm",
-                        "image": "vllm/vllm-openai:v0.32.0",
-                        "volumeMounts": [{"name": "stack-storage", "mountPath": "/data"}],
-                    }
-                ],
-                "volumes": [{"name": "stack-storage", "emptyDir": {}}],
-            },
-        },
-    },
-}
+# What vLLM's chart and production-stack's render, as far as the patch can tell.
+RENDERED = yaml.safe_load("""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: stack-qwen3-deployment-vllm}
+spec:
+  selector: {matchLabels: {model: qwen3}}
+  template:
+    metadata: {labels: {model: qwen3}}
+    spec:
+      initContainers: [{name: wait-download-model, image: x}]
+      containers:
+        - name: vllm
+          image: vllm/vllm-openai:v0.32.0
+          args: [Qwen/Qwen3-8B, --port=8000]
+          volumeMounts: [{name: stack-storage, mountPath: /data}]
+      volumes: [{name: stack-storage, emptyDir: {}}]
+""")
 
 
-def pods() -> dict[str, dict]:
-    """The Pod specification of everything that runs the sidecar in Kubernetes, by a name for it."""
+def plugin_pods() -> dict[str, dict]:
+    """The Pod of everything that runs vLLM with the plug-in in Kubernetes, the chart's aside, by a name for it."""
     return {
-        **{name: overlay_pod(name) for name in OVERLAYS},
-        "vllm-chart": _vllm_chart(),
-        "production-stack": _production_stack(),
+        "overlay": pod_of(build(KUBERNETES / "overlays" / "plugin")),
+        "post-render": pod_of(build(INTEGRATIONS / "post-render", [copy.deepcopy(RENDERED)])),
         "llm-d": _llm_d(),
         "kserve": _kserve(),
     }
 
 
-def overlay_pod(name: str) -> dict:
-    [deployment] = [one for one in build(KUBERNETES / name) if one["kind"] == "Deployment"]
+def pod_of(objects: list[dict]) -> dict:
+    """The Pod of the one Deployment among the objects."""
+    [deployment] = [one for one in objects if one["kind"] == "Deployment"]
     return deployment["spec"]["template"]["spec"]
-
-
-def _vllm_chart() -> dict:
-    values = read(INTEGRATIONS / "vllm-chart" / "values.yaml")
-    return {"containers": [{"name": "vllm", "image": "x"}, *values["extraContainers"]]}
-
-
-def _production_stack() -> dict:
-    """The chart's Pod with its values' environment and flags, then patched."""
-    folder = INTEGRATIONS / "production-stack"
-    pod = merge(RENDERED, read(folder / "pod.yaml"))["spec"]["template"]["spec"]
-    [model] = read(folder / "values.yaml")["servingEngineSpec"]["modelSpec"]
-    engine = main_container(pod)
-    engine["env"] = model["env"]
-    engine["args"] = model["vllmConfig"]["extraArgs"]
-    return pod
 
 
 def _llm_d() -> dict:
@@ -109,8 +95,14 @@ def option(arguments: list[str], name: str) -> str | None:
     return found[0] if found else None
 
 
-def generated(folder: Path, *, root: Path = ROOT) -> subprocess.CompletedProcess:
-    """Runs the generator of manifests on ``root``'s alerts and dashboards."""
-    script = ROOT / "scripts" / "manifests_generate.py"
-    command = [sys.executable, str(script), str(folder)]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+def check_object(one: dict) -> None:
+    """Raises where the API server of one of ``VERSIONS`` would refuse the object."""
+    if one["kind"] in SCHEMAS:
+        jsonschema.Draft202012Validator(SCHEMAS[one["kind"]]).validate(one)
+        return
+    for version in VERSIONS:
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def pod_object(pod: dict) -> dict:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": pod}

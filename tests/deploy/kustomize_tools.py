@@ -1,7 +1,4 @@
-"""The part of kustomize that deploy/kubernetes uses, for machines without kubectl.
-
-test_deploy_kustomize.py compares it with the real one where that is there.
-"""
+"""The part of kustomize that deploy/ uses, for machines without kubectl; test_helm.py compares it with the real one."""
 
 import copy
 import re
@@ -17,10 +14,8 @@ _MERGE_KEYS = {
     "env": "name",
     "volumeMounts": "mountPath",
 }
-_ORDER = {"ports": ("containerPort", "port")}
 # The same language; in C, for the dashboards are long.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_KNOWN = {"apiVersion", "kind", "resources", "patches", "labels"}
 
 
 def read(path: Path) -> dict:
@@ -32,39 +27,24 @@ def read_all(text: str) -> list[dict]:
     return [one for one in yaml.load_all(text, _LOADER) if one]
 
 
-def build(folder: Path) -> list[dict]:
-    """The objects that ``kubectl kustomize FOLDER`` prints, in no particular order."""
+def build(folder: Path, objects: list[dict] | None = None) -> list[dict]:
+    """What ``kubectl kustomize FOLDER`` prints, in no particular order; ``objects`` take the place of its resources."""
     plan = read(folder / "kustomization.yaml")
-    assert set(plan) <= _KNOWN, f"kustomize_tools does not know {set(plan) - _KNOWN}"
-    objects: list[dict] = []
-    for name in plan["resources"]:
-        path = folder / name
-        if path.is_dir():
-            objects += build(path)
-        else:
-            objects += read_all(path.read_text())
+    assert set(plan) <= {"apiVersion", "kind", "resources", "patches"}
+    if objects is None:
+        objects = [one for name in plan["resources"] for one in _resource(folder / name)]
     for patch in plan.get("patches", []):
-        _apply(objects, read(folder / patch["path"]), patch.get("target"))
-    for label in plan.get("labels", []):
-        for one in objects:
-            one["metadata"].setdefault("labels", {}).update(label["pairs"])
+        content = read(folder / patch["path"])
+        wanted = patch.get("target") or {"kind": content["kind"], "name": content["metadata"]["name"]}
+        found = [one for one in objects if _matches(one, wanted)]
+        assert found, f"the patch for {wanted} meets nothing"
+        for one in found:
+            one["spec"] = merge(one["spec"], content["spec"])
     return objects
 
 
-def _apply(objects: list[dict], patch: list | dict, target: dict | None) -> None:
-    wanted = target or {"kind": patch["kind"], "name": patch["metadata"]["name"]}
-    found = [one for one in objects if _matches(one, wanted)]
-    assert found, f"the patch for {wanted} meets nothing"
-    for one in found:
-        if isinstance(patch, list):
-            for operation in patch:
-                _operate(one, operation)
-        else:
-            name = one["metadata"]["name"]
-            merged = merge(one, patch)
-            merged["metadata"]["name"] = name
-            one.clear()
-            one.update(merged)
+def _resource(path: Path) -> list[dict]:
+    return build(path) if path.is_dir() else read_all(path.read_text())
 
 
 def _matches(one: dict, wanted: dict) -> bool:
@@ -72,46 +52,19 @@ def _matches(one: dict, wanted: dict) -> bool:
 
 
 def merge(base: dict, patch: dict) -> dict:
-    """A strategic merge: null deletes, mappings merge, lists with a key merge by it, the patch's items first."""
+    """A strategic merge: mappings merge, lists with a key merge by it, the patch's items first."""
     merged = copy.deepcopy(base)
     for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             merged[key] = merge(merged.get(key) or {}, value)
-        elif isinstance(value, list) and (known_by := _merge_key(key, value)):
-            merged[key] = _merge_lists(merged.get(key) or [], value, known_by)
+        elif key in _MERGE_KEYS:
+            merged[key] = _merge_lists(merged.get(key) or [], value, _MERGE_KEYS[key])
         else:
             merged[key] = copy.deepcopy(value)
     return merged
-
-
-def _merge_key(key: str, items: list) -> str | None:
-    for candidate in _ORDER.get(key, ()):
-        if items and isinstance(items[0], dict) and candidate in items[0]:
-            return candidate
-    return _MERGE_KEYS.get(key)
 
 
 def _merge_lists(base: list[dict], patch: list[dict], known_by: str) -> list[dict]:
     existing = {item[known_by]: item for item in base}
     first = [merge(existing.pop(item[known_by], {}), item) for item in patch]
     return first + list(existing.values())
-
-
-def _operate(document: dict, operation: dict) -> None:
-    """One operation of a JSON patch: add, replace or test."""
-    *steps, last = [int(step) if step.isdigit() else step for step in operation["path"].split("/")[1:]]
-    place = document
-    for step in steps:
-        place = place[step]
-    match operation["op"]:
-        case "test":
-            assert place[last] == operation["value"], operation
-        case "replace":
-            assert place[last] is not None
-            place[last] = operation["value"]
-        case "add" if last == "-":
-            place.append(operation["value"])
-        case other:
-            raise AssertionError(f"kustomize_tools does not know {other} at {last}")

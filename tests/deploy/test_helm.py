@@ -1,206 +1,272 @@
-"""The Helm chart renders what the kustomize overlays build, and every value that it offers has its effect."""
+"""The chart as Helm 3 and Helm 4 render it, and kustomize's own output; scripts/kubectl-helm installs the programs."""
 
-import json
+import asyncio
+import copy
 import os
+import re
 import shutil
 import subprocess
-from pathlib import Path
+import sys
+import tarfile
 
-import jsonschema
 import pytest
 import yaml
 
-from sidecar import __version__
+from sidecar.app import running
 from sidecar.settings import load_settings
-from tests.deploy.crd_schemas import SCHEMAS
-from tests.deploy.deploy_tools import DEPLOY, KUBERNETES, ROOT, SIDECAR, container, environment, overlay_pod
+from tests.deploy.deploy_tools import (
+    CHART,
+    INTEGRATIONS,
+    KUBERNETES,
+    RENDERED,
+    ROOT,
+    SIDECAR,
+    check_object,
+    container,
+    environment,
+    main_container,
+    plugin_pods,
+    pod_of,
+)
 from tests.deploy.kustomize_tools import build, read, read_all
-from tests.deploy.test_deploy_kustomize import VERSIONS, check
+from tests.deploy.pod_checks import check_pod
 
-CHART = DEPLOY / "helm" / "specdec-sidecar"
-RENDER = Path(__file__).with_name("helm") / "render.go"
-SOURCES = {"none": "base", "middleware": "overlays/middleware", "proxy": "overlays/proxy", "traces": "overlays/traces"}
+pytestmark = pytest.mark.slow
+PROGRAMS = ROOT / ".venv" / "bin"
+VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
+MONITORS = {"PodMonitor", "ServiceMonitor", "VMPodScrape", "PodMonitoring"}
 
-needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed (scripts/debian-tools golang-go)")
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
-
-
-@pytest.fixture(scope="session")
-def renderer(tmp_path_factory):
-    """The built ``render.go``: Debian has Helm's libraries, but no Helm."""
-    folder = tmp_path_factory.mktemp("render")
-    go = {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(folder / "cache"), "GOFLAGS": ""}
-    command = ["go", "build", "-o", folder / "render", RENDER]
-    subprocess.run(command, env=os.environ | go, check=True, timeout=300)
-    return folder / "render"
+with_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 
 
-@pytest.fixture
-def render(renderer, tmp_path):
-    """Renders the chart with values; gives the objects."""
-
-    def run(values=None):
-        given = read(CHART / "values.yaml")
-        _merge(given, values or {})
-        jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text())).validate(given)
-        (tmp_path / "values.yaml").write_text(yaml.safe_dump(values or {}))
-        command = [renderer, CHART, "vllm", "llm", tmp_path / "values.yaml"]
-        return read_all(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
-
-    return run
+@pytest.fixture(scope="session", autouse=True)
+def programs():
+    subprocess.run([ROOT / "scripts" / "kubectl-helm"], check=True, timeout=300)
 
 
-def _merge(base, over):
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(base.get(key), dict):
-            _merge(base[key], value)
-        else:
-            base[key] = value
+def run(program, *arguments, **options):
+    command = [PROGRAMS / program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
 
 
-def one(objects, kind):
-    [found] = [each for each in objects if each["kind"] == kind]
-    return found
+def render(*arguments, helm="helm", release="vllm", chart=CHART, apis=()):
+    """The objects that a release has, by kind."""
+    apis = [f"--api-versions={api}" for api in apis]
+    done = run(helm, "template", release, chart, "--namespace=llm", *apis, *arguments)
+    assert done.returncode == 0, done.stderr
+    kinds = {}
+    for one in read_all(done.stdout):
+        kinds.setdefault(one["kind"], []).append(one)
+    return kinds
 
 
-def pod_of(objects):
-    return one(objects, "Deployment")["spec"]["template"]["spec"]
+def objects(kinds):
+    return [one for found in kinds.values() for one in found]
 
 
 def plain(value):
-    """Without what makes no difference: the order of named things (init containers aside), nulls, and a pull policy."""
+    """Without what makes no difference: order, and a pull policy."""
     if isinstance(value, dict):
-        kept = {key: plain(each) for key, each in value.items() if each is not None and key != "imagePullPolicy"}
-        return {
-            key: sorted(each, key=lambda one: one["name"])
-            if key in ("env", "ports", "volumes", "volumeMounts")
-            else each
-            for key, each in kept.items()
-        }
-    return [plain(each) for each in value] if isinstance(value, list) else value
+        return {key: plain(each) for key, each in sorted(value.items()) if key != "imagePullPolicy"}
+    return sorted(map(plain, value), key=str) if isinstance(value, list) else value
 
 
-@needs_go
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_chart_runs_the_pod_that_the_overlay_runs(render, source):
-    ours, theirs = plain(pod_of(render({"source": source}))), plain(overlay_pod(SOURCES[source]))
-    assert ours == theirs
+@with_values
+def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_other(values):
+    for helm in ("helm", "helm3"):
+        done = run(helm, "lint", "--strict", CHART, "--values", values)
+        assert done.returncode == 0, done.stdout + done.stderr
+    kinds = render("--values", values)
+    assert plain(objects(kinds)) == plain(objects(render("--values", values, helm="helm3")))
+    for one in objects(kinds):
+        check_object(one)
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects(kinds)]
+    assert len(names) == len(set(names))
+    if "Deployment" in kinds:
+        check_pod(pod_of(kinds["Deployment"]))
 
 
-@needs_go
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("values", [{"source": source} for source in SOURCES] + [{"vllm": {"enabled": False}}])
-def test_every_object_is_one_that_kubernetes_knows(render, values, version):
-    objects = render(values)
-    assert {each["kind"] for each in objects} >= set(SCHEMAS) | {"ConfigMap"}
-    for each in objects:
-        check(each, version)
-
-
-@needs_go
-@pytest.mark.parametrize("source", SOURCES)
-def test_clients_and_prometheus_reach_what_the_overlay_lets_them_reach(render, source):
-    built = build(KUBERNETES / SOURCES[source])
-    ours = render({"source": source})
-    assert one(ours, "Service")["spec"]["ports"] == one(built, "Service")["spec"]["ports"]
-    assert one(ours, "NetworkPolicy")["spec"]["ingress"] == one(built, "NetworkPolicy")["spec"]["ingress"]
-    labels = one(ours, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    for selector in (
-        one(ours, "Service")["spec"]["selector"],
-        one(ours, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
-        one(ours, "PodMonitor")["spec"]["selector"]["matchLabels"],
-        one(ours, "Deployment")["spec"]["selector"]["matchLabels"],
-    ):
-        assert selector.items() <= labels.items()
-
-
-@needs_go
-def test_rules_dashboards_and_monitor_are_those_of_the_repository(render):
-    ours, built = render({"vllm": {"enabled": False}}), build(KUBERNETES / "monitoring")
-    for kind in ("PrometheusRule", "PodMonitor"):
-        assert sorted(yaml.safe_dump(each["spec"]) for each in ours if each["kind"] == kind) == sorted(
-            yaml.safe_dump(each["spec"]) for each in built if each["kind"] == kind
-        )
-    data = [
-        {
-            name: json.loads(text)
-            for each in objects
-            if each["kind"] == "ConfigMap"
-            for name, text in each["data"].items()
-        }
-        for objects in (ours, built)
-    ]
-    assert data[0] == data[1]
-    assert data[0]
-
-
-@needs_go
-def test_settings_become_a_file_that_the_sidecar_reads(render, tmp_path):
-    settings = {"thresholds": {"acceptance_net_negative": 0.45}, "default_temperature": 0.7}
-    objects = render({"settings": settings, "rules": {"enabled": False}, "dashboards": {"enabled": False}})
-    mine = container(pod_of(objects), SIDECAR)
-    config = one(objects, "ConfigMap")
-    [(name, text)] = config["data"].items()
-    [mount] = [each for each in mine["volumeMounts"] if each["name"] == "specdec-settings"]
-    assert mine["args"] == ["run", "--config", f"{mount['mountPath']}/{name}"]
-    assert "subPath" not in mount  # Kubernetes does not update those
-    [volume] = [each for each in pod_of(objects)["volumes"] if each["name"] == mount["name"]]
-    assert volume["configMap"]["name"] == config["metadata"]["name"]
-    (tmp_path / name).write_text(text)
-    loaded = load_settings(tmp_path / name, environment(mine))
-    assert loaded.thresholds.acceptance_net_negative == 0.45
-    assert loaded.default_temperature == 0.7
-
-
-@needs_go
-def test_a_baseline_vllm_does_not_speculate(render):
-    args = pod_of(render({"vllm": {"speculativeConfig": ""}}))["containers"][0]["args"]
-    assert not [argument for argument in args if "speculative" in argument]
-
-
-@needs_go
-def test_switches_switch_off(render):
-    off = {"enabled": False}
-    objects = render(dict.fromkeys(("service", "podMonitor", "rules", "dashboards", "networkPolicy"), off))
-    assert [each["kind"] for each in objects] == ["Deployment"]
+def test_the_chart_runs_the_pod_that_the_overlay_runs():
+    ours = plain(pod_of(render()["Deployment"]))
+    theirs = plain(plugin_pods()["overlay"])
+    for users in (ours["securityContext"], theirs["securityContext"]):
+        users.pop("runAsUser", None), users.pop("runAsGroup", None)  # each container has its own
+    assert ours | {"serviceAccountName": "default"} == theirs | {"serviceAccountName": "default"}
+    without = plain(pod_of(render("--set=plugin.enabled=false")["Deployment"]))
+    assert plain(pod_of(build(KUBERNETES / "base")))["initContainers"] == without["initContainers"]
+    assert "PYTHONPATH" not in environment(main_container(without))
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("apis", "monitor", "rules"),
     [
-        {"source": "magic"},
-        {"sorce": "proxy"},
-        {"vllm": {"port": "8000"}},
-        {"vllm": {"speculativeConfig": {"method": "ngram"}}},
-        {"vllm": {"speculativeConfig": "ngram"}},
-        {"image": {"pullPolicy": "Sometimes"}},
-        {"podMonitor": {"interval": "15"}},
+        ((), None, False),
+        (OPERATOR, "PodMonitor", True),
+        (["operator.victoriametrics.com/v1beta1/VMPodScrape"], "VMPodScrape", False),
+        (["monitoring.googleapis.com/v1/PodMonitoring"], "PodMonitoring", False),
     ],
 )
-def test_the_schema_refuses_what_could_not_work(values):
-    given = read(CHART / "values.yaml")
-    validator = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
-    validator.validate(given)
-    _merge(given, values)
-    with pytest.raises(jsonschema.ValidationError):
-        validator.validate(given)
+def test_by_default_the_chart_installs_what_the_cluster_has_types_for(apis, monitor, rules):
+    kinds = render(apis=apis)
+    assert set(kinds) & MONITORS == ({monitor} if monitor else set())
+    assert ("PrometheusRule" in kinds) == rules
 
 
-def test_the_chart_has_the_packages_version():
-    chart = read(CHART / "Chart.yaml")
-    assert chart["version"] == chart["appVersion"] == __version__
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Prometheus does NOT scrape the sidecars yet: this cluster has no PodMonitor"),
+        ([], "The alerts are NOT installed: this cluster has no PrometheusRule"),
+        (["--set=scrape.kind=PodMonitor"], "set scrape.labels.release"),
+        (["--set=scrape.kind=annotations"], "The NetworkPolicy lets in the namespace monitoring alone"),
+        (["--set=rules.enabled=true"], "set rules.enabled and dashboards.enabled to false in further releases"),
+        (["--set=plugin.enabled=false"], "Acceptance is not split by temperature"),
+        (["--set=vllm.enabled=false"], "Add the sidecar to your own vLLM's Pods"),
+    ],
+)
+def test_the_notes_say_what_to_do(arguments, said):
+    done = run("helm", "install", "vllm", CHART, "--dry-run=client", *arguments)
+    assert said in " ".join(done.stdout.partition("NOTES:")[2].split()), done.stderr
 
 
-def test_the_chart_carries_the_repositorys_own_rules_and_dashboards():
-    assert (CHART / "files" / "alerts").resolve() == ROOT / "alerts"
-    assert (CHART / "files" / "dashboards").resolve() == ROOT / "dashboards"
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("source=proxy", "source: removed. vLLM's plug-in"),
+        ("podMonitor.enabled=true,vllm.perRequestMetrics=false", "podMonitor, vllm.perRequestMetrics: removed"),
+        ("settings.requests.source=proxy", "settings.requests: removed"),
+        ("env[0].name=SPECDEC_PROXY__LISTEN", "point clients at vLLM's own port first"),
+        ("vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
+        ("vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
+    ],
+)
+def test_what_could_not_work_is_refused_with_what_to_do(setting, said):
+    done = run("helm", "template", "vllm", CHART, "--set", setting)
+    assert done.returncode != 0
+    assert said in done.stderr
 
 
-@needs_go
-@needs_helm
-@pytest.mark.parametrize("source", SOURCES)
-def test_helm_renders_the_same(render, source):
-    command = ["helm", "template", "vllm", CHART, "--namespace", "llm", "--set", f"source={source}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    key = lambda each: (each["kind"], each["metadata"]["name"])  # noqa: E731 - used twice, here
-    assert sorted(read_all(done.stdout), key=key) == sorted(render({"source": source}), key=key)
+@with_values
+def test_every_selector_finds_its_pods_and_the_policy_lets_in_who_must_come(values):
+    kinds = render("--values", values)
+    if "Deployment" not in kinds:
+        return
+    labels = kinds["Deployment"][0]["spec"]["template"]["metadata"]["labels"]
+    selectors = [one["spec"]["selector"] for one in kinds["Service"]]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in kinds["NetworkPolicy"]]
+    selectors += [
+        one["spec"]["selector"]["matchLabels"] for kind in MONITORS - {"ServiceMonitor"} for one in kinds.get(kind, [])
+    ]
+    selectors.append(kinds["Deployment"][0]["spec"]["selector"]["matchLabels"])
+    assert all(selector.items() <= labels.items() for selector in selectors)
+    services = [one["metadata"]["labels"].items() for one in kinds["Service"]]
+    for one in kinds.get("ServiceMonitor", []):
+        assert [one["spec"]["selector"]["matchLabels"].items() <= has for has in services] == [False, True]
+    [policy] = kinds["NetworkPolicy"]
+    clients, observers = policy["spec"]["ingress"]
+    assert clients == {"ports": [{"port": "http"}]}
+    tests = observers["from"][1]["podSelector"]["matchLabels"]
+    assert tests.items() <= kinds["Pod"][0]["metadata"]["labels"].items()
+
+
+def test_rules_and_dashboards_are_the_repositorys():
+    kinds = render("--set=vllm.enabled=false", apis=OPERATOR)
+    assert [one["spec"] for one in kinds["PrometheusRule"]] == [
+        read(path) for path in sorted((ROOT / "alerts").glob("*.yaml"))
+    ]
+    found = {name: yaml.safe_load(text) for one in kinds["ConfigMap"] for name, text in one["data"].items()}
+    assert found == {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
+
+
+def test_of_two_releases_one_has_rules_and_dashboards_and_no_name_is_taken_twice():
+    first = render(apis=OPERATOR, release="chat")
+    second = render("--set=rules.enabled=false,dashboards.enabled=false", apis=OPERATOR, release="code")
+    assert "PrometheusRule" not in second
+    assert "ConfigMap" not in second
+    names = [(one["kind"], one["metadata"]["name"]) for kinds in (first, second) for one in objects(kinds)]
+    assert len(names) == len(set(names))
+    selectors = [
+        one["spec"]["selector"] for kinds in (first, second) for one in (*kinds["PodMonitor"], kinds["Service"][0])
+    ]
+    assert all(selectors.count(selector) == 1 for selector in selectors)
+
+
+def test_settings_become_a_file_that_the_sidecar_reads(tmp_path):
+    kinds = render("--set=settings.thresholds.acceptance_net_negative=0.45,dashboards.enabled=false")
+    pod, [config] = pod_of(kinds["Deployment"]), kinds["ConfigMap"]
+    mine, [(name, text)] = container(pod, SIDECAR), config["data"].items()
+    [mount] = [each for each in mine["volumeMounts"] if each["name"] == "specdec-settings"]
+    assert mine["args"] == ["run", "--config", f"{mount['mountPath']}/{name}"]
+    assert "subPath" not in mount  # Kubernetes does not update those
+    [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    (tmp_path / name).write_text(text)
+    assert load_settings(tmp_path / name, environment(mine)).thresholds.acceptance_net_negative == 0.45
+
+
+def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
+    """The README's own snippet, with what a Deployment needs around it."""
+    [snippet] = re.findall(r"\n\n((?:    .*\n)+)\n`vllm\.port`", (CHART / "README.md").read_text())
+    head = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: mine}\n"
+    head += "spec:\n  selector: {matchLabels: {app: mine}}\n  template:\n"
+    body = snippet.replace("      annotations:", "      labels: {app: mine}\n      annotations:")
+    body = body.replace("- name: vllm\n", "- name: vllm\n          image: vllm/vllm-openai:v0.32.0\n")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "deployment.yaml").write_text(head + body)
+    dependency = "dependencies: [{name: specdec-sidecar, version: '*.*.*'}]"
+    (tmp_path / "Chart.yaml").write_text(f"apiVersion: v2\nname: mine\nversion: 1.0.0\n{dependency}\n")
+    (tmp_path / "values.yaml").write_text("specdec-sidecar: {vllm: {enabled: false}, scrape: {kind: none}}")
+    shutil.copytree(CHART, tmp_path / "charts" / "specdec-sidecar")
+    kinds = render(chart=tmp_path)
+    for one in objects(kinds):
+        check_object(one)
+    check_pod(pod_of(kinds["Deployment"]))
+
+
+async def test_helm_tests_pod_asks_a_running_sidecar(tmp_path):
+    [pod] = render()["Pod"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    [one] = pod["spec"]["containers"]
+    assert one["command"] == ["python", "-c"]
+    [code] = one["args"]
+    own = {"SPECDEC_LISTEN": "127.0.0.1:0", "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "socket")}
+
+    async def asked(address):
+        command = [sys.executable, "-c", code.replace("vllm-metrics:9911", str(address))]
+        return (await (await asyncio.create_subprocess_exec(*command)).wait()) == 0
+
+    async with running(load_settings(None, own)) as address:
+        assert await asked(address)
+    assert not await asked(address)
+
+
+def test_the_package_has_rules_and_dashboards_and_nothing_else_of_the_repository(tmp_path):
+    assert run("helm", "package", CHART, "--destination", tmp_path).returncode == 0
+    [path] = tmp_path.glob("*.tgz")
+    with tarfile.open(path) as archive:
+        names = {name.removeprefix("specdec-sidecar/") for name in archive.getnames()}
+    files = {name for name in names if name.startswith("files/")}
+    assert files == {f"files/alerts/{path.name}" for path in (ROOT / "alerts").glob("*.yaml")} | {
+        f"files/dashboards/{path.name}" for path in (ROOT / "dashboards").glob("*.json")
+    }
+    assert {name for name in names - files if not name.startswith("templates/")} == {
+        "Chart.yaml", "README.md", "values.yaml", "values.schema.json", ".helmignore",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/plugin", "monitoring"])
+def test_kubectl_builds_what_the_fast_tests_look_at(folder):
+    done = run("kubectl", "kustomize", KUBERNETES / folder)
+    assert plain(read_all(done.stdout)) == plain(build(KUBERNETES / folder))
+
+
+def test_the_post_renderer_adds_the_sidecar_to_vllm_and_leaves_the_router_alone(monkeypatch):
+    monkeypatch.setenv("PATH", f"{PROGRAMS}:{os.environ['PATH']}")
+    router = copy.deepcopy(RENDERED)
+    router["metadata"]["name"] = "stack-deployment-router"
+    script, given = INTEGRATIONS / "post-render" / "post-render", yaml.safe_dump_all([RENDERED, router])
+    done = subprocess.run([script], input=given, capture_output=True, text=True, check=True)
+    found = {one["metadata"]["name"]: one for one in read_all(done.stdout)}
+    assert found["stack-deployment-router"] == router
+    assert pod_of([found["stack-qwen3-deployment-vllm"]]) == plugin_pods()["post-render"]

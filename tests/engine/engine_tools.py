@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import LineReader, PageLimits
+from sidecar.engine.lines import LineReader
 from sidecar.engine.names import Counter, Gauge, Phase, wanted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, SnapshotReader
+from sidecar.settings.groups import Limits
 
 M = 'model_name="m"'
 BUCKETS = ("0.1", "1.0", "+Inf")
@@ -31,7 +32,7 @@ SPECULATION = {
 
 
 def page_reader(**limits):
-    return PageReader(wanted(), PageLimits(**limits))
+    return PageReader(wanted(), Limits.model_construct(**limits))
 
 
 def snapshot(body, **limits):
@@ -55,7 +56,7 @@ def ttft(*counts, labels=M, edges=BUCKETS):
 
 def judged(body, **limits):
     """One page by the line reader alone."""
-    found, malformed = LineReader(wanted(), PageLimits(**limits)).read(body)
+    found, malformed = LineReader(wanted(), Limits.model_construct(**limits)).read(body)
     return SimpleNamespace(series=tuple(found), values=list(found.values()), malformed=malformed)
 
 

@@ -127,15 +127,6 @@ def test_a_changed_block_is_noticed_in_the_same_poll(before, after):
         agrees(reader.read(first), first)
 
 
-def test_a_model_that_appears_on_a_real_page_is_noticed_in_the_same_poll(recorded):
-    """As with a second engine or a LoRA model: every family gets more series at once."""
-    one, two = recorded("vllm-0.33.0.prom"), recorded("vllm-0.33.0-dp2.prom")
-    reader = page_reader()
-    for _ in range(3):
-        reader.read(one)
-        agrees(reader.read(two), two)
-
-
 _NEW = 'vllm:spec_decode_num_drafts_total{engine="0"} 5\n'
 _TYPED = "# HELP vllm:spec_decode_num_drafts_total x\n# TYPE vllm:spec_decode_num_drafts_total counter\n" + _NEW
 _FOREIGN = "# HELP up x\n# TYPE up gauge\nup 1\n"
@@ -157,19 +148,14 @@ def test_a_new_family_is_found_within_ten_polls(new, place, seen_before):
     agrees(reader.read(second), second)
 
 
-def test_series_that_appear_under_another_familys_header_are_found_within_ten_polls():
+@pytest.mark.parametrize(
+    "more",
+    [_FOREIGN + f'{RUNNING}{{engine="7"}} 9\n', f"# more\n{RUNNING}{_SAMPLES[1]}\n" + _FOREIGN],
+    ids=["under another family's header", "after a comment"],
+)
+def test_series_that_appear_outside_their_block_are_found_within_ten_polls(more):
     first = (gauge(RUNNING, _SAMPLES[0]) + _FOREIGN).encode()
-    second = first + f'{RUNNING}{{engine="7"}} 9\n'.encode()
-    reader = page_reader()
-    reader.read(first)
-    for _ in range(9):
-        reader.read(second)
-    agrees(reader.read(second), second)
-
-
-def test_series_after_a_comment_within_their_family_are_found_within_ten_polls():
-    first = (gauge(RUNNING, _SAMPLES[0]) + _FOREIGN).encode()
-    second = (gauge(RUNNING, _SAMPLES[0]) + f"# more\n{RUNNING}{_SAMPLES[1]}\n" + _FOREIGN).encode()
+    second = (gauge(RUNNING, _SAMPLES[0]) + more).encode()
     reader = page_reader()
     reader.read(first)
     for _ in range(9):
@@ -220,7 +206,7 @@ _LINES = st.sampled_from(
         f"{RUNNING} 1",
         f'{RUNNING}{{engine="0"}} 1',
         f'{RUNNING}{{engine="1"}} 2',
-        f'{RUNNING}{{engine="0"}} 5 17',
+        f'{RUNNING}{{engine="0"}} 1 17',
         f'{RUNNING}{{engine="a b"}} 3',
         f'{WAITING}{{engine="0"}} 4',
         f"{WAITING} 6",

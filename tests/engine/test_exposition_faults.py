@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.engine.lines import LineReader, PageLimits, Wanted
+from sidecar.engine.lines import LineReader, Wanted
 from sidecar.errors import NotAnExposition, NoVllmMetrics, PageError, TruncatedPage
+from sidecar.settings.groups import Limits
 from tests.engine.engine_tools import judged, page_reader, snapshot, values
 
 NAME = "vllm:num_requests_running"
@@ -26,8 +27,8 @@ ENGINE = 'model_name="m",engine="0"'
         b'[{"a": 1}]\n',
         b"Not Found\n",
         b"Internal Server Error\n",
-        gzip.compress(b"vllm:x 1\n" * 100),
-        gzip.compress(b"vllm:x 1\n" * 100) + b"\n",
+        gzip.compress(b"vllm:x 1\n" * 100, mtime=0),
+        gzip.compress(b"vllm:x 1\n" * 100, mtime=0) + b"\n",
         bytes(range(256)) * 64,
         bytes(range(256)) * 64 + b"\n",
         b"\0" * 1000,
@@ -152,6 +153,6 @@ def test_same_values_as_prometheus_client(page_name, recorded):
         for sample in family.samples:
             theirs[sample.name, frozenset(sample.labels.items())] = sample.value
     names = frozenset(name for name, _ in theirs)
-    found, _ = LineReader(Wanted(("vllm:",), names), PageLimits()).read(body)
+    found, _ = LineReader(Wanted(("vllm:",), names), Limits()).read(body)
     ours = {(series.name, frozenset(series.labels)): value for series, value in found.items()}
     assert ours == theirs

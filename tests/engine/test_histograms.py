@@ -39,11 +39,6 @@ def test_histogram_growth_bridges_polls_without_it():
     assert grown((0, (1, 2, 3)), (30, None), (40, (2, 3, 4))) == (1, 1, 1)
 
 
-def test_clock_set_back_begins_the_window_anew():
-    assert grown((100, (1, 2, 3)), (50, (2, 3, 4))) is None
-    assert grown((100, (1, 2, 3)), (50, (2, 3, 4)), (51, (3, 4, 5))) == (1, 1, 1)
-
-
 def test_changed_buckets_begin_the_window_anew():
     other = (0.5, math.inf)
     assert grown((0, (1, 2, 3)), (10, (7, 9), other)) is None
@@ -55,12 +50,3 @@ def test_buckets_that_change_and_change_back_are_not_subtracted():
     other = (0.5, math.inf)
     assert grown((0, (10, 20, 30)), (10, (7, 9), other), (20, (1, 2, 3))) is None
     assert grown((0, (10, 20, 30)), (10, (7, 9), other), (20, (1, 2, 3)), (21, (1, 3, 4))) == (0, 1, 1)
-
-
-def test_number_of_kept_histograms_is_bounded():
-    kept = HistogramWindow(300.0)
-    for tick in range(10_000):
-        kept.append(tick * 0.1, {Phase.TTFT: HistogramReading(EDGES, (tick, tick, tick))})
-        assert len(kept._kept) <= 63
-    # The window's start is known to a sixtieth of its length.
-    assert 3000 <= kept.growth(Phase.TTFT).count <= 3000 + 50

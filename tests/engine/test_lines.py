@@ -1,7 +1,5 @@
 """The grammar: what a line means, what is skipped, what makes a page unusable."""
 
-import math
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -78,13 +76,9 @@ def test_value_of_a_line(text, value):
         assert page.malformed == 0
 
 
-@pytest.mark.parametrize(("text", "value"), [("+Inf", math.inf), ("-Inf", -math.inf), ("Inf", math.inf)])
-def test_infinities(text, value):
-    assert read(f"{NAME} {text}").values[1:] == [value]
-
-
-def test_nan():
-    assert math.isnan(read(f"{NAME} NaN").values[1])
+@pytest.mark.parametrize(("text", "value"), [("+Inf", "inf"), ("-Inf", "-inf"), ("Inf", "inf"), ("NaN", "nan")])
+def test_values_that_are_no_numbers(text, value):
+    assert list(map(repr, read(f"{NAME} {text}").values[1:])) == [value]
 
 
 @pytest.mark.parametrize(
@@ -172,15 +166,11 @@ def test_series_limit_refuses_the_page():
         page_reader(series=100).read(body)
 
 
-def test_unwanted_series_do_not_count_against_the_limit():
-    body = SOUND + b"".join(b'http_requests_total{handler="%d"} 1\n' % i for i in range(20_000))
-    assert page_reader(series=10).read(body).values == [1.0]
-
-
 def test_wanted_series_behind_a_very_long_page_are_found():
+    """The others do not count against the limit."""
     body = SOUND + b"".join(b'http_requests_total{handler="%d"} 1\n' % i for i in range(20_000))
     body += f"# TYPE {NAME} gauge\n{NAME}{{{ENGINE}}} 5\n".encode()
-    reader = page_reader()
+    reader = page_reader(series=10)
     for _ in range(3):
         assert reader.read(body).values == [1.0, 5.0]
 

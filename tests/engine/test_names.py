@@ -1,8 +1,10 @@
 """Every recorded page against the values that made it: each version's names and their meaning."""
 
+import re
+
 import pytest
 
-from sidecar.engine.names import Phase, Trait
+from sidecar.engine.names import Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.engine.version import VersionFamily
@@ -106,18 +108,6 @@ def test_v0_speculation_is_dropped_and_marked(page_name, recorded, truth):
         assert (Trait.DIFFUSION in engine.traits) == ("diffusion" in page_name)
 
 
-def test_request_tpot_is_absent_before_0_11(recorded):
-    assert Phase.TPOT not in snapshot(recorded("vllm-0.10.2-v1.prom")).engines[0].histograms
-    assert Phase.TPOT in snapshot(recorded("vllm-0.11.0.prom")).engines[0].histograms
-
-
-def test_hidden_old_name_does_not_count_twice(recorded, truth):
-    """0.11.2 with hidden metrics shown has ITL under both names."""
-    engine = snapshot(recorded("vllm-0.11.2-hidden.prom")).engines[0]
-    expected = truth["vllm-0.11.2-hidden.prom"]["engines"]["0"]["histograms"]["itl"]["count"]
-    assert engine.histograms[Phase.ITL].count == expected
-
-
 @pytest.mark.parametrize(
     ("name", "capacities"),
     [
@@ -134,6 +124,22 @@ def test_capacity_comes_from_the_cache_config(name, capacities, recorded):
 def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
     body = recorded("extra/vllm-0.6.6.post1-v0.openmetrics.txt")
     assert_true(body, truth["vllm-0.6.6.post1-v0.prom"])
+
+
+def test_a_page_as_vllms_rust_front_end_writes_it_gives_the_same(recorded):
+    """OpenMetrics: families without ``_total``, exemplars, an end mark; no settings of the cache, no process."""
+    lines = [
+        line
+        for line in recorded("vllm-0.33.0.prom").decode().splitlines()
+        if "cache_config_info" not in line and "process_" not in line and "_created" not in line
+    ]
+    text = "\n".join([*lines, "# EOF"]) + "\n"
+    text = re.sub(r"(?m)^(# (?:TYPE|HELP) \S+)_total ", r"\1 ", text)
+    text = re.sub(r"(?m)^(\S+_bucket\{.*\} \S+)$", r'\1 # {trace_id="ab12"} 0.5 1700000000.0', text)
+    (ours,), (plain,) = (snapshot(body).engines for body in (text.encode(), recorded("vllm-0.33.0.prom")))
+    assert (ours.counters, ours.accepted_per_position) == (plain.counters, plain.accepted_per_position)
+    assert (ours.gauges, ours.histograms) == (plain.gauges, plain.histograms)
+    assert ours.kv_cache_capacity_tokens is None
 
 
 def test_one_reader_for_pages_of_all_versions(truth, recorded):

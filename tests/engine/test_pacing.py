@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.pacing import Pacing, PacingOptions
+from sidecar.engine.pacing import Pacing
+from sidecar.settings.groups import Scrape
 
 
 def pacing(**options):
-    return Pacing(PacingOptions(**options), lambda: 1.0)
+    return Pacing(Scrape.model_construct(**{f"scrape_{name}": value for name, value in options.items()}), lambda: 1.0)
 
 
 def test_a_quick_scrape_keeps_the_configured_interval():
@@ -55,11 +56,11 @@ def test_an_unreachable_vllm_is_polled_at_the_interval():
 
 @given(st.integers(1, 3000), st.floats(0.1, 60), st.integers())
 def test_backoff_is_bounded_and_jittered(failures, interval, seed):
-    one = Pacing(PacingOptions(interval=interval, backoff_max=10.0), random.Random(seed).random)
+    one = Pacing(Scrape(scrape_interval=interval, scrape_backoff_max=10.0), random.Random(seed).random)
     pauses = [one.failed() for _ in range(failures)]
     assert all(interval / 2 <= pause <= max(10.0, interval) for pause in pauses)
 
 
 def test_two_sidecars_do_not_come_back_as_one():
-    one, other = (Pacing(PacingOptions(), random.Random(seed).random) for seed in (1, 2))
+    one, other = (Pacing(Scrape(), random.Random(seed).random) for seed in (1, 2))
     assert [one.failed() for _ in range(5)] != [other.failed() for _ in range(5)]

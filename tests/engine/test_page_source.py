@@ -9,11 +9,11 @@ import pytest
 from aiohttp import web
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.fetch import Fetcher, FetchOptions
-from sidecar.engine.lines import PageLimits
+from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import AnotherServer, BadStatus, ScrapeError
+from sidecar.settings.groups import Limits
 from tests.engine.engine_tools import snapshot
 
 
@@ -64,14 +64,14 @@ class FakePage:
 async def vllm(served, recorded):
     page = FakePage(recorded("vllm-0.33.0.prom"))
     async with served(page.handle) as url:
-        page.fetcher = Fetcher(url, FetchOptions(timeout=10.0))
+        page.fetcher = Fetcher(url, timeout=10.0)
         yield page
         await page.fetcher.close()
 
 
 @pytest.fixture
 def source(vllm):
-    return PageSource(vllm.fetcher, PageLimits(), filtered=True)
+    return PageSource(vllm.fetcher, Limits(), filtered=True)
 
 
 def same(found, body):
@@ -100,7 +100,7 @@ async def test_the_whole_page_is_fetched_again_after_a_while(vllm, source):
 
 
 async def test_filter_can_be_switched_off(vllm):
-    source = PageSource(vllm.fetcher, PageLimits(), filtered=False)
+    source = PageSource(vllm.fetcher, Limits(), filtered=False)
     for _ in range(5):
         assert same(await source.next(), vllm.body)
     assert vllm.part == 0
@@ -209,9 +209,9 @@ async def test_a_500_of_the_whole_page_too_is_an_error(served):
         return web.Response(status=500)
 
     async with served(handler) as url:
-        fetcher = Fetcher(url, FetchOptions())
+        fetcher = Fetcher(url)
         with pytest.raises(BadStatus):
-            await PageSource(fetcher, PageLimits(), filtered=True).next()
+            await PageSource(fetcher, Limits(), filtered=True).next()
         await fetcher.close()
 
 
@@ -242,8 +242,8 @@ async def test_a_filtered_page_that_never_arrives_is_not_requested_again(served,
     page = FakePage(recorded("vllm-0.33.0.prom"))
     page.filtering = "swallowed"
     async with served(page.handle) as url:
-        fetcher = Fetcher(url, FetchOptions(timeout=0.5))
-        source = PageSource(fetcher, PageLimits(), filtered=True)
+        fetcher = Fetcher(url, timeout=0.5)
+        source = PageSource(fetcher, Limits(), filtered=True)
         for _ in range(4):
             assert same(await source.next(), page.body)
         assert (page.part, page.whole) == (1, 4)
@@ -273,7 +273,7 @@ async def test_a_page_that_changes_at_every_poll_is_read_outside_of_the_event_lo
 
     noted(PageReader, "learn")
     noted(SnapshotReader, "learn")
-    source = PageSource(Fetched(), PageLimits(), filtered=False)
+    source = PageSource(Fetched(), Limits(), filtered=False)
     for _ in range(3):
         assert (await source.next()).engines[0].gauges
     assert len(threads) == 2

@@ -1,15 +1,11 @@
 """Which series belong to which engine, and which of them are summed, selected or refused."""
 
-import time
-from contextlib import suppress
-
 import pytest
 
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
-from sidecar.engine.snapshot import SnapshotReader
 from sidecar.errors import NoVllmMetrics, PageTooLarge
-from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, ttft
+from tests.engine.engine_tools import RUNNING, M, only, page, ttft
 
 
 def test_versions_without_an_engine_label_have_engine_0():
@@ -147,20 +143,3 @@ def test_more_engines_than_any_vllm_has_are_refused():
     assert len(page(*lines[:256]).engines) == 256
     with pytest.raises(PageTooLarge, match="256 pairs"):
         page(*lines)
-
-
-def test_engines_past_the_bound_cost_no_more_than_the_lines_they_stand_on():
-    """CPU per sample, each at its best of three: 9,000 engines beside as many series of one engine."""
-
-    def layout(label):
-        body = "".join(f'vllm:num_requests_running{{{M},{label}="{n}"}} 1\n' for n in range(9000))
-        return page_reader().read(body.encode())
-
-    def cost(read):
-        begun = time.process_time()
-        with suppress(PageTooLarge):
-            SnapshotReader().read(read)
-        return time.process_time() - begun
-
-    engines, one = layout("engine"), layout("pid")
-    assert min(cost(engines) for _ in range(3)) < 2 * min(cost(one) for _ in range(3))

@@ -1,16 +1,14 @@
 """Polling continues whatever vLLM answers."""
 
 import asyncio
-import random
 
 import pytest
 from aiohttp import web
 
-from sidecar.engine.fetch import Fetcher, FetchOptions
-from sidecar.engine.lines import PageLimits
-from sidecar.engine.pacing import Pacing, PacingOptions
+from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller
+from sidecar.settings.groups import Limits, Scrape
 
 
 class Recorder:
@@ -33,12 +31,13 @@ def polling():
 
     class Polling:
         def __init__(self, url, timeout=5.0, filtered=False, **pacing):
-            self.fetcher = Fetcher(url, FetchOptions(timeout=timeout))
-            options = PacingOptions(**{"interval": 0.01, "backoff_max": 0.02, "cpu_share": 1.0, **pacing})
+            self.fetcher = Fetcher(url, timeout=timeout)
+            options = {"interval": 0.01, "backoff_max": 0.02, "cpu_share": 1.0, "max_interval": 60.0, **pacing}
+            scrape = Scrape.model_construct(**{f"scrape_{name}": value for name, value in options.items()})
             self.sink = Recorder()
             self.clock = asyncio.get_running_loop().time
-            source = PageSource(self.fetcher, PageLimits(), filtered=filtered)
-            self.poller = Poller(source, Pacing(options, random.random), self.sink, self.clock, self.clock)
+            source = PageSource(self.fetcher, Limits(), filtered=filtered)
+            self.poller = Poller(source, scrape, self.sink, wall_clock=self.clock, monotonic=self.clock)
 
         async def __aenter__(self):
             self.task = asyncio.create_task(self.poller.run())
@@ -87,24 +86,6 @@ async def test_polls_never_overlap_and_their_times_rise(served, polling, eventua
     assert all(duration >= 0.02 for _, duration, *_ in sink.pages)
 
 
-async def test_polls_after_a_hang_go_on(raw_served, polling, eventually, recorded):
-    asked = 0
-
-    async def talk(_, writer):
-        nonlocal asked
-        asked += 1
-        if asked <= 2:
-            await asyncio.sleep(3600)
-        body = recorded("vllm-0.33.0.prom")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-        await asyncio.sleep(0.01)
-
-    async with raw_served(talk) as url, polling(url, timeout=0.1) as sink:
-        await eventually(lambda: sink.pages)
-    assert [error.reason for _, error in sink.errors][:2] == ["timeout", "timeout"]
-
-
 async def test_a_server_that_starts_later_is_found(served, polling, eventually, recorded, unused_tcp_port):
     async def handler(_):
         return web.Response(body=recorded("vllm-0.33.0.prom"))
@@ -114,16 +95,6 @@ async def test_a_server_that_starts_later_is_found(served, polling, eventually, 
         async with served(handler, port=unused_tcp_port):
             await eventually(lambda: sink.pages)
     assert {error.reason for _, error in sink.errors} == {"unreachable"}
-
-
-async def test_fetching_and_reading_never_block_the_loop(served, polling, eventually, recorded, no_blocking):
-    async def handler(_):
-        return web.Response(body=body)
-
-    body = recorded("vllm-0.33.0-dp2.prom")
-    async with served(handler) as url, polling(url, filtered=True) as sink:
-        await eventually(lambda: len(sink.pages) >= 5)
-    assert sink.errors == []
 
 
 async def test_the_pause_is_kept(served, polling, eventually, recorded, http):

@@ -8,7 +8,7 @@ from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import SnapshotReader
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import NoVllmMetrics, PageError
-from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, snapshot, ttft, with_prefix
+from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, snapshot, ttft
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,6 @@ def test_a_version_from_the_future_keeps_what_it_still_has(recorded):
 def test_names_of_other_programs_are_not_vllms():
     with pytest.raises(NoVllmMetrics):
         page('sglang:num_requests_running{model_name="m"} 1', 'myvllm:num_requests_running{model_name="m"} 1')
-
-
-def test_two_prefixes_on_one_page_do_not_break_it(recorded):
-    """Not seen in practice; adding the two up would be wrong, so the test documents the result."""
-    body = recorded("vllm-0.33.0.prom")
-    assert snapshot(body + with_prefix(body, "ray_vllm:")).engines
 
 
 _LABEL_VALUES = st.sampled_from(["0", "1", "-1", "x", "", "NaN", "+Inf", "0.1", "1e400", "\u0663"])

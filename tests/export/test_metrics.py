@@ -1,148 +1,218 @@
-"""How many series there can be: the state filled to each of its limits."""
+"""What is declared: the contract, and how many series there can be."""
+
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from aiohttp import web
-from prometheus_client import ProcessCollector
+from prometheus_client import ProcessCollector, generate_latest
 
-from sidecar.analysis.attribution.attributors import DROP_REASONS
-from sidecar.analysis.attribution.options import AttributionOptions
-from sidecar.analysis.engine_state import Lookback
-from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.analysis.request_state import RequestState
-from sidecar.analysis.speed_state import SpeedOptions
+from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.report import LoadReport, PluginState
+from sidecar.analysis.speedup import Reference
+from sidecar.analysis.state import State
 from sidecar.analysis.steps import LOAD_LABELS
-from sidecar.analysis.target_state import TargetState
-from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.verdict import Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.engine.version import VersionFamily
-from sidecar.export.client import process_families
-from sidecar.export.collector import ExportOptions, OwnCounts, export_families
-from sidecar.export.metrics import MOST_SERIES
-from sidecar.http.guard import GuardedServer, Refusal
-from sidecar.requests.middleware.source import DROP_REASONS as MIDDLEWARE_REASONS
-from sidecar.requests.proxy.outcomes import ProxyStats
-from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
-from sidecar.settings.groups import Limits, Thresholds
+from sidecar.export.declaration import Shown
+from sidecar.export.exporter import Families, families
+from sidecar.export.metrics import METRICS, MOST_SERIES
+from sidecar.settings.groups import Limits
+from tests.export import reports
+
+CONTRACT = Path(__file__).parents[1] / "contract" / "metrics.txt"
+
+
+def test_the_contract_holds(update_golden):
+    """Names, types, labels and meanings are what rules, dashboards and users build on."""
+    lines = sorted(f"{one.name} {one.kind} {','.join(one.labels) or '-'} {one.help}\n" for one in METRICS)
+    if update_golden:
+        CONTRACT.write_text("".join(lines))
+    assert "".join(lines) == CONTRACT.read_text()
+
+
+def test_names_are_unique_and_none_is_a_histogram_s_series():
+    names = [metric.name for metric in METRICS]
+    assert len(names) == len(set(names))
+    series = {f"{one.name}_{suffix}" for one in METRICS for suffix in ("bucket", "count", "sum")}
+    assert not series & set(names)
+
 
 LIMITS = Limits()
-CURVE = PlainCurve(running=(1.0, 300.0), seconds=(1.0, 1.0), deviations=((0.0,), (0.0,)), prompt_share=0.0)
-QUANTILES = dict.fromkeys((0.5, 0.9, 0.95, 0.99), 0.1)
+TEMPERATURES = ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
+GROUPS = [("prompt_tokens", name) for name in ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")]
+GROUPS += [("output", name) for name in ("free", "structured")]
+DEEP = (1,) * 32
 
 
-def engine(key, poll):
-    counts = (poll, 2.0 * poll, 3.0 * poll)
-    return EngineSnapshot(
-        key,
-        dict.fromkeys(Counter, 100.0 * poll) | {Counter.GENERATION_TOKENS: 300.0 * poll},
-        (50.0 * poll,) * 40,
-        dict.fromkeys(Gauge, 0.5),
-        dict.fromkeys(Phase, HistogramReading((0.1, 1.0, float("inf")), counts)),
-        1000,
+def full(engines):
+    """Every label value at its limit, ``other`` included, and everything known."""
+    loads = tuple(LoadReport(label, 1.0, 1.0, 1.0, 0.02) for label in LOAD_LABELS)
+    found = tuple(
+        reports.engine(
+            index=index, loads=loads, accepted_per_position=DEEP, gauges=dict.fromkeys(Gauge, 0.5),
+            speed=reports.speed(), limitations=frozenset({Limitation.NO_REQUEST_TPOT, Limitation.SEVERAL_PROCESSES}),
+        )
+        for index in engines
+    )  # fmt: skip
+    temperatures = [
+        reports.temperature(
+            label, drafted_per_position=DEEP, accepted_per_position=DEEP, speedup=reports.speedup(30, 20)
+        )
+        for label in TEMPERATURES
+    ]
+    groups = tuple(reports.group(by, name) for by, name in GROUPS)
+    whole = reports.model(*temperatures, engines=found, groups=groups, loads=loads, reference=Reference.BASELINE)
+    own = {
+        "failures": dict.fromkeys(("scrape", "plugin", "alerts", "settings", "stall_watch"), 0),
+        "reloads": {"applied": 0, "refused": 0},
+        "http_refusals": dict.fromkeys("abcdefgh", 0),
+        "alerts_sent": {("http://a", "sent"): 0, ("http://a", "failed"): 0},
+        "loop_stall": 0.01,
+        "label_overflow": dict.fromkeys(("engine", "model_name", "position", "adapter"), 0),
+    }
+    other = reports.model(name="other", engines=(replace(found[0], key=OTHER),), speed=None)
+    return reports.shown(reports.report(whole, other, **own), ALERTING__RUNBOOKS="https://x")
+
+
+@pytest.mark.parametrize("engines", [1, LIMITS.engines])
+def test_series_are_bounded(engines):
+    collected = [*families(full(map(str, range(engines)))), *ProcessCollector(registry=None).collect()]
+    found = [sample for family in collected for sample in family.samples]
+    assert 600 < len(found) <= MOST_SERIES
+    assert len({(one.name, tuple(one.labels.items())) for one in found}) == len(found)
+
+
+def snapshot(key, poll):
+    """An engine that exports all that there is, with growing counters."""
+    readings = HistogramReading((0.1, 1.0, math.inf), (poll, 2.0 * poll, 3.0 * poll))
+    counters = dict.fromkeys(Counter, 100.0 * poll) | {Counter.GENERATION_TOKENS: 300.0 * poll}
+    gauges = dict.fromkeys(Gauge, 0.5)
+    return EngineSnapshot(key, counters, (50.0 * poll,) * 40, gauges, dict.fromkeys(Phase, readings), 1000)
+
+
+@pytest.mark.parametrize("pause", [60.0, 3600.0])
+def test_series_are_bounded_over_a_whole_life(pause):
+    """Forty generations of eight engines whose names never come again, an hour and a minute apart."""
+    settings = reports.settings()
+    state, at = State(settings, 0.0), 0.0
+    for generation in range(40):
+        keys = [EngineKey("demo", f"{generation}-{number}") for number in range(LIMITS.engines)]
+        for poll in range(1, 4):
+            at += 1.0
+            page = PageSnapshot(tuple(snapshot(key, poll) for key in keys), VersionFamily.V1_32, None, 0)
+            state.scraped(at, 0.002, 1.0, page)
+        found = [sample for family in families(Shown(state.report(at), settings)) for sample in family.samples]
+        assert 200 < len(found) <= MOST_SERIES
+        at += pause
+
+
+def test_every_metric_shows_when_everything_is_known():
+    shown = full("0")
+    seen = {family.name + ("_total" if family.type == "counter" else "") for family in families(shown)}
+    absent = {metric.name for metric in METRICS} - seen
+    assert absent == {"specdec_latency_baseline_seconds", "specdec_baseline_timestamp_seconds"}  # from a baseline
+
+
+@pytest.mark.servers
+def test_promtool_knows_one_complaint():
+    """It keeps the label ``quantile`` for summaries, whose quantiles could not be read as plain gauges are."""
+    page = generate_latest(Families(families(full("0"))))
+    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False)
+    assert set(done.stderr.decode().splitlines()) == {
+        'specdec_engine_latency_seconds non-summary metrics should not have "quantile" label'
+    }
+
+
+def values(report, name, **environment):
+    shown = reports.shown(report, **environment)
+    (metric,) = (one for one in METRICS if one.name == name)
+    return {labels: value for labels, value in metric.samples(shown)}  # noqa: C416 - a duplicate would be lost
+
+
+def test_positions_past_the_bound_are_other():
+    hot = reports.temperature("1+", accepted_per_position=(9, 7, 5, 3), drafted_per_position=(9, 9, 9, 9))
+    report = reports.report(reports.model(hot))
+    accepted = values(report, "specdec_accepted_tokens_per_position_total", LIMITS__POSITIONS="2")
+    assert accepted == {("demo", "1+", "0"): 9, ("demo", "1+", "1"): 7, ("demo", "1+", "other"): 8}
+    drafted = values(report, "specdec_draft_tokens_per_position_total", LIMITS__POSITIONS="4")
+    assert drafted == {("demo", "1+", str(position)): 9 for position in range(4)}
+
+
+def test_one_verdict_is_in_force():
+    report = reports.report(reports.model(reports.temperature("0", Verdict.BREAK_EVEN)))
+    found = values(report, "specdec_verdict")
+    assert found == {("demo", "0", verdict): verdict is Verdict.BREAK_EVEN for verdict in Verdict}
+    assert values(report, "specdec_model_verdict")["demo", "net_positive"] is True
+    assert values(report, "specdec_model_verdict_basis") == {("demo", "speedup"): False, ("demo", "acceptance"): True}
+
+
+def test_what_the_settings_say():
+    environment = {
+        "THRESHOLDS__KV_CACHE_USAGE": "0.8",
+        "ALERTING__DASHBOARDS": "https://grafana.example/",
+        "BASELINE": '{"demo": {"ttft": {"p50": 0.05, "p99": 1.25}}}',
+    }
+    report = reports.report()
+    assert values(report, "specdec_threshold", **environment)[("kv_cache_usage",)] == 0.8
+    assert values(report, "specdec_links_info", **environment) == {("", "https://grafana.example"): 1}
+    baseline = {("demo", "ttft", "0.5"): 0.05, ("demo", "ttft", "0.99"): 1.25}
+    assert values(report, "specdec_latency_baseline_seconds", **environment) == baseline
+
+
+def test_acceptance_is_absent_below_the_gates():
+    quiet = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.3)
+    report = reports.report(reports.model(reports.temperature("0", judgement=quiet), judgement=quiet))
+    assert values(report, "specdec_acceptance_ratio") == values(report, "specdec_model_acceptance_ratio") == {}
+
+
+def test_a_v0_engine_exports_what_it_has_and_no_zeros():
+    old = reports.engine(
+        counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={Gauge.LIFETIME_ACCEPTANCE: 0.75},
+        kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={},
+        limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None, loads=(),
+    )  # fmt: skip
+    shown = reports.shown(reports.report(reports.model(engines=(old,))))
+    seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}
+    assert seen - {"specdec_plugin_info"} == {
+        "specdec_generation_tokens",
+        "specdec_engine_lifetime_acceptance_ratio",
+        "specdec_engine_limitation",
+    }
+
+
+def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
+    """One that is added to names.py and forgotten here would be read and never exported."""
+    internal = {Counter.STEPS, Counter.DECODE_SECONDS, Counter.DECODE_STEPS}  # specdec_decode_* tell these
+    for place, quantity in enumerate([*Counter, *Gauge], start=1000):
+        counters = {quantity: place} if quantity in Counter else {}
+        gauges = {quantity: place} if quantity in Gauge else {}
+        one = reports.engine(counters=counters, gauges=gauges)
+        found = families(reports.shown(reports.report(reports.model(engines=(one,)))))
+        shown = place in [sample.value for family in found for sample in family.samples]
+        assert shown == (quantity not in internal), quantity
+    assert {labels[2] for labels in values(reports.report(reports.model()), "specdec_engine_latency_seconds")} == set(
+        Phase
     )
 
 
-def record(number, model, temperature, end):
-    return RequestRecord(
-        id=str(number),
-        path="/v1/completions",
-        model=model,
-        temperature=temperature,
-        choices=1,
-        stream=False,
-        start=end - 1,
-        first_token=None,
-        end=end,
-        outcome=Outcome.COMPLETED,
-        completion_tokens=100,
-        acceptance=RequestAcceptance(30, 1200, 600, (0, *[1] * 30)),
+def test_the_plug_in_of_two_engines_with_one_index_is_one_series():
+    """As when two connections of one engine overlap."""
+    (one,) = reports.OBSERVING.engines
+    twice = reports.PluginReport(
+        state=PluginState.OBSERVING,
+        text="",
+        observed=1,
+        expected=1,
+        heard=True,
+        engines=(one, one),
+        events=0,
+        dropped={},
     )
-
-
-def filled(engines, models, *, source=True, refusals=Refusal):
-    """What a page shows at its fullest, with requests at every temperature for every model, shown or not."""
-    buckets = TemperatureBuckets()
-    reasons = DROP_REASONS | MIDDLEWARE_REASONS
-    requests = RequestState(
-        "middleware",
-        buckets=buckets,
-        options=AttributionOptions(),
-        window=300.0,
-        drop_reasons=reasons,
-        max_models=LIMITS.models,
-    )
-    state = TargetState(
-        "t",
-        Lookback(),
-        interval=1.0,
-        max_engines=LIMITS.engines,
-        max_positions=LIMITS.positions,
-        speed=SpeedOptions(curves={f"model-{n}": CURVE for n in range(models)}, temperatures=buckets.labels),
-        requests=requests if source else None,
-    )
-    keys = [EngineKey(f"model-{number % models}", str(number)) for number in range(engines)]
-    temperatures = (0.0, 0.2, 0.4, 0.6, 0.9, 1.5, None, -1.0)
-    for poll in range(1, 9):
-        at = 1000.0 + 5 * poll
-        for number, temperature in enumerate(temperatures):
-            for model in range(models + 2):
-                requests.finished(record(f"{poll}-{model}-{number}", f"model-{model}", temperature, at - 0.5))
-        page = PageSnapshot(tuple(engine(key, poll) for key in keys), VersionFamily.V1_32, 1.0, 1)
-        state.scraped(at, 0.1, 1.0, page)
-    counts = OwnCounts(
-        failures=dict.fromkeys(("t", "alerts", "middleware", "proxy"), 1),
-        http_refusals=dict.fromkeys(refusals, 0),
-        proxy=ProxyStats(),
-        alerts_sent={(f"am-{n}", outcome): 1 for n in range(3) for outcome in ("accepted", "rejected", "failed", "x")},
-    )
-    options = ExportOptions(
-        thresholds=Thresholds().model_dump(),
-        baselines={"model-0": dict.fromkeys(Phase, QUANTILES)},
-        plain_steps_at={f"model-{n}": 1.0 for n in range(models)},
-        max_positions=LIMITS.positions,
-    )
-    families = export_families([state.report(1040.5)], counts, options)
-    return [*families, *process_families(ProcessCollector(registry=None))]
-
-
-def series(families):
-    return sum(len(family.values) for family in families)
-
-
-@pytest.mark.parametrize("models", [1, 2, 3, 20])
-@pytest.mark.parametrize("engines", [1, 2, LIMITS.engines, LIMITS.engines + 1, 40])
-def test_no_page_has_more_series_than_the_bound(engines, models):
-    assert series(filled(engines, models)) <= MOST_SERIES
-
-
-@pytest.mark.parametrize(("engines", "models"), [(1, 1), (2, 1), (2, 2)])
-def test_a_small_pod_has_far_fewer(engines, models):
-    plain = GuardedServer(web.Application()).refusals  # TLS and passwords have three more
-    assert series(filled(engines, models, refusals=plain)) <= 1500
-
-
-@pytest.mark.parametrize("engines", [LIMITS.engines, 40])
-def test_without_a_request_source_all_engines_fit_into_that(engines):
-    assert series(filled(engines, 1, source=False)) <= 1500
-
-
-def test_the_state_is_filled_to_its_limits():
-    """Else the bound would hold of an emptier page."""
-    found = filled(40, 20)
-    values = {name: set() for family in found for name in family.label_names}
-    for family in found:
-        for labels in family.labels:
-            for name, value in zip(family.label_names, labels, strict=True):
-                values[name].add(value)
-    assert len(values["engine"]) == LIMITS.engines + 1
-    assert values["position"] == {*map(str, range(LIMITS.positions)), "other"}
-    assert values["temperature"] == set(TemperatureBuckets().labels)
-    assert OTHER.model_name in values["model_name"]
-    assert len(values["phase"]) == len(Phase)
-    split = {labels[0] for family in found if family.metric.name == "specdec_drafts_total" for labels in family.labels}
-    assert len(split) == LIMITS.models + 1
-    names = {family.metric.name for family in found}
-    assert {"specdec_speedup_ratio", "specdec_engine_speedup_ratio", "specdec_time_saved_seconds_total"} <= names
-    assert values["running"] == set(LOAD_LABELS)
+    found = values(reports.report(plugin=twice), "specdec_plugin_info")
+    assert found == {("0", "0.2.0", "0.32.0", "observing"): 1}

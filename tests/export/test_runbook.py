@@ -2,83 +2,40 @@
 
 import re
 
-import pytest
-
-from sidecar.alerting.rules import load_rules
-from sidecar.app import running
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
+from sidecar.analysis.verdict import Verdict
+from sidecar.errors import TimedOut
 from sidecar.export import runbook
-from sidecar.settings import load_settings
-
-NOTHING = {"thresholds": {}, "targets": []}
+from tests.export import reports
 
 
-@pytest.fixture
-async def pages(http):
-    """Fetches a path of a sidecar beside a simulated vLLM: status and text."""
-    async with SimulatedVllm(SimulatorOptions()) as vllm:
-        environment = {
-            "SPECDEC_VLLM_URL": vllm.url,
-            "SPECDEC_LISTEN": "127.0.0.1:0",
-            "SPECDEC_SCRAPE_INTERVAL": "100ms",
-        }
-        async with running(load_settings(None, environment)) as address:
-
-            async def fetch(path):
-                async with http.get(f"http://{address}{path}") as response:
-                    return response.status, await response.text()
-
-            yield fetch
+def test_current_numbers_stand_above_the_text():
+    shown = reports.shown(reports.report(reports.model(reports.temperature("0.7-1", Verdict.NET_NEGATIVE, 0.3))))
+    now, _, _ = runbook.runbook("SpecDecodeKVCachePressure", shown).partition("<h1>")
+    assert "Now, at this pod: <b>Speculation loses at temperature 0.7-1, which has 50% of the draft tokens.</b>" in now
+    assert "thresholds.kv_cache_usage 0.9" in now
+    assert "<h3>KV cache in use, peak</h3>" in now
+    assert reports.OBSERVING.text in now
 
 
-async def test_every_alert_s_link_leads_to_its_runbook(pages):
-    for name in {rule.name for rule in load_rules().values()}:
-        for path in (f"/runbooks/{name}", f"/runbooks/{name}.md"):
-            status, text = await pages(path)
-            assert status == 200, path
-            assert f"<h1>{name}</h1>" in text
+def test_while_vllm_is_down_it_says_why():
+    shown = reports.shown(reports.report(scrape=reports.down(TimedOut("incomplete after 5 s"))))
+    assert "incomplete after 5 s" in runbook.runbook("SpecDecodeVLLMDown", shown)
 
 
-async def test_current_numbers_stand_above_the_text(pages, eventually):
-    async def shown():
-        _, text = await pages("/runbooks/SpecDecodeKVCachePressure")
-        return text if "vLLM answers" in text and "KV cache in use, peak" in text else None
-
-    text = None
-    for _ in range(200):
-        if text := await shown():
-            break
-        await pages("/-/ready")
-    assert text.index("Now, at this pod") < text.index("<h1>SpecDecodeKVCachePressure</h1>")
-    assert re.search(r"<th>thresholds\.kv_cache_usage</th><td class=\'number\'>0\.9</td>", text)
-
-
-async def test_links_between_runbooks_work_and_the_others_are_text(pages):
-    _, text = await pages("/runbooks/SpecDecodeAcceptanceLow")
+def test_links_between_runbooks_work_and_the_others_are_text():
+    text = runbook.runbook("SpecDecodeAcceptanceLow", reports.shown(reports.report()))
     links = re.findall(r'href="([^"]+)"', text)
     assert "SpecDecodeAcceptanceLowAtTemperature.md" in links
     assert not [link for link in links if link.startswith("../") and link not in {"../", "../static/style.css"}]
     assert "(README.md#thresholds)" in text
 
 
-@pytest.mark.parametrize("path", ["/runbooks/SpecDecodeNothing", "/runbooks/..%2Fpyproject"])
-async def test_anything_else_is_not_found(pages, path):
-    status, _ = await pages(path)
-    assert status == 404
-
-
-async def test_the_index_links_to_all(pages):
-    status, text = await pages("/runbooks/")
-    assert status == 200
-    assert re.findall(r'<a href="(\w+)\.md">', text) == runbook.names()
-
-
 def test_runbooks_are_rendered_without_residue():
     """Whatever of Markdown the renderer does not know would show as it is written."""
+    shown = reports.shown(reports.report())
     for name in runbook.names():
-        shown = re.sub(r"<pre>.*?</pre>|<code>.*?</code>", "", runbook.runbook(name, NOTHING), flags=re.DOTALL)
-        assert not re.search(r"```|`|\*\*|\]\(|^#|^- |^\d+\. ", shown, re.MULTILINE), name
+        text = re.sub(r"<pre>.*?</pre>|<code>.*?</code>", "", runbook.runbook(name, shown), flags=re.DOTALL)
+        assert not re.search(r"```|`|\*\*|\]\(|^#|^- |^\d+\. ", text, re.MULTILINE), name
 
 
 def test_markdown_becomes_html_and_is_escaped():

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
-NAMES = ("exposition", "payload", "heads", "chunks", "packets", "otlp", "settings")
+NAMES = ("exposition", "packets", "settings")
 
 
 def fuzz(name: str, arguments: list[str]) -> None:

@@ -1,97 +1,34 @@
 """The guarded web server against misbehaving clients."""
 
 import asyncio
+import errno
 import logging
-from contextlib import asynccontextmanager
+import socket
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
+from sidecar.http import guard
 from sidecar.http.connection import Connection
-from sidecar.http.guard import GuardedServer, GuardOptions, Refusal
-from sidecar.http.unsent import is_sending
+from sidecar.http.guard import GuardedServer
+from sidecar.http.limits import GuardOptions, Refusal
+from tests.http.servers import GET, ODDITY, ended, guarded, response, until
 
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-ODDITY = "an oddity"
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
+SLOW = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Site:
-    """What the handlers of the served app wait for, and how often they ran."""
-
-    def __init__(self):
-        self.go_on = asyncio.Event()
-        self.running = 0
-
-    async def quick(self, request):
-        return web.Response(text="quick")
-
-    async def slow(self, request):
-        self.running += 1
-        await self.go_on.wait()
-        self.running -= 1
-        return web.Response(text="slow")
-
-    async def large(self, request):
-        return web.Response(body=bytes(64 * 1024 * 1024))
-
-    async def echo(self, request):
-        return web.Response(body=await request.read())
-
-    async def failing(self, request):
-        raise RuntimeError(ODDITY)
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@asynccontextmanager
-async def guarded(**options):
-    site, app = Site(), web.Application()
-    app.router.add_get("/", site.quick)
-    app.router.add_get("/slow", site.slow)
-    app.router.add_get("/large", site.large)
-    app.router.add_get("/failing", site.failing)
-    app.router.add_post("/", site.echo)
-    server = GuardedServer(app, GuardOptions(**options))
-    address = server.address = await server.start("127.0.0.1", 0)
-    opened = []
-
-    async def connect(data=b""):
-        reader, writer = await asyncio.open_connection(*address)
-        opened.append(writer)
-        writer.write(data)
-        return reader, writer
-
-    try:
-        yield server, site, connect
-    finally:
-        await server.stop()
-        for writer in opened:
-            writer.close()
-
-
-async def ended(reader):
-    """Everything received until the connection ends, however it ends."""
-    data = b""
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                piece = await reader.read(65_536)
-            except ConnectionError:
-                return data
-            if not piece:
-                return data
-            data += piece
-
-
-async def response(reader):
-    async with asyncio.timeout(120):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
-        return head.split(b" ")[1] + b" " + await reader.readexactly(length)
+@pytest.fixture
+def everyone_remote(monkeypatch):
+    """Loopback's addresses are the only ones that a test has."""
+    monkeypatch.setattr("sidecar.http.connection.address_of", lambda _: None)
 
 
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A"])
@@ -118,18 +55,9 @@ async def test_a_head_that_trickles_is_cut_all_the_same():
         await trickling
 
 
-async def test_half_a_head_after_a_request_is_cut_too():
-    async with guarded(header_seconds=0.05) as (server, _, connect):
-        reader, writer = await connect(GET)
-        assert await response(reader) == b"200 quick"
-        writer.write(b"GET / HT")
-        assert await ended(reader) == b""
-        assert server.refusals[Refusal.TIMEOUT] == 1
-
-
 async def test_a_handler_may_take_longer_than_any_deadline():
     async with guarded(header_seconds=0.03, idle_seconds=0.03) as (_, site, connect):
-        reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        reader, _ = await connect(SLOW)
         await until(lambda: site.running == 1)
         other, _ = await connect()
         assert await ended(other) == b""  # the deadline has passed for another, so for this one as well
@@ -137,37 +65,28 @@ async def test_a_handler_may_take_longer_than_any_deadline():
         assert await response(reader) == b"200 slow"
 
 
-async def test_an_idle_connection_is_closed_without_being_counted():
+@pytest.mark.parametrize("sent", [b"", b"GET / HT"])
+async def test_a_connection_without_another_request_is_closed_without_being_counted(sent):
     async with guarded(idle_seconds=0.05) as (server, _, connect):
-        reader, _ = await connect(GET)
+        reader, writer = await connect(GET)
         assert await response(reader) == b"200 quick"
+        writer.write(sent)
         assert await ended(reader) == b""
         await until(lambda: server.connections == 0)
         assert server.refusals[Refusal.TIMEOUT] == 0
 
 
-async def test_a_connection_is_kept_for_the_next_request():
-    async with guarded() as (server, _, connect):
-        reader, writer = await connect(GET + GET)
-        assert [await response(reader), await response(reader)] == [b"200 quick"] * 2
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
-        assert await response(reader) == b"200 abc"
-        assert server.connections == 1
-
-
 async def test_a_client_that_never_takes_its_response_is_cut():
     async with guarded(idle_seconds=0.1) as (server, _, connect):
-        await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await connect(LARGE)
         await until(lambda: server.refusals[Refusal.TIMEOUT] == 1)
         await until(lambda: server.connections == 0)
 
 
-async def test_a_connection_past_its_addresss_limit_takes_the_place_of_the_longest_idle():
+async def test_past_the_limit_the_one_idle_longest_gives_way():
     async with guarded(max_per_address=2) as (server, _, connect):
         (first, _), (second, writer) = await connect(GET), await connect(GET)
         assert [await response(first), await response(second)] == [b"200 quick"] * 2
-        writer.write(GET)  # so the first is the one that has been idle longest
-        assert await response(second) == b"200 quick"
         third, _ = await connect(GET)
         assert await response(third) == b"200 quick"
         assert await ended(first) == b""
@@ -176,24 +95,9 @@ async def test_a_connection_past_its_addresss_limit_takes_the_place_of_the_longe
         assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (2, 1)
 
 
-async def test_a_client_that_still_reads_its_response_gives_way_last():
-    async with guarded(max_per_address=2) as (server, _, connect):
-        slow, _ = await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: [is_sending(one._transport) for one in server._connections.values()] == [True])
-        idle, _ = await connect(GET)
-        assert await response(idle) == b"200 quick"
-        await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert await ended(idle) == b""
-        assert await slow.readexactly(32 * 1024 * 1024)  # more than the kernel's buffers hold
-        fourth, _ = await connect(GET)  # nobody else is idle
-        assert await response(fourth) == b"200 quick"
-        assert len(await ended(slow)) < 32 * 1024 * 1024
-        assert server.refusals[Refusal.GAVE_WAY] == 2
-
-
 async def test_no_request_in_progress_gives_way():
     async with guarded(max_per_address=2) as (server, site, connect):
-        held = [(await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"))[0] for _ in range(2)]
+        held = [(await connect(SLOW))[0] for _ in range(2)]
         await until(lambda: site.running == 2)
         reader, _ = await connect(GET)
         assert await ended(reader) == b""
@@ -202,58 +106,42 @@ async def test_no_request_in_progress_gives_way():
         assert [await response(reader) for reader in held] == [b"200 slow"] * 2
 
 
-async def test_a_flood_of_silent_connections_never_keeps_a_probe_out():
+async def test_a_flood_of_silent_connections_never_keeps_a_probe_out(everyone_remote):
     async with guarded() as (server, _, connect):
-        for _ in range(300):
-            await connect()
+        for number in range(300):
+            await connect(source=f"127.0.0.{number % 10 + 2}")
         reader, _ = await connect(GET)
         assert await response(reader) == b"200 quick"
-        assert server.connections <= GuardOptions().max_per_address
+        assert server.connections <= GuardOptions().max_connections
 
 
-class _Client:
-    """What the guard asks of a transport."""
-
-    def __init__(self, address):
-        self.address = address
-        self.is_open = True
-
-    def get_extra_info(self, name):
-        return (self.address, 1) if name == "peername" else None
-
-    def get_write_buffer_size(self):
-        return 0
-
-    def __getattr__(self, _):
-        return lambda *_: None
-
-    def abort(self):
-        self.is_open = False
+async def test_connections_that_give_way_at_once_leave_no_descriptor(everyone_remote):
+    async with guarded() as (server, _, _):
+        before = descriptors()
+        with ExitStack() as clients:
+            for number in range(120):  # all begun before the event loop runs again
+                client = clients.enter_context(socket.socket())
+                client.setblocking(False)
+                client.bind((f"127.0.0.{number % 10 + 2}", 0))
+                client.connect_ex(("127.0.0.1", server.port))
+            await until(lambda: server.refusals[Refusal.GAVE_WAY] == 120 - 64)
+        await until(lambda: server.connections == 0)
+        await until(lambda: descriptors() == before)
 
 
-async def test_loopback_has_its_own_places_and_one_address_cannot_take_all_others():
-    async with guarded(max_connections=4, max_per_address=3) as (server, _, _):
-
-        def client(address):
-            found = _Client(address)
-            connection = Connection(server, server.options.header_seconds, server.options.idle_seconds)
-            connection.connection_made(found)
-            opened.append(connection)
-            return found
-
-        opened = []
-        greedy = [client("10.0.0.1") for _ in range(4)]
-        assert [one.is_open for one in greedy] == [False, True, True, True]
-        probe, local = client("10.0.0.2"), [client("127.0.0.1"), client("::1"), client("::ffff:127.0.0.1")]
-        assert [one.is_open for one in greedy] == [False, True, True, True]
-        assert all(one.is_open for one in (probe, *local))
-        other = client("10.0.0.3")  # no place is left: the longest idle, whose ever it is, but loopback's
-        assert [one.is_open for one in greedy] == [False, False, True, True]
-        assert all(one.is_open for one in (probe, other, *local))
-        assert server.connections == 7
-        for connection in opened:
-            connection.connection_lost(None)
-        assert server.connections == 0
+async def test_loopback_has_places_of_its_own():
+    async with guarded(max_connections=1) as (server, _, connect):
+        for _ in range(5):
+            reader, _ = await connect(GET)
+            assert await response(reader) == b"200 quick"
+        assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (5, 0)
+    async with guarded() as (server, _, _):
+        with socket.socket() as none:
+            found = {
+                text: Connection(server._runner.server, server._connections, none, text).is_loopback
+                for text in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1", "::ffff:10.0.0.1", "")
+            }
+    assert [text for text, local in found.items() if local] == ["127.0.0.1", "::1", "::ffff:127.0.0.1"]
 
 
 async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
@@ -277,25 +165,27 @@ async def test_every_response_has_the_security_headers_and_no_version(path):
     assert {"x-content-type-options: nosniff", "x-frame-options: deny", "referrer-policy: no-referrer"} <= set(head)
 
 
-async def test_a_failing_handler_is_counted_and_named_once(caplog):
-    async with guarded() as (server, _, connect):
-        for _ in range(2):
-            reader, _ = await connect(b"GET /failing HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b" 500 " in await reader.readline()
-        assert server.refusals[Refusal.INTERNAL] == 2
-    assert caplog.text.count("RuntimeError") == 1
-    assert ODDITY not in caplog.text
+async def test_a_public_name_as_host_is_refused():
+    async with guarded(allowed_hosts=frozenset()) as (server, _, connect):
+        reader, _ = await connect(GET.replace(b"Host: x", b"Host: evil.example") + GET)
+        assert (await response(reader)).startswith(b"421 unknown host")
+        assert await response(reader) == b"200 quick"
+        assert server.refusals[Refusal.HOST] == 1
 
 
-async def test_a_body_is_handed_on_compressed():
-    async with guarded() as (_, _, connect):
-        reader, _ = await connect(
-            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
-        )
-        assert await response(reader) == b"200 abc"
+async def test_a_failing_handler_is_counted_and_named_once():
+    with capture_logs() as logs:
+        async with guarded() as (server, _, connect):
+            for _ in range(2):
+                reader, _ = await connect(b"GET /failing HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert b" 500 " in await reader.readline()
+            assert server.refusals[Refusal.INTERNAL] == 2
+    assert [entry["reason"] for entry in logs] == ["RuntimeError"]
+    assert ODDITY not in str(logs)
 
 
-async def test_a_large_body_is_read_in_small_pieces(monkeypatch):
+@pytest.mark.parametrize("framing", [b"Content-Length: 500000", b"Transfer-Encoding: chunked"])
+async def test_a_body_is_refused_unread_and_reaches_the_parser_in_small_pieces(framing, monkeypatch):
     """So that the parser never has much to do in one turn of the event loop."""
     sizes, data_received = [], web.RequestHandler.data_received
 
@@ -304,16 +194,36 @@ async def test_a_large_body_is_read_in_small_pieces(monkeypatch):
         data_received(self, data)
 
     monkeypatch.setattr(web.RequestHandler, "data_received", received)
-    async with guarded() as (_, _, connect):
-        reader, _ = await connect(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n" + bytes(500_000))
-        assert await response(reader) == b"200 " + bytes(500_000)
-    assert sum(sizes) > 500_000
+    async with guarded() as (server, _, connect):
+        reader, _ = await connect(b"GET / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n" + b"1\r\na\r\n" * 80_000)
+        assert (await ended(reader)).startswith(b"HTTP/1.1 413 ")
+        assert server.refusals[Refusal.MALFORMED] == 1
     assert max(sizes) <= 16_384
+
+
+async def test_without_descriptors_it_pauses_counts_and_goes_on(monkeypatch):
+    monkeypatch.setattr(guard, "_PAUSE", 0.01)
+    loop, failures = asyncio.get_running_loop(), [errno.EMFILE, errno.ECONNABORTED]
+    accept = loop.sock_accept
+
+    async def failing(listener):
+        client = await accept(listener)
+        if failures:
+            client[0].close()
+            raise OSError(failures.pop(0), "it fails")
+        return client
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    async with guarded() as (server, _, connect):
+        for expected in (b"", b"", b"HTTP/1.1 200 OK"):
+            reader, _ = await connect(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+            assert (await ended(reader)).partition(b"\r\n")[0] == expected
+        assert server.refusals[Refusal.NO_DESCRIPTORS] == 1
 
 
 async def test_a_running_handler_may_end_while_the_server_stops():
     async with guarded(shutdown_seconds=5) as (server, site, connect):
-        reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        reader, _ = await connect(SLOW)
         await until(lambda: site.running == 1)
         stopping = asyncio.create_task(server.stop())
         site.go_on.set()
@@ -322,41 +232,19 @@ async def test_a_running_handler_may_end_while_the_server_stops():
         assert server.connections == 0
 
 
-async def test_a_body_that_was_answered_already_is_not_parsed():
-    """Whatever follows: the parser would count broken chunks as malformed."""
-    async with guarded(linger_seconds=0.1) as (server, _, connect):
-        reader, writer = await connect(
-            b"POST /none HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 404 ")
-        assert b"\r\nConnection: close\r\n" in head
-        writer.write(b"zz\r\n" * 1000)
-        assert b"404" in await ended(reader)
-        assert server.refusals[Refusal.MALFORMED] == 0
-
-
-async def test_a_stop_does_not_wait_for_a_handler_that_hangs():
-    async with guarded(shutdown_seconds=0.05) as (server, site, connect):
-        reader, _ = await connect(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: site.running == 1)
-        await server.stop()
-        assert await ended(reader) == b""
-        await until(lambda: server.connections == 0)
-
-
-async def test_a_stop_does_not_wait_for_a_client_that_does_not_read():
+@pytest.mark.parametrize("sent", [SLOW, LARGE, b""])
+async def test_a_stop_waits_for_nobody(sent):
     async with guarded(shutdown_seconds=0.05) as (server, _, connect):
-        reader, _ = await connect(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        await reader.readexactly(1)
+        reader, _ = await connect(sent)
+        await until(lambda: server.connections == 1)
         await server.stop()
+        await ended(reader)
         await until(lambda: server.connections == 0)
 
 
 async def test_an_address_in_use_is_an_error_and_stop_does_no_harm():
     async with guarded() as (server, _, _):
-        _, port = server.address
         other = GuardedServer(web.Application())
         with pytest.raises(OSError, match="in use"):
-            await other.start("127.0.0.1", port)
+            await other.start("127.0.0.1", server.port)
         await other.stop()

@@ -1,12 +1,11 @@
 """A real vLLM on this machine's CPU (``make test-lab``).
 
-Starting one takes half a minute on a slow machine, so the tests share two: with and without per-request numbers, both
-with the middleware and the trace exporter loaded. Traffic ends by count, and tests compare growth.
+Starting one takes half a minute on a slow machine, so most tests share one, which has loaded the plug-in. Traffic ends
+by count, and tests compare growth.
 """
 
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import subprocess
@@ -18,13 +17,11 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.demo.traffic import Mix, Phase, TrafficOptions
-from sidecar.requests.middleware.bundle import standalone_source
+from sidecar.commands.plugin import write_plugin
 from tests.debian_servers import free_port, running_prometheus, scraping
-from tests.demo.counted_traffic import CountedSummary, CountedTraffic
+from tests.demo.http_traffic import Sent, send
 
 START_SECONDS = 300
-MODULE = "specdec_observe"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,20 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.limit(900))
 
 
-async def send(url: str, mix: Mix, requests: int, **options: object) -> CountedSummary:
+async def completed(url: str, mix: dict[float | None, int], requests: int, **options: object) -> Sent:
     """Sends so many requests, however long they take; all of them complete."""
-    given = TrafficOptions(
-        url,
-        model="lab",
-        phases=(Phase(math.inf, mix),),
-        max_requests=requests,
-        max_tokens=100,
-        request_seconds=600.0,
-        **options,
-    )
-    summary = await CountedTraffic(given).run()
-    assert (summary.failed, summary.completed) == (0, requests)
-    return summary
+    sent = await send(url, mix, requests, model="lab", **options)
+    assert (sent.failed, sent.completed) == (0, requests)
+    return sent
 
 
 class Lab:
@@ -102,23 +90,14 @@ class Lab:
             self._process = None
 
 
-class SharedLab(Lab):
-    """A server that several tests use, one after the other; both observers are loaded, each to be listened to."""
+class ObservedLab(Lab):
+    """A server that has loaded the plug-in; ``socket`` is where a sidecar must listen."""
 
-    def __init__(self, folder: Path, temporary: Path, *options: str, exact: bool) -> None:
-        (temporary / f"{MODULE}.py").write_text(standalone_source())
-        self.socket = temporary / "events.sock"
-        self.traces_port = free_port()
-        observers = (
-            *("--middleware", f"{MODULE}.ObserveRequests"),
-            *("--otlp-traces-endpoint", f"http://127.0.0.1:{self.traces_port}/v1/traces"),
-        )
-        environment = {
-            "PYTHONPATH": str(temporary),
-            "SPECDEC_MIDDLEWARE__SOCKET": str(self.socket),
-            "EXACT": "1" if exact else "0",
-        }
-        super().__init__(folder, "draft_model", (*observers, *options), environment)
+    def __init__(self, folder: Path, temporary: Path, method: str, *options: str, **environment: str) -> None:
+        self.plugin, self.socket = temporary / "plugin", temporary / "run" / "plugin.sock"
+        write_plugin(self.plugin)
+        environment |= {"PYTHONPATH": str(self.plugin), "SPECDEC_PLUGIN__SOCKET": str(self.socket)}
+        super().__init__(folder, method, options, environment)
 
 
 class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
@@ -158,7 +137,10 @@ class Pages:
         found = Samples()
         try:
             async with asyncio.timeout(seconds):
-                while not condition(found := await self(url)):
+                while True:
+                    with contextlib.suppress(aiohttp.ClientConnectorError):  # it is still starting
+                        if condition(found := await self(url)):
+                            return found
                     await asyncio.sleep(0.1)
         except TimeoutError:
             shown = {
@@ -167,7 +149,6 @@ class Pages:
                 if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
             }
             pytest.fail(f"not within {seconds} s; the page has {shown}")
-        return found
 
 
 @pytest.fixture
@@ -197,19 +178,11 @@ async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
 
 
 @pytest.fixture(scope="session")
-def shared(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SharedLab]]:
-    """Gives the shared server with such options, started by the first test that awaits ``start``."""
-    made: dict[tuple[object, ...], SharedLab] = {}
-
-    def get(*options: str, exact: bool) -> SharedLab:
-        key = (*options, exact)
-        if key not in made:
-            made[key] = SharedLab(lab_folder, tmp_path_factory.mktemp("lab"), *options, exact=exact)
-        return made[key]
-
-    yield get
-    for one in made.values():
-        one.kill()
+def observed(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
+    """The server that several tests share, one after the other; the first that awaits ``start`` starts it."""
+    one = ObservedLab(lab_folder, tmp_path_factory.mktemp("lab"), "draft_model")
+    yield one
+    one.kill()
 
 
 @pytest.fixture

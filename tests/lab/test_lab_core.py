@@ -7,7 +7,7 @@ import pytest
 from sidecar.app import running
 from sidecar.demo.traffic import MIXED
 from sidecar.settings import load_settings
-from tests.lab.conftest import send
+from tests.lab.conftest import completed
 
 pytestmark = pytest.mark.lab
 
@@ -16,7 +16,8 @@ def settings(url: str, **more: str):
     return load_settings(None, {"SPECDEC_VLLM_URL": url, "SPECDEC_LISTEN": "127.0.0.1:0", **more})
 
 
-async def lint(text: str) -> tuple[int | None, bytes]:
+async def lint(text: str) -> list[str]:
+    """What promtool says of a page, but that gauges have the label ``quantile`` (docs/metrics.md)."""
     process = await asyncio.create_subprocess_exec(
         *("promtool", "check", "metrics"),
         stdin=asyncio.subprocess.PIPE,
@@ -24,7 +25,7 @@ async def lint(text: str) -> tuple[int | None, bytes]:
         stderr=asyncio.subprocess.STDOUT,
     )
     out, _ = await process.communicate(text.encode())
-    return process.returncode, out
+    return [line for line in out.decode().splitlines() if not line.endswith('should not have "quantile" label')]
 
 
 COUNTERS = {
@@ -38,14 +39,14 @@ COUNTERS = {
 }
 
 
-async def test_counters_grow_by_exactly_what_vllms_own_grew(shared, samples):
-    vllm = shared(exact=True)
+async def test_counters_grow_by_exactly_what_vllms_own_grew(observed, samples):
+    vllm = observed
     await vllm.start()
     async with running(settings(vllm.url)) as address:
         ours = f"http://{address}"
         before = await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         truth_before = await samples(vllm.url)
-        summary = await send(vllm.url, MIXED, 100)
+        sent = await completed(vllm.url, MIXED, 100)
         truth = await samples(vllm.url)
         drafted = truth.value("vllm:spec_decode_num_draft_tokens_total")
         found = await samples.until(ours, lambda found: found.value("specdec_engine_draft_tokens_total") == drafted)
@@ -54,12 +55,12 @@ async def test_counters_grow_by_exactly_what_vllms_own_grew(shared, samples):
             assert found.value(name) - before.value(name) == grown, name
         # vLLM's own per-request numbers say the same, to the token.
         drafted_before = truth_before.value("vllm:spec_decode_num_draft_tokens_total")
-        assert drafted - drafted_before == sum(sums.draft_tokens for sums in summary.acceptance.values())
+        assert drafted - drafted_before == sum(sums.draft_tokens for sums in sent.acceptance.values())
         for position in range(3):
             theirs = truth.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", position=str(position))
             name = "specdec_engine_accepted_tokens_per_position_total"
             assert found.value(name, position=str(position)) == theirs
-        assert await lint(await samples.text(ours)) == (0, b"")
+        assert await lint(await samples.text(ours)) == []
 
 
 async def test_quantiles_agree_with_prometheus_over_the_same_window(lab, samples, prometheus):
@@ -67,7 +68,7 @@ async def test_quantiles_agree_with_prometheus_over_the_same_window(lab, samples
     await vllm.start()
     async with running(settings(vllm.url)) as address, prometheus(vllm.url) as prom:
         await samples.until(f"http://{address}", lambda found: found.value("specdec_up") == 1)
-        await send(vllm.url, MIXED, 60)
+        await completed(vllm.url, MIXED, 60)
         # Both have seen all of the traffic, which is all there ever was, so both windows are the same.
         total = (await samples(vllm.url)).value("vllm:generation_tokens_total")
         found = await samples.until(
@@ -84,7 +85,7 @@ async def test_quantiles_agree_with_prometheus_over_the_same_window(lab, samples
             "queue": "request_queue_time_seconds",
         }
         for phase, family in phases.items():
-            for quantile in ("0.5", "0.9", "0.95", "0.99"):
+            for quantile in ("0.5", "0.95", "0.99"):
                 query = f"histogram_quantile({quantile}, vllm:{family}_bucket)"
                 ours = found.value("specdec_engine_latency_seconds", phase=phase, quantile=quantile)
                 assert ours == pytest.approx(await prom(query), rel=1e-9), (phase, quantile)
@@ -96,7 +97,7 @@ async def test_vllm_killed_and_started_again(lab, samples):
     async with running(settings(vllm.url)) as address:
         ours = f"http://{address}"
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
-        await send(vllm.url, MIXED, 20)
+        await completed(vllm.url, MIXED, 20)
         drafted = (await samples(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
         before = await samples.until(ours, lambda found: found.value("specdec_engine_draft_tokens_total") == drafted)
         vllm.kill()
@@ -107,7 +108,7 @@ async def test_vllm_killed_and_started_again(lab, samples):
         await vllm.start()
         back = await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         assert back.value("specdec_engine_draft_tokens_total") == drafted
-        await send(vllm.url, MIXED, 20)
+        await completed(vllm.url, MIXED, 20)
         again = (await samples(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
         await samples.until(ours, lambda found: found.value("specdec_engine_draft_tokens_total") == drafted + again)
         end = await samples(ours)

@@ -7,10 +7,9 @@ from tests.commands.sweep.sweep_tools import swept
 pytestmark = pytest.mark.lab
 
 
-async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(shared, samples):
+async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab, samples):
     greedy = []
-    for exact in (True, False):
-        vllm = shared(exact=exact)
+    for exact, vllm in ((True, observed), (False, lab(EXACT="0"))):
         await vllm.start()
         before = await samples(vllm.url)
         result = await swept(vllm.url, temperatures=(0.0, 0.8))
@@ -19,7 +18,7 @@ async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbe
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             counter = f"vllm:spec_decode_num_{name}_total"
             grown = counted.value(counter) - before.value(counter)
-            assert sum(getattr(one, name) for one in result.temperatures) == grown > 0, (exact, name)
-        greedy.append(result.temperatures[0].acceptance)
+            assert sum(getattr(one.speculation, name) for one in result.temperatures) == grown > 0, (exact, name)
+        greedy.append(result.temperatures[0].speculation.acceptance)
     # Greedy answers to the same prompts are the same; what is sampled at 0.8 is not.
     assert greedy[1] == pytest.approx(greedy[0], abs=0.05)

@@ -12,21 +12,17 @@ from pathlib import Path
 import pytest
 
 from sidecar.app import running
-from sidecar.commands.sweep.results import save
+from sidecar.commands.sweep.results import encode
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 from tests.commands.compare.made_sweeps import level, swept
+from tests.demo.http_vllm import HttpVllm
 
 ROOT = Path(__file__).parents[2]
 # Run elsewhere: this test is part of the one, and the others need a real vLLM (tests/lab).
-ELSEWHERE = (
-    "make test",
-    "PYTHONPATH=/shared vllm serve",
-    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf vllm serve",
-)
-RUNS = "sidecar started"
+ELSEWHERE = ("make test", "PYTHONPATH=/shared/specdec vllm serve")
+RUNS = '"sidecar started"'
 
 
 def commands():
@@ -47,11 +43,15 @@ async def world(tmp_path, *, busy):
     Not ``busy``: no traffic. A sweep would wait at every level for counters that others move.
     """
     plain = SimulatorOptions(speed=5, num_speculative_tokens=0)
-    async with SimulatedVllm(SimulatorOptions(speed=5)) as vllm, SimulatedVllm(plain) as baseline:
-        environment = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_LISTEN": "127.0.0.1:0"}
+    async with HttpVllm(SimulatorOptions(speed=5)) as vllm, HttpVllm(plain) as baseline:
+        environment = {
+            "SPECDEC_VLLM_URL": vllm.url,
+            "SPECDEC_LISTEN": "127.0.0.1:0",
+            "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "world" / "plugin.sock"),
+        }
         async with running(load_settings(None, environment)) as address:
-            options = TrafficOptions(vllm.url, phases=(Phase(300, MIXED),))
-            traffic = asyncio.create_task(Traffic(options).run() if busy else asyncio.sleep(0))
+            traffic = Traffic(vllm, TrafficOptions(phases=(Phase(300, MIXED),)))
+            sending = asyncio.create_task(traffic.run() if busy else asyncio.sleep(0))
             try:
                 yield {
                     "http://127.0.0.1:8000": vllm.url,
@@ -62,8 +62,8 @@ async def world(tmp_path, *, busy):
                     "http://alertmanager-0:9093": "http://127.0.0.1:9",
                 }
             finally:
-                traffic.cancel()
-                await asyncio.gather(traffic, return_exceptions=True)
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
 
 async def start(line, vllm, tmp_path):
@@ -72,9 +72,7 @@ async def start(line, vllm, tmp_path):
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "SPECDEC_VLLM_URL": vllm,
         "SPECDEC_LISTEN": "127.0.0.1:0",
-        "SPECDEC_PROXY__LISTEN": "127.0.0.1:0",
-        "SPECDEC_TRACES__LISTEN": "127.0.0.1:0",
-        "SPECDEC_MIDDLEWARE__SOCKET": str(tmp_path / "events.sock"),
+        "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock"),
     }
     return await asyncio.create_subprocess_shell(
         line if line.startswith("make") else f"exec env {line}",
@@ -106,10 +104,10 @@ def test_the_readme_has_commands():
 @pytest.mark.parametrize("line", [line for line in commands() if here(line)])
 async def test_command_works(line, tmp_path):
     if "replay" in line:
-        (tmp_path / "recording").symlink_to(ROOT / "tests" / "data" / "recordings" / "draft_model-k3")
+        (tmp_path / "recording").symlink_to(ROOT / "tests" / "data" / "levels" / "k3")
     if "compare" in line:
         for seed, name in enumerate(("before.json", "after.json")):
-            save(swept(level(seed, requests=4000)), tmp_path / name)
+            (tmp_path / name).write_bytes(encode(swept(level(seed, requests=4000))))
     if "BASELINE_FILE" in line:
         (tmp_path / "baseline.yaml").write_text("baseline: {demo: {tpot: {p50: 0.01, p99: 0.03}}}\n")
     async with world(tmp_path, busy=" sweep " not in line) as known:

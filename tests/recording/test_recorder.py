@@ -1,94 +1,85 @@
 """The recorder by itself; tests/commands/test_record.py tests the command."""
 
 import asyncio
-import math
 import resource
 import threading
+from dataclasses import replace
 
 import pytest
 
-from sidecar.recording.recording import read_requests
-from sidecar.requests.record import Outcome, RequestAcceptance, RequestRecord
+from sidecar.recording.heard import Heard
+from sidecar.recording.recording import read_heard
+from sidecar.requests.messages import read_packet
 from tests.recording.recorder_tools import Log, lines_of, recorder
+from tests.requests.packets import DONE, HELLO, TICK, packet
+
+PACKET = read_packet(packet(hello=HELLO, tick=TICK, done=[DONE]))
+REQUEST = Heard(1000.0, 1, request=PACKET.done[0])
+WITHOUT_ADAPTER = replace(REQUEST, request=replace(PACKET.done[0], adapter=None))
 
 
-def record_of(**fields):
-    known = {
-        "id": "7",
-        "path": "/v1/chat/completions",
-        "model": "m",
-        "temperature": 0.7,
-        "choices": 1,
-        "stream": True,
-        "start": 1000.0,
-        "first_token": 1000.25,
-        "end": 1001.5,
-        "outcome": Outcome.COMPLETED,
-        "max_tokens": 9,
-        "prompt_tokens": 3,
-        "completion_tokens": 5,
-        "stream_events": 2,
-        "acceptance": RequestAcceptance(2, 6, 3, (1, 0, 0, 1)),
-        "event_offsets": (0.25, 0.5),
-    }
-    return RequestRecord(**known | fields)
+class Nothing:
+    def __getattr__(self, name):
+        return lambda *told: None
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        record_of(),
-        record_of(path="/v1/completions", temperature=None, choices=3, max_tokens=None, acceptance=None),
-        record_of(stream=False, first_token=None, stream_events=0, event_offsets=()),
-        record_of(outcome=Outcome.ABORTED, completion_tokens=None, prompt_tokens=None, acceptance=None),
-        record_of(model=None, acceptance=RequestAcceptance(0, 0, 0)),
-    ],
-)
-async def test_a_record_is_read_as_it_was_written(tmp_path, record):
+async def test_what_was_heard_is_read_as_it_was_written_but_for_adapters(tmp_path):
     async with recorder(tmp_path) as one:
-        one.request(record)
-    (tmp_path / "scrapes.jsonl.gz").unlink()
-    assert list(read_requests(tmp_path)) == [record]
+        sink = one.tee_requests(Nothing())
+        sink.hello(1, PACKET.hello)
+        sink.tick(1, PACKET.tick)
+        sink.finished(1, PACKET.done[0])
+        sink.dropped("malformed", 1)
+        sink.unreadable(2, None, 7)
+        sink.closed(1)
+    assert one.requests == 1
+    begun, *heard = read_heard(tmp_path, [])
+    assert (begun.connection, begun.hello) == (0, None)
+    assert [replace(one, at=0.0) for one in heard] == [
+        Heard(0.0, 1, hello=PACKET.hello),
+        Heard(0.0, 1, tick=replace(PACKET.tick, adapter=())),
+        replace(WITHOUT_ADAPTER, at=0.0),
+        Heard(0.0, 1),
+    ]
+    assert [one.at for one in heard] == sorted(one.at for one in heard)
+    assert "tenant" not in str(lines_of(tmp_path, "plugin"))
 
 
-async def test_a_temperature_that_could_not_be_read_stays_unknown(tmp_path):
+async def test_a_message_is_passed_on_as_it_came(tmp_path):
+    told = []
+
+    class Sink:
+        def __getattr__(self, name):
+            return lambda *values: told.append((name, *values))
+
     async with recorder(tmp_path) as one:
-        one.request(record_of(temperature=math.nan))
-    (line,) = lines_of(tmp_path, "requests")
-    assert line["temperature"] == "nan"  # JSON has no such number
-    (read,) = read_requests(tmp_path)
-    assert math.isnan(read.temperature)
+        sink = one.tee_requests(Sink())
+        for heard in (Heard(0.0, 1, hello=PACKET.hello), Heard(0.0, 1, tick=PACKET.tick), REQUEST, Heard(0.0, 1)):
+            heard.tell(sink)
+        Heard(0.0).tell(sink)
+    assert told == [
+        ("hello", 1, PACKET.hello), ("tick", 1, PACKET.tick), ("finished", 1, PACKET.done[0]), ("closed", 1),
+    ]  # fmt: skip
 
 
-async def test_the_final_usage_is_not_a_chunk_with_tokens(tmp_path):
-    async with recorder(tmp_path) as one:
-        one.request(record_of(path="/v1/completions", event_offsets=(0.25, 0.5, 0.75)))
-    (line,) = lines_of(tmp_path, "requests")
-    assert line["chunks"] == [0.25, 0.5]
-
-
-async def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
+async def test_a_disk_that_fails_leaves_what_was_written(tmp_path, eventually):
     log = Log()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with recorder(tmp_path, every=0.01, log=log) as one:
-        one.request(record_of())
-        async with asyncio.timeout(120):
-            while not one.written:
-                await asyncio.sleep(0.005)
+        one.heard(REQUEST)
+        await eventually(lambda: one.written)
         resource.setrlimit(resource.RLIMIT_FSIZE, (one.written + 10, before[1]))
         try:
-            one.request(record_of())
-            async with asyncio.timeout(120):
-                while not log.lines:
-                    await asyncio.sleep(0.005)
-            one.request(record_of())
+            one.heard(REQUEST)
+            await eventually(lambda: log.lines)
+            one.heard(REQUEST)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert log.lines == ["cannot write the recording; recording stops, the sidecar continues"]
-    assert list(read_requests(tmp_path)) == [record_of()]
+    assert list(read_heard(tmp_path, []))[1:] == [WITHOUT_ADAPTER]
 
 
-async def test_the_event_loop_never_encodes_nor_writes(tmp_path):
+async def test_the_event_loop_never_encodes_nor_writes(tmp_path, eventually):
     threads = set()
 
     class Page(bytes):
@@ -98,21 +89,20 @@ async def test_the_event_loop_never_encodes_nor_writes(tmp_path):
 
     async with recorder(tmp_path, every=0.005) as one:
         one.page(1.0, 2.0, Page(b"during\n"))
-        async with asyncio.timeout(120):
-            while not one.written:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: threads)
         one.page(2.0, 3.0, Page(b"at the end\n"))
-    assert threads
     assert threading.main_thread() not in threads
     assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["during\n", "at the end\n"]
 
 
-async def test_what_waits_for_the_disk_is_bounded(tmp_path):
+@pytest.mark.parametrize(("heard", "most"), [(REQUEST, 100_000), (Heard(1.0, 1, tick=PACKET.tick), 100_000 // 4)])
+async def test_what_waits_for_the_disk_is_bounded(tmp_path, heard, most):
     async with recorder(tmp_path, every=3600) as one:
-        many = record_of(event_offsets=(0.25,) * 16_384, stream_events=16_384)
-        for _ in range(100):
-            one.request(many)
+        for _ in range(most + 100):
+            one.heard(heard)
         for _ in range(20):
             one.page(1.0, 2.0, b"#" * 8 * 1024 * 1024)
-        assert (one.requests, one.scrapes) == (60, 8)
-        assert one.dropped == 40 + 12
+        assert one.scrapes == 8
+        assert one.dropped == pytest.approx(100 + 12, abs=1)
+        one._stopped = True  # nothing of it is written
+    assert asyncio.all_tasks() == {asyncio.current_task()}

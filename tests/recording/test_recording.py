@@ -1,3 +1,5 @@
+"""Reading recordings: both kinds, damaged ones, and what a recording of requests is taken for."""
+
 import gzip
 import json
 from pathlib import Path
@@ -5,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from sidecar.errors import RecordingError
-from sidecar.recording.recording import read_requests, read_scrapes
+from sidecar.recording.recording import read_heard, read_scrapes
 from sidecar.recording.replay import replay
-from sidecar.requests.record import Outcome
+from sidecar.requests.messages import Outcome
+from sidecar.settings import Settings
 
-RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
+LEVELS = Path(__file__).parents[1] / "data" / "levels"
 PAGE = """# TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{engine="0",model_name="m"} 12
 # TYPE vllm:spec_decode_num_drafts_total counter
@@ -20,22 +23,13 @@ vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 9
 vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 5
 """
 REQUEST = {
-    "id": 1,
-    "path": "/v1/chat/completions",
-    "temperature": 0.4,
-    "stream": True,
-    "max_tokens": 9,
-    "start": 100.0,
-    "chunks": [0.1, 0.25, 0.5],
-    "usage": {"prompt_tokens": 4, "completion_tokens": 5},
-    "end": 101.0,
+    "id": 1, "path": "/v1/chat/completions", "temperature": 0.4, "stream": True, "start": 100.0,
+    "chunks": [0.1, 0.25, 0.5], "usage": {"prompt_tokens": 4, "completion_tokens": 5}, "end": 101.0,
     "speculative_decoding": {
-        "num_spec_steps": 2,
-        "num_draft_tokens": 6,
-        "num_accepted_draft_tokens": 3,
+        "num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 3,
         "acceptance_histogram": [0, 1, 1, 0],
     },
-}
+}  # fmt: skip
 
 
 def write(directory, name, lines, *, packed=False):
@@ -47,89 +41,86 @@ def write(directory, name, lines, *, packed=False):
     return directory
 
 
+def polls(*times):
+    return [{"start": at - 0.5, "end": at + 0.5, "text": PAGE} for at in times]
+
+
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_request_is_read_as_a_source_reports_it(tmp_path, packed):
-    (record,) = read_requests(write(tmp_path, "requests", [REQUEST], packed=packed))
-    assert (record.id, record.temperature, record.choices, record.completion_tokens) == ("1", 0.4, 1, 5)
-    assert record.outcome is Outcome.COMPLETED
-    # A chat's first event carries the role and no token.
-    assert (record.first_token, record.stream_events) == (100.25, 2)
-    assert (record.acceptance.drafts, record.acceptance.histogram) == (2, (0, 1, 1, 0))
-
-
-def test_a_completion_has_no_event_of_its_own_for_the_role(tmp_path):
-    (record,) = read_requests(write(tmp_path, "requests", [REQUEST | {"path": "/v1/completions"}]))
-    assert (record.first_token, record.stream_events) == (100.1, 3)
-
-
-def test_what_is_not_recorded_is_none(tmp_path):
-    bare = REQUEST | {"temperature": None, "chunks": [], "stream": False, "usage": None, "speculative_decoding": None}
-    bare |= {"outcome": "aborted", "choices": 2}
-    (record,) = read_requests(write(tmp_path, "requests", [bare]))
-    assert (record.temperature, record.first_token, record.completion_tokens, record.acceptance) == (None,) * 4
-    assert (record.outcome, record.choices, record.stream_events) == (Outcome.ABORTED, 2, 0)
+def test_a_request_is_read_as_a_plug_in_would_have_told_it(tmp_path, packed):
+    write(tmp_path, "requests", [REQUEST, REQUEST | {"temperature": None, "chunks": []}], packed=packed)
+    write(tmp_path, "scrapes", polls(99, 100.3, 102))
+    hello, first, half, *requests, last = read_heard(tmp_path, list(read_scrapes(tmp_path)))
+    assert (hello.hello.engine, hello.at) == (0, 99)
+    assert (first.tick.total, first.tick.temperature) == ((3, 9, 5), ())  # where vLLM's own counters stand
+    (row,) = half.tick.temperature  # one of its two events with tokens has come
+    assert row[:5] == (40, (0, 0, 0, 0), 1, 3, 1)
+    assert [one.request.temperature for one in requests] == [40, 100]
+    done = requests[0].request
+    assert (done.lengths, done.first_token, done.last_token, done.outcome) == (
+        (0, 1, 1, 0), 100.25, 100.5, Outcome.LENGTH,
+    )  # fmt: skip
+    assert [row[:5] for row in last.tick.temperature] == [(key, (0, 1, 0, 0), 2, 6, 3) for key in (40, 100)]
+    assert (last.tick.temperature[0].drafted_at, last.tick.temperature[0].accepted_at) == ((2, 2, 2), (2, 1, 0))
+    assert last.tick.total == (3 + 4, 9 + 12, 5 + 6)
 
 
 def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_path):
     lines = [{"start": 1.0, "end": 1.5, "text": PAGE}, {"start": 2.0, "end": 2.0, "text": "<html>"}]
     first, second = read_scrapes(write(tmp_path, "scrapes", lines))
-    assert first.at == 1.25
+    assert (first.at, first.duration) == (1.25, 0.5)
     assert first.snapshot.engines[0].counters["drafts"] == 3
-    assert second.snapshot is None
+    assert (second.snapshot, second.error.reason) == (None, "not_an_exposition")
 
 
 @pytest.mark.parametrize(
-    "lines",
+    ("name", "lines"),
     [
-        ["{\n"],
-        ["[]\n"],
-        [{"id": 1}],
-        [REQUEST | {"start": "soon"}],
-        [REQUEST | {"outcome": "vanished"}],
-        [REQUEST | {"usage": [1]}],
-        [REQUEST | {"speculative_decoding": {}}],
+        ("requests", ["{\n"]),
+        ("requests", ["[]\n"]),
+        ("requests", [{"id": 1}]),
+        ("requests", [REQUEST | {"start": "soon"}]),
+        ("requests", [REQUEST | {"outcome": "vanished"}]),
+        ("requests", [REQUEST | {"speculative_decoding": {"num_spec_steps": "x"}}]),
+        ("plugin", ["{\n"]),
+        ("plugin", [{"at": "soon"}]),
+        ("plugin", [{"at": 1.0, "connection": 1, "tick": {"at": 1.0}}]),
     ],
 )
-def test_a_damaged_request_is_an_error_that_names_the_file(tmp_path, lines):
-    with pytest.raises(RecordingError, match=r"requests\.jsonl"):
-        list(read_requests(write(tmp_path, "requests", lines)))
+def test_a_damaged_line_is_an_error_that_names_it(tmp_path, name, lines):
+    with pytest.raises(RecordingError, match=rf"{name}\.jsonl, line 1"):
+        list(read_heard(write(tmp_path, name, lines), []))
 
 
 def test_a_damaged_poll_a_cut_file_and_a_missing_one_are_errors(tmp_path):
     with pytest.raises(RecordingError, match="line 1"):
         list(read_scrapes(write(tmp_path, "scrapes", [{"start": 1.0}])))
-    with pytest.raises(RecordingError):
+    with pytest.raises(RecordingError, match="no recording"):
         list(read_scrapes(tmp_path / "nowhere"))
     write(tmp_path, "requests", [REQUEST] * 50, packed=True)
     packed = tmp_path / "requests.jsonl.gz"
     packed.write_bytes(packed.read_bytes()[:-20])
     with pytest.raises(RecordingError):
-        list(read_requests(tmp_path))
+        list(read_heard(tmp_path, []))
 
 
-def test_the_result_of_a_replay_as_json():
-    result = replay(RECORDINGS / "draft_model-k5-default", infer=True).as_json()
-    assert json.loads(json.dumps(result)) == result
-    assert {"temperatures", "coverage", "residual", "speedup"} <= result.keys()
-    assert list(result["temperatures"]) == ["0", "0-0.3", "0.5-0.7", "0.7-1", "default"]
-    for bucket in result["temperatures"].values():
-        assert bucket["attribution"] == "inferred"
-        assert bucket["p10"] <= bucket["p50"] <= bucket["p90"]
-        assert isinstance(bucket["draft_tokens"], int)
+def test_a_recording_without_a_poll_is_an_error(tmp_path):
+    write(tmp_path, "scrapes", [])
+    write(tmp_path, "requests", [REQUEST])
+    with pytest.raises(RecordingError, match="no poll"):
+        replay(tmp_path, Settings())
 
 
 def test_a_recording_without_speculation_gives_no_number(tmp_path):
     bare = PAGE.split("# TYPE vllm:spec", maxsplit=1)[0]
-    write(tmp_path, "scrapes", [{"start": at, "end": at, "text": bare} for at in (99.0, 100.0, 101.0, 102.0)])
+    write(tmp_path, "scrapes", [{**poll, "text": bare} for poll in polls(99, 100, 101, 102)])
     write(tmp_path, "requests", [REQUEST | {"speculative_decoding": None}])
-    result = replay(tmp_path, infer=False)
-    assert result.coverage is result.residual is None
-    bucket = result.temperatures["0.3-0.5"]
-    assert (bucket.attribution, bucket.requests, bucket.acceptance, bucket.p50) == (None, 0, None, None)
+    (model,) = replay(tmp_path, Settings()).models
+    assert model.engines[0].coverage is None
+    assert {one.draft_tokens for one in model.temperatures} <= {0}
 
 
-def test_a_recording_without_a_single_poll_gives_no_number(tmp_path):
-    write(tmp_path, "scrapes", [])
-    write(tmp_path, "requests", [REQUEST])
-    result = replay(tmp_path, infer=True)
-    assert [request.attribution for request in result.requests] == ["none"]
+def test_a_replay_takes_the_windows_of_the_settings():
+    whole, short = (replay(LEVELS / "k3", Settings(latency_window=seconds)) for seconds in (300.0, 30.0))
+    assert whole.models[0].temperatures[5].draft_tokens == short.models[0].temperatures[5].draft_tokens
+    ratio = whole.models[0].temperatures[5].window.draft_tokens / short.models[0].temperatures[5].window.draft_tokens
+    assert ratio > 2

@@ -1,4 +1,4 @@
-"""The values that the program gets from settings."""
+"""The values that the program gets."""
 
 from pathlib import Path
 
@@ -9,20 +9,15 @@ from pydantic import ValidationError
 
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.groups import Proxy, Target
+from sidecar.settings.field_types import parse_duration, render_duration, render_number
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.binary(), st.lists(st.integers()), st.none()))
 def test_no_value_breaks_a_reader(value):
     """Whatever YAML can hold is either read or refused with a ValueError that pydantic reports."""
-    for leaf_value in (
-        {"scrape_interval": value},
-        {"listen": value},
-        {"vllm_url": value},
-        {"temperature_buckets": value},
-    ):
+    for name in ("scrape_interval", "listen", "vllm_url", "temperature_buckets"):
         try:
-            Settings(**leaf_value)
+            Settings(**{name: value})
         except ValidationError:
             continue
 
@@ -71,35 +66,37 @@ def test_settings_cannot_be_changed():
 
 
 def test_credentials_are_not_in_the_text_of_settings():
-    assert "hunter2" not in repr(Settings(vllm_url="http://me:hunter2@host"))
-    assert "hunter2" not in repr(Settings(targets=({"name": "a", "vllm_url": "http://me:hunter2@host"},)))
+    text = repr(Settings(vllm_url="http://me:hunter2@host", alerting={"alertmanagers": ["http://me:hunter2@host"]}))
+    assert "hunter2" not in text
 
 
-def test_without_targets_the_one_url_is_the_target():
-    assert Settings(vllm_url="http://host:1").vllms == (Target(name="vllm", vllm_url="http://host:1"),)
-
-
-def test_conflicting_settings_cannot_be_constructed_either():
-    with pytest.raises(ValidationError, match="must not be above"):
-        Settings(history=20.0)
-
-
-def test_only_the_selected_source_listens():
-    assert Settings(proxy=Proxy(listen="a:9911")).listeners == {"listen": Address("0.0.0.0", 9911)}
-    assert Settings(requests={"source": "traces"}).listeners.keys() == {"listen", "traces.listen"}
-
-
-@pytest.mark.parametrize("source", ["none", "middleware", "proxy", "traces"])
-def test_every_source_works_with_the_defaults(source):
-    assert load_settings(None, {"SPECDEC_REQUESTS__SOURCE": source}).requests.source == source
-
-
-def test_one_port_on_two_addresses_or_chosen_by_the_kernel_is_no_conflict():
-    Settings(requests={"source": "proxy"}, listen="127.0.0.1:80", proxy={"listen": "127.0.0.2:80"})
-    Settings(requests={"source": "proxy"}, listen="0.0.0.0:0", proxy={"listen": "0.0.0.0:0"})
-    Settings(vllm_url="http://other-host:9911")
-
-
-def test_a_valid_ca_file_is_accepted():
+def test_certificates_of_an_authority_of_ones_own_verify_vllm():
     path = Path(__file__).with_name("ca.pem")
-    assert load_settings(None, {"SPECDEC_VLLM_CA_FILE": str(path)}).vllm_ca_file == path
+    context = load_settings(None, {"SPECDEC_VLLM_CA_FILE": str(path)}).tls()
+    assert len(context.get_ca_certs()) == 1
+    assert Settings().tls() is True
+    assert Settings(vllm_tls_verify=False).tls() is False
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("1s", 1), ("5m", 300), ("1h", 3600), ("1.5m", 90), (" 2 s ", 2), ("7", 7), ("0.25", 0.25)],
+)
+def test_durations_are_seconds(text, seconds):
+    assert parse_duration(text, 0, 3600) == seconds
+
+
+def test_milliseconds_are_the_nearest_float():
+    assert all(parse_duration(f"{n}ms", 0, 1) == n / 1000 for n in range(1000))
+
+
+@given(st.floats(0, 1e6))
+def test_rendered_durations_and_numbers_read_back_unchanged(value):
+    assert parse_duration(render_duration(value), 0, 1e6) == value
+    assert float(render_number(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "fast", "nan", "1e999", "1m30s", "1 d", "-1s", "61m"])
+def test_other_durations_are_refused(text):
+    with pytest.raises(ValueError, match=r"^expected duration, 1s to 1h$"):
+        parse_duration(text, 1, 3600)

@@ -53,7 +53,6 @@ def test_the_contract_keys_have_their_defaults():
         "scrape_interval": "1s",
         "scrape_timeout": "5s",
         "scrape_max_interval": "1m",
-        "requests.source": "none",
         "latency_window": "5m",
         "kv_peak_window": "1m",
         "history": "15m",
@@ -67,8 +66,8 @@ def test_the_contract_keys_have_their_defaults():
         "thresholds.acceptance_regression": "0.05",
         "thresholds.acceptance_fewer_tokens": "0.4",
         "thresholds.acceptance_more_tokens": "0.8",
-        "proxy.listen": "0.0.0.0:8080",
-        "middleware.socket": "/run/specdec/events.sock",
-        "traces.listen": "0.0.0.0:4318",
+        "thresholds.coverage": "0.98",
+        "plugin.socket": "/run/specdec/plugin.sock",
+        "plugin.adapters": "false",
     }
     assert {key: defaults[key] for key in expected} == expected

@@ -9,15 +9,13 @@ from typing import Any, Final
 
 import yaml
 
-from sidecar import wiring
 from sidecar.analysis.latency import latency
 from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.commands.arguments import base_url, duration, file_to_write, integers, positive
-from sidecar.commands.baseline.watch import Watched, from_recording, watch
-from sidecar.commands.sweep.options import ENDPOINTS, Load, SweepOptions
+from sidecar.commands.arguments import base_url, duration, file_to_write, listed, positive, whole, written
+from sidecar.commands.baseline.watch import Sending, Watched, from_recording, watch
+from sidecar.commands.sweep.options import ENDPOINTS, MOST_AT_ONCE, RequestOptions
 from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.engine.snapshot import EngineSnapshot
-from sidecar.errors import InputError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument(
         "--load",
-        type=integers,
+        type=listed(whole(MOST_AT_ONCE)),
         metavar="N,N",
         help="also send requests, at these concurrency levels: 1,2,4,8,16 (default: only watch)",
     )
@@ -48,65 +46,59 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 with a baseline written, 1 if there is nothing to write, 2 for an unwritable file.
 
     Raises:
-        InputError, SettingsError: an argument cannot be used.
+        InputError: ``--prompts`` cannot be used.
         MeasurementError: the server does not answer requests.
         RecordingError: the recording cannot be read.
     """
-    urls = [arguments.url] if arguments.url else [target.vllm_url for target in settings.vllms]
+    url = arguments.url or settings.vllm_url
     if arguments.recording is not None:
         found = from_recording(arguments.recording)
     else:
-        prompts = BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts)
         seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
-        load = _load(arguments, urls, seconds, settings) if arguments.load else None
-        print(f"{'measuring' if load else 'watching'} for {seconds:g} s", file=sys.stderr)
-        found = asyncio.run(watch(urls, settings, seconds, load, prompts))
+        sending = _sending(arguments, seconds, settings) if arguments.load else None
+        print(f"{'measuring' if sending else 'watching'} for {seconds:g} s", file=sys.stderr)
+        found = asyncio.run(watch(url, settings, seconds, sending))
     measured = {model: phases for model, grown in found.models.items() if (phases := _phases(grown))}
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in found.curves.items()}
     for model in sorted(found.models.keys() - found.curves.keys()):
         why = "it speculates" if model in found.drafted else "too little was decoded, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     if not measured and not plain:
-        print(_nothing(urls, seen=bool(found.models)), file=sys.stderr)
+        print(_nothing(url, seen=bool(found.models)), file=sys.stderr)
         return 1
     document = ({"baseline": measured} if measured else {}) | ({"plain_steps": plain} if plain else {})
-    written = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
-    return _write(f"# Measured over {found.seconds:g} s.\n{written}", arguments.out)
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
+    return _write(f"# Measured over {found.seconds:g} s.\n{text}", arguments.out)
 
 
-def _load(arguments: argparse.Namespace, urls: list[str], seconds: float, settings: Settings) -> SweepOptions:
-    if len(urls) != 1:
-        raise InputError("--load: several vLLMs are configured; name one with --url")
-    return SweepOptions(
-        url=urls[0],
-        model=arguments.model,
-        endpoint=ENDPOINTS[arguments.endpoint],
-        loads=tuple(Load(at_once=one) for one in arguments.load),
-        max_tokens=arguments.max_tokens,
-        request_seconds=max(seconds, 60.0),
+def _sending(arguments: argparse.Namespace, seconds: float, settings: Settings) -> Sending:
+    return Sending(
+        loads=arguments.load,
         seconds=seconds,
-        tls=wiring.tls(settings),
+        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
+        options=RequestOptions(
+            model=arguments.model,
+            endpoint=ENDPOINTS[arguments.endpoint],
+            max_tokens=arguments.max_tokens,
+            timeout=max(seconds, 60.0),
+            tls=settings.tls(),
+        ),
     )
 
 
-def _nothing(urls: list[str], *, seen: bool) -> str:
+def _nothing(url: str, *, seen: bool) -> str:
     """Why there is nothing to write, and the remedy; ``seen``: vLLM's page was read."""
     if seen:
         return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
-    asked = ", ".join(map(redacted, urls))
-    return f"cannot read vLLM's page at {asked}, so there is nothing to write; `specdec-sidecar check` shows why"
+    return (
+        f"cannot read vLLM's page at {redacted(url)}, so there is nothing to write; `specdec-sidecar check` shows why"
+    )
 
 
 def _write(text: str, out: Path | None) -> int:
-    if out is None:
-        print(text, end="")
-        return 0
-    try:
-        out.write_text(text)
-    except OSError as error:
+    if out is None or not written("--out", out, text.encode()):
         print(text, end="")  # do not lose what took so long to measure
-        print(f"--out={out}: {error.strerror}; printed instead", file=sys.stderr)
-        return 2
+        return 0 if out is None else 2
     print(f"written to {out}; use it with SPECDEC_BASELINE_FILE={out}", file=sys.stderr)
     return 0
 

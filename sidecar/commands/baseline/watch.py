@@ -1,30 +1,30 @@
-"""How ``baseline`` measures: by polling one or more servers, with requests if asked to, or from a recording."""
+"""How ``baseline`` measures: by polling vLLM, with requests if asked to, or from a recording."""
 
 import asyncio
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from sidecar import wiring
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.commands.sweep.client import Client
-from sidecar.commands.sweep.options import SweepOptions
+from sidecar.commands.sweep.options import RequestOptions
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Phase
+from sidecar.engine.page_source import page_source
 from sidecar.engine.plan import EngineKey
+from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 from sidecar.recording.recording import read_scrapes
-from sidecar.requests.record import Outcome
 from sidecar.settings import Settings
 
 _ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
@@ -48,27 +48,37 @@ class Watched:
     until: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """Requests to send while polling: for ``seconds``, divided equally among the loads (requests at once)."""
+
+    loads: Sequence[int]
+    seconds: float
+    prompts: Sequence[str]
+    options: RequestOptions
+
+
 class _Engines:
-    """A scrape sink: one server's histograms, engine by engine, so that each one's restarts are its own."""
+    """A scrape sink: histograms engine by engine, so that each one's restarts are its own."""
 
     def __init__(self) -> None:
-        self.decoding = PlainDecoding()
+        self._decoding = PlainDecoding()
         self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
         self._fault: str | None = None  # the last one printed: a lasting fault is printed once
-        self.version = VersionFamily.UNKNOWN
+        self._version = VersionFamily.UNKNOWN
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores durations and intervals."""
         self._fault = None
         if page.version is not VersionFamily.UNKNOWN:
-            self.version = page.version
+            self._version = page.version
         for engine in page.engines:
             # Unbounded, so that nothing leaves the window.
             continuation, histograms = self._engines.setdefault(
                 engine.key, (Continuation(), HistogramWindow(float("inf")))
             )
             histograms.append(at, continuation.advance(engine).engine.histograms)
-        self.decoding.scraped(at, page)
+        self._decoding.scraped(at, page)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""
@@ -77,56 +87,70 @@ class _Engines:
             print(fault, file=sys.stderr)
         self._fault = fault
 
-    def growth(self) -> Iterator[EngineSnapshot]:
-        """The growth of each engine's histograms."""
+    def watched(self, seconds: float, until: float) -> Watched:
+        """What was seen so far."""
+        models: dict[str, list[EngineSnapshot]] = defaultdict(list)
         for key, (_, histograms) in self._engines.items():
             grown = {phase: reading for phase in Phase if (reading := histograms.growth(phase)) is not None}
-            yield EngineSnapshot(key, {}, (), {}, grown, None)
+            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, grown, None))
+        return Watched(
+            models={model: merge(engines) for model, engines in models.items()},
+            curves=self._decoding.curves(),
+            drafted=frozenset(self._decoding.drafted),
+            version=self._version,
+            seconds=seconds,
+            until=until,
+        )
 
 
-async def watch(
-    urls: Sequence[str], settings: Settings, seconds: float, load: SweepOptions | None, prompts: Sequence[str]
-) -> Watched:
-    """Polls all servers for ``seconds``, while sending requests if there is a ``load``.
+async def watch(url: str, settings: Settings, seconds: float, sending: Sending | None) -> Watched:
+    """Polls the vLLM at ``url`` for ``seconds``, and sends requests meanwhile if asked to.
 
     Raises:
         MeasurementError: the server does not answer requests.
     """
-    servers = [_Engines() for _ in urls]
-    polls = (_poll(url, settings, engines, seconds) for url, engines in zip(urls, servers, strict=True))
-    tasks = [asyncio.create_task(poll) for poll in polls]
+    engines = _Engines()
+    polling = asyncio.create_task(_poll(url, settings, engines, seconds))
     try:
-        if load is not None:
-            await _send(load, prompts)
-        await asyncio.gather(*tasks)
+        if sending is not None:
+            await _send(url, sending)
+        await polling
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return _watched(servers, seconds, time.time())
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+    return engines.watched(seconds, time.time())
 
 
-async def _send(options: SweepOptions, prompts: Sequence[str]) -> None:
-    """Sends requests for ``options.seconds``, divided equally among the loads, all of which are concurrency levels.
+async def _poll(url: str, settings: Settings, sink: _Engines, seconds: float) -> None:
+    async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
+        poller = Poller(source, settings, sink)
+        try:
+            async with asyncio.timeout(seconds):
+                await poller.run()
+        except TimeoutError:
+            await poller.poll()  # once more, at the very end
+
+
+async def _send(url: str, sending: Sending) -> None:
+    """Sends requests.
 
     Raises:
         MeasurementError: the server does not answer as an OpenAI-style one.
     """
-    async with Client("--url", options.url, options) as client:
-        await client.connect(prompts[0])
-        turns = cycle(prompts)
+    async with Client("--url", url, sending.options) as client:
+        await client.connect(sending.prompts[0])
+        turns = cycle(sending.prompts)
 
         async def worker() -> None:
             while True:
-                record = await client.ask(next(turns), _TEMPERATURE, options.max_tokens)
-                if record.outcome is not Outcome.COMPLETED:
+                if await client.ask(next(turns), _TEMPERATURE) is None:
                     await asyncio.sleep(_AFTER_FAILURE)
 
-        levels = sorted({load.at_once or 1 for load in options.loads}) * _ROUNDS
+        levels = sorted(set(sending.loads)) * _ROUNDS
         for at_once in levels:
             print(f"{at_once} at once", file=sys.stderr)
             tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
-            await asyncio.sleep(options.seconds / len(levels))
+            await asyncio.sleep(sending.seconds / len(levels))
             for task in tasks:  # everything decoded so far has been counted
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,33 +168,4 @@ def from_recording(directory: Path) -> Watched:
         if scrape.snapshot is not None:
             engines.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
             times.append(scrape.at)
-    return _watched([engines], round(times[-1] - times[0]) if times else 0.0, times[-1] if times else 0.0)
-
-
-def _watched(servers: Sequence[_Engines], seconds: float, until: float) -> Watched:
-    by_model: dict[str, list[EngineSnapshot]] = defaultdict(list)
-    curves: dict[str, PlainCurve] = {}
-    drafted: set[str] = set()
-    for engines in servers:
-        for engine in engines.growth():
-            by_model[engine.key.model_name].append(engine)
-        curves |= engines.decoding.curves()
-        drafted |= engines.decoding.drafted
-    return Watched(
-        models={model: merge(engines) for model, engines in by_model.items()},
-        curves={model: curve for model, curve in curves.items() if model not in drafted},
-        drafted=frozenset(drafted),
-        version=next((e.version for e in servers if e.version is not VersionFamily.UNKNOWN), VersionFamily.UNKNOWN),
-        seconds=seconds,
-        until=until,
-    )
-
-
-async def _poll(url: str, settings: Settings, sink: _Engines, seconds: float) -> None:
-    async with wiring.page_source(url, settings) as source:
-        poller = wiring.poller(source, settings, sink)
-        try:
-            async with asyncio.timeout(seconds):
-                await poller.run()
-        except TimeoutError:
-            await poller.poll()  # once more, at the very end
+    return engines.watched(round(times[-1] - times[0]) if times else 0.0, times[-1] if times else 0.0)

@@ -3,24 +3,33 @@
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
+from typing import Final
 
 import aiohttp
+import structlog
 
-from sidecar import wiring
 from sidecar.alerting.alertmanager import alert_session, post_alerts
-from sidecar.analysis.limitation import EXPLANATIONS, limitations
+from sidecar.analysis.limitation import EXPLANATIONS
+from sidecar.analysis.report import EngineReport, PluginState, Report
+from sidecar.analysis.state import State
 from sidecar.commands.check.vllm_command import findings
 from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
+from sidecar.commands.running_sidecar import own_url, sidecar_status
 from sidecar.engine.names import Counter
-from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
-from sidecar.errors import ScrapeError
+from sidecar.engine.page_source import page_source
+from sidecar.engine.scrape import Poller
+from sidecar.errors import ScrapeError, Unreachable
 from sidecar.log import redacted
+from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
-from sidecar.settings.groups import Target
 
-HELP = "print what the sidecar would see: settings, vLLM's version, speculation, limitations"
-_REMEDIES = {
+HELP = "print what the sidecar would see: settings, vLLM's version, speculation, the plug-in, limitations"
+_LISTEN: Final = 2.0  # seconds: a plug-in that is not connected tries again once a second while requests run
+_PAUSE: Final = 0.1
+_BAD: Final = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
+_REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
     "failed": "is Alertmanager up, and reachable from here?",
 }
@@ -43,24 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints its findings; returns 0 if every vLLM gave a usable page and every Alertmanager answered, else 1.
+    """Prints its findings; returns 0 if all is well, 1 without a usable page, with a plug-in that fails and the like.
 
     With ``--args``: 0 if the command line has no problem, else 1; 2 if it cannot be read.
     """
     if arguments.args is not None:
         return _check_arguments(arguments.args, arguments.vllm_version)
     print(f"settings: valid ({arguments.config or 'no file'} and the environment)")
-    print(f"request source: {settings.requests.source}{_source_note(settings)}")
-    return max(asyncio.run(_check_all(settings)))
+    return asyncio.run(_check(settings))
 
 
-def _source_note(settings: Settings) -> str:
-    """What the request source does not see as configured."""
-    if settings.requests.source == "none":
-        return "; acceptance is not split by temperature"
-    if settings.requests.source != "traces" and settings.requests.ask_usage == "false":
-        return "; streams whose clients do not ask for usage are not attributed (requests.ask_usage is false)"
-    return ""
+def _version(text: str) -> Version:
+    version = read_version(text)
+    if version is None:
+        raise argparse.ArgumentTypeError("write a version such as 0.32")
+    return version
 
 
 def _check_arguments(line: str, version: Version) -> int:
@@ -76,30 +82,82 @@ def _check_arguments(line: str, version: Version) -> int:
     return 1 if faults else 0
 
 
-def _version(text: str) -> Version:
-    version = read_version(text)
-    if version is None:
-        raise argparse.ArgumentTypeError("write a version such as 0.32")
-    return version
-
-
-async def _check_all(settings: Settings) -> list[int]:
-    found = [await _check(target, settings) for target in settings.vllms]
-    return found + [await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]
-
-
-async def _check(target: Target, settings: Settings) -> int:
-    print(f"\n{target.name}: {redacted(target.vllm_url)}")
-    try:
-        async with wiring.page_source(target.vllm_url, settings) as source:
-            page = await source.next()
-    except ScrapeError as error:
-        print(f"  no usable page ({error.reason}): {error}")
-        print(f"  {_remedy(error, target.vllm_url)}")
-        return 1
-    for line in _describe(page):
+async def _check(settings: Settings) -> int:
+    state = State(settings, time.time())
+    async with page_source(settings, settings.limits) as source:
+        await Poller(source, settings, state).poll()
+    report = state.report(time.time())
+    print(f"\nvLLM: {redacted(settings.vllm_url)}")
+    for line in _page(report, settings.vllm_url):
         print(f"  {line}")
-    return 0
+    found = await _running(settings)
+    if found is None and report.scrape.last_error is None:
+        found = await _listen(state, settings)
+    plugin, text = found or ("", "not listened for, as vLLM's page cannot be read")
+    print(f"\nplug-in: {text}")
+    code = 0 if report.scrape.last_error is None and plugin not in _BAD else 1
+    return max([code, *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]])
+
+
+async def _running(settings: Settings) -> tuple[str, str] | None:
+    """The plug-in's state and text by a sidecar that runs here already, as it has the socket; None without one."""
+    url = own_url(settings)
+    try:
+        plugin = (await sidecar_status(url, tls=False))["plugin"]
+        return plugin["state"], f"{plugin['text']} (says the sidecar at {url})"
+    except Unreachable:
+        return None
+    except (ScrapeError, LookupError, TypeError) as error:
+        return "", f"unknown: what listens at {url} does not say it ({type(error).__name__})"
+
+
+async def _listen(state: State, settings: Settings) -> tuple[str, str]:
+    """The same by what arrives at the socket within a few seconds, or until all engines of the page have said hello."""
+    receiver = PluginReceiver(settings.plugin.socket, state.plugin, structlog.get_logger("sidecar"))
+    async with receiver:
+        for _ in range(round(_LISTEN / _PAUSE)):
+            found = state.plugin.report(receiver.problem)
+            if receiver.problem or (found.heard and len(found.engines) >= found.expected):
+                return found.state, found.text
+            await asyncio.sleep(_PAUSE)
+        heard = "" if found.heard else f" (listened for {_LISTEN:.0f} s)"
+        return found.state, f"{found.text}{heard}"
+
+
+def _page(report: Report, url: str) -> Iterator[str]:
+    error = report.scrape.last_error
+    if error is not None:
+        yield f"no usable page ({error.reason}): {error}"
+        yield _remedy(error, url)
+        return
+    yield report.scrape.version
+    if report.scrape.malformed_lines:
+        yield f"{report.scrape.malformed_lines} malformed lines or histograms skipped"
+    for engine in (one for model in report.models for one in model.engines):
+        yield f"model {engine.key.model_name}, engine {engine.key.engine}"
+        yield f"  speculative decoding: {_speculation(engine)}"
+        if engine.kv_cache_capacity_tokens is not None:
+            yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
+        for limitation in sorted(engine.limitations):
+            yield f"  unknown ({limitation}): {EXPLANATIONS[limitation]}"
+
+
+def _remedy(error: ScrapeError, url: str) -> str:
+    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+        return "does vLLM serve TLS there (otherwise write http), and is its certificate's CA in vllm_ca_file?"
+    if error.reason == "status" and url.rstrip("/").endswith("/v1"):
+        return "vLLM's /metrics is not under /v1; write the URL without it."
+    return error.remedy
+
+
+def _speculation(engine: EngineReport) -> str:
+    drafted = engine.counters.get(Counter.DRAFT_TOKENS)
+    if drafted is None:
+        return "nothing to compute from"
+    if not drafted:
+        return "on; nothing drafted yet"
+    accepted, positions = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0), len(engine.accepted_per_position)
+    return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
 
 
 async def _check_alertmanager(url: str, settings: Settings) -> int:
@@ -111,35 +169,3 @@ async def _check_alertmanager(url: str, settings: Settings) -> int:
         return 0
     print(f"  {outcome} ({reason}): {_REMEDIES[outcome]}")
     return 1
-
-
-def _remedy(error: ScrapeError, url: str) -> str:
-    if isinstance(error.__cause__, aiohttp.ClientSSLError):
-        return "does vLLM serve TLS there (otherwise write http), and is its certificate's CA in vllm_ca_file?"
-    if error.reason == "status" and url.rstrip("/").endswith("/v1"):
-        return "vLLM's /metrics is not under /v1; write the URL without it."
-    return error.remedy
-
-
-def _describe(page: PageSnapshot) -> Iterator[str]:
-    yield f"vLLM: {page.version}"
-    if page.malformed:
-        yield f"{page.malformed} malformed lines or histograms skipped"
-    for engine in page.engines:
-        yield f"model {engine.key.model_name}, engine {engine.key.engine}"
-        yield f"  speculative decoding: {_speculation(engine)}"
-        if engine.kv_cache_capacity_tokens is not None:
-            yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
-        for limitation in sorted(limitations(engine, several_processes=page.process_start is None)):
-            yield f"  unknown ({limitation}): {EXPLANATIONS[limitation]}"
-
-
-def _speculation(engine: EngineSnapshot) -> str:
-    drafted = engine.counters.get(Counter.DRAFT_TOKENS)
-    accepted = engine.counters.get(Counter.ACCEPTED_TOKENS)
-    if engine.traits or drafted is None or accepted is None:
-        return f"nothing to compute from ({', '.join(sorted(engine.traits)) or 'off, or --disable-log-stats'})"
-    if not drafted:
-        return "on; nothing drafted yet"
-    positions = len(engine.accepted_per_position)
-    return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"

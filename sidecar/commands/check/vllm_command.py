@@ -10,6 +10,7 @@ from typing import Any, Final
 from sidecar.commands.check.vllm_flags import KEYS, METHODS, TABLE, Entry, Version, wrong
 
 _NEED_MODEL: Final = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
+PLUGIN: Final = "specdec"  # the name of our entry point
 _NUMBER: Final = "num_speculative_tokens"
 _SHORT: Final = {"-sc": "--speculative-config", "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 
@@ -24,6 +25,7 @@ class Finding:
 
 @dataclass(slots=True)
 class _Command:
+    environment: dict[str, str] = field(default_factory=dict)
     flags: dict[str, str | None] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -45,6 +47,9 @@ def _read(words: list[str]) -> _Command:
     words = [word for word in words if word.strip()]
     for place, word in enumerate(words):
         if not _is_flag(word):
+            name, equals, value = word.partition("=")
+            if equals and name.isidentifier():
+                command.environment.setdefault(name, value)
             continue
         name, equals, value = word.partition("=")
         following = words[place + 1] if place + 1 < len(words) else None
@@ -91,6 +96,9 @@ def _read_config(command: _Command, key: str | None, value: str | None) -> None:
 
 
 def _judged(command: _Command, version: Version) -> Iterator[Finding]:
+    plugins = command.environment.get("VLLM_PLUGINS")
+    if plugins is not None and PLUGIN not in map(str.strip, plugins.split(",")):
+        yield Finding(f"VLLM_PLUGINS={plugins} does not list {PLUGIN}, so vLLM does not load the plug-in; add it")
     old = [entry for flag in command.flags if (entry := wrong("flag", flag, version)) is not None]
     yield from (_finding(entry, entry.name) for entry in old)
     if not command.config:
@@ -147,16 +155,13 @@ def _beside(command: _Command, version: Version) -> Iterator[Finding]:
     elif draft not in (None, target) and config.get("method") == "draft_model":
         yield Finding(f"draft_tensor_parallel_size must be the target's {target} for draft_model (seen in 0.32)")
     if "--disable-log-stats" in flags:
-        yield Finding("--disable-log-stats hides the spec_decode counters, so nothing can be monitored; leave it out")
+        yield Finding("--disable-log-stats hides vLLM's metrics, so nothing can be monitored; leave it out")
     if "--pipeline-parallel-size" in flags and _plain(flags["--pipeline-parallel-size"]) != 1 and version < (0, 16):
         yield Finding("pipeline parallelism does not work with speculation up to 0.15")
-    yield from (Finding(note, is_fault=False) for note in _notes(command, version))
-
-
-def _notes(command: _Command, version: Version) -> Iterator[str]:
-    if version >= (0, 14):
-        yield "requests with min_p or logit_bias are rejected with 400 (0.14 and later; seen in 0.32)"
-    elif version >= (0, 8):
-        yield "requests with min_p or penalties are served without speculation, and logit_bias may be ignored (to 0.13)"
-    if version >= (0, 29) and "--per-request-spec-decode-metrics" not in command.flags:
-        yield "--per-request-spec-decode-metrics summary would make the sidecar's acceptance exact for each request"
+    if version >= (0, 8):
+        fate = (
+            "requests with min_p or logit_bias are rejected with 400 (0.14 and later; seen in 0.32)"
+            if version >= (0, 14)
+            else "requests with min_p or penalties are served without speculation, logit_bias may be ignored (to 0.13)"
+        )
+        yield Finding(fate, is_fault=False)

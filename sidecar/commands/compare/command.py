@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.arguments import file_to_write, share, written
-from sidecar.commands.compare.comparison import Comparison, compare
-from sidecar.commands.compare.html import html
+from sidecar.commands.arguments import share
+from sidecar.commands.compare.comparison import compare
 from sidecar.commands.compare.render import Gate, as_json, gate, text
 from sidecar.commands.sweep.results import load
 from sidecar.settings import Settings
@@ -22,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", type=Path, metavar="A.json", help="a file written by `sweep --save`")
     parser.add_argument("after", type=Path, nargs="+", metavar="B.json", help="each is compared with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
-    parser.add_argument("--html", type=file_to_write, metavar="FILE", help="also write a page with charts")
     parser.add_argument(
         "--fail-if-slower",
         type=share,
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Returns 0, 1 or 3 by ``--fail-if-slower``; 2 if no level can be compared or ``--html`` cannot be written.
+    """Returns 0, 1 or 3 by ``--fail-if-slower``; 2 if no level can be compared.
 
     Raises:
         InputError: a file cannot be used.
@@ -46,17 +44,10 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         print(json.dumps([as_json(one) for one in found], indent=2, allow_nan=False))
     else:
         print("\n\n".join("\n".join(text(one)) for one in found))
-    if arguments.html is not None:
-        content = html(before, [(one, other) for one, (_, other) in zip(found, after, strict=True)])
-        if not written("--html", arguments.html, lambda: arguments.html.write_text(content)):
-            return 2
-    if not all(one.differences for one in found):
+    if not all(one.levels for one in found):
         return 2
-    return 0 if arguments.fail_if_slower is None else _gated(found, arguments.fail_if_slower)
-
-
-def _gated(found: list[Comparison], limit: float) -> int:
-    outcome, lines = gate(found, limit)
-    for line in (f"--fail-if-slower: {outcome}", *lines):
-        print(line, file=sys.stderr)
+    if arguments.fail_if_slower is None:
+        return 0
+    outcome, lines = gate(found, arguments.fail_if_slower)
+    print("\n".join((f"--fail-if-slower: {outcome}", *lines)), file=sys.stderr)
     return _CODES[outcome]

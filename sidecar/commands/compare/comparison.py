@@ -17,33 +17,20 @@ from sidecar.commands.estimates import (
     ratio_interval,
     relative_change,
 )
-from sidecar.commands.sweep.options import Level, Load
-from sidecar.commands.sweep.results import LevelSummary, SweepResult
+from sidecar.commands.sweep.results import LevelResult, SweepResult
 from sidecar.commands.sweep.summary import tpots
+from sidecar.commands.sweep.workload import Level, Load
 
 CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
 SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift from one sweep to the next
-_PER_LEVEL: Final = 7  # metrics
 _LEAST_EXACT: Final = 8  # requests whose acceptance is known
 
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A measured quantity; ``is_speed``: it shows which side is faster, the lower one unless ``higher_is_better``."""
-
-    name: str
-    is_time: bool = False
-    is_speed: bool = True
-    higher_is_better: bool = False
-
-
-ACCEPTANCE: Final = Metric("acceptance", is_speed=False)
-LENGTH: Final = Metric("length", is_speed=False)
-TTFT_P50: Final = Metric("TTFT P50", is_time=True)
-TTFT_P99: Final = Metric("TTFT P99", is_time=True)
-TPOT_P50: Final = Metric("TPOT P50", is_time=True)
-TPOT_P99: Final = Metric("TPOT P99", is_time=True)
-TOKENS: Final = Metric("tokens/s", higher_is_better=True)
+ACCEPTANCE: Final = "acceptance"
+LENGTH: Final = "length"
+TOKENS: Final = "tokens/s"
+MEDIANS: Final = ("TTFT P50", "TPOT P50", TOKENS)
+METRICS: Final = (ACCEPTANCE, LENGTH, "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", TOKENS)
+"""The compared columns of the table of speeds; all but the first two show which side is faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +41,7 @@ class Difference:
     """
 
     level: Level
-    metric: Metric
+    metric: str
     before: float | None
     after: float | None
     change: Interval | None
@@ -68,14 +55,28 @@ class Difference:
         return (change.low > 0 or change.high < 0) and abs(change.value) > SMALLEST
 
     @property
+    def is_speed(self) -> bool:
+        """Whether it shows which side is faster."""
+        return self.metric not in (ACCEPTANCE, LENGTH)
+
+    @property
     def slowdown(self) -> Interval | None:
         """The change in the direction of slower: 0.05 is 5 % slower."""
         change = self.change
-        if change is None or not self.metric.higher_is_better:
+        if change is None or self.metric != TOKENS:
             return change
         if change.low is None or change.high is None:
             return Interval(-change.value)
         return Interval(-change.value, -change.high, -change.low)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLevel:
+    """A level that both sweeps measured."""
+
+    before: LevelResult
+    after: LevelResult
+    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,48 +85,55 @@ class Comparison:
 
     before: str
     after: str
-    differences: tuple[Difference, ...]
+    levels: tuple[ComparedLevel, ...]
     notes: tuple[str, ...]
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Those of all levels."""
+        return [one for level in self.levels for one in level.differences]
+
+
+_Pairs = Sequence[tuple[LevelResult, LevelResult]]
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str], comparisons: int = 1) -> Comparison:
     """Compares the levels that both have; ``comparisons`` is their total number, for the error of all together."""
     pairs = _pairs(before, after)
-    confidence = 1 - (1 - CONFIDENCE) / max(1, _PER_LEVEL * len(pairs) * comparisons)
+    confidence = 1 - (1 - CONFIDENCE) / max(1, len(METRICS) * len(pairs) * comparisons)
+    rounds = (before.rounds, after.rounds)
     return Comparison(
         before=names[0],
         after=names[1],
-        differences=tuple(
-            found
-            for pair in pairs
-            for found in _differences((pair[0], before.rounds), (pair[1], after.rounds), confidence)
+        levels=tuple(
+            ComparedLevel(one, other, tuple(_differences(one, other, rounds, confidence))) for one, other in pairs
         ),
         notes=tuple(_notes(before, after, pairs)),
     )
 
 
-_Level = tuple[LevelSummary, int]
-_Pairs = Sequence[tuple[LevelSummary, LevelSummary]]
-
-
 def _pairs(before: SweepResult, after: SweepResult) -> _Pairs:
-    known = {_key(level): level for level in after.levels if level.samples}
-    return [(level, known[_key(level)]) for level in before.levels if level.samples and _key(level) in known]
+    known = {_key(one.level): one for one in after.levels if one.samples}
+    return [(one, known[_key(one.level)]) for one in before.levels if one.samples and _key(one.level) in known]
 
 
-def _key(level: LevelSummary) -> Level:
+def _key(level: Level) -> Level:
     """A share of the capacity is the same load on both, though the rates differ."""
-    return level.level if level.share is None else Level(level.level.workload, Load(share=round(level.share, 4)))
+    share = level.load.share
+    return level if share is None else Level(level.workload, Load(share=round(share, 4)))
 
 
-def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Difference]:
-    before, after = one[0], other[0]
-    same_k = len(before.position_rates) == len(after.position_rates)
-    for metric in (ACCEPTANCE, LENGTH, TTFT_P50, TTFT_P99, TPOT_P50, TPOT_P99, TOKENS):
-        then, now = _measured(metric, *one, confidence), _measured(metric, *other, confidence)
+def _differences(
+    before: LevelResult, after: LevelResult, rounds: tuple[int, int], confidence: float
+) -> Iterator[Difference]:
+    same_k = len(before.speculation.position_rates) == len(after.speculation.position_rates)
+    for metric in METRICS:
+        then = _measured(metric, before, rounds[0], confidence)
+        now = _measured(metric, after, rounds[1], confidence)
         # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
         # open loop, tokens per second are what was sent.
-        comparable = (metric is not ACCEPTANCE or same_k) and (metric is not TOKENS or before.at_once is not None)
+        closed = before.level.load.at_once is not None
+        comparable = (metric != ACCEPTANCE or same_k) and (metric != TOKENS or closed)
         yield Difference(
             level=before.level,
             metric=metric,
@@ -135,27 +143,31 @@ def _differences(one: _Level, other: _Level, confidence: float) -> Iterator[Diff
         )
 
 
-def _measured(metric: Metric, level: LevelSummary, rounds: int, confidence: float) -> Interval | None:
+def _measured(metric: str, level: LevelResult, rounds: int, confidence: float) -> Interval | None:
     samples = level.samples
     cut = by_rounds(len(samples), rounds)
     if metric in (ACCEPTANCE, LENGTH):
-        exact = [one for one in samples if one.drafts is not None]
-        alone = len(exact) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
-        accepted = [float(one.accepted_tokens) for one in exact]
-        if not exact:  # from vLLM's counters: one number without an error
-            found = level.acceptance if metric is ACCEPTANCE else level.acceptance_length
-            return None if found is None else Interval(found)
-        if metric is ACCEPTANCE:
-            return ratio_interval(accepted, [float(one.draft_tokens) for one in exact], alone, confidence)
-        drafts = [float(one.drafts or 0) for one in exact]
-        return ratio_interval([a + d for a, d in zip(accepted, drafts, strict=True)], drafts, alone, confidence)
-    if metric is TOKENS:
+        return _accepted(metric, level, confidence)
+    if metric == TOKENS:
         return _tokens_per_second(level, cut, confidence)
-    values = tpots(samples) if metric.name.startswith("TPOT") else [one.ttft for one in samples if one.ttft is not None]
-    return quantile_interval(values, 0.99 if metric.name.endswith("P99") else 0.5, cut, confidence)
+    values = tpots(samples) if metric.startswith("TPOT") else [one.ttft for one in samples if one.ttft is not None]
+    return quantile_interval(values, 0.99 if metric.endswith("P99") else 0.5, cut, confidence)
 
 
-def _tokens_per_second(level: LevelSummary, cut: int | None, confidence: float) -> Interval | None:
+def _accepted(metric: str, level: LevelResult, confidence: float) -> Interval | None:
+    exact = [one for one in level.samples if one.drafts is not None]
+    if not exact:  # from vLLM's counters: one number without an error
+        found = level.speculation.acceptance if metric == ACCEPTANCE else level.speculation.length
+        return None if found is None else Interval(found)
+    alone = len(exact) if len(exact) >= _LEAST_EXACT else None  # the machine's speed is not in them
+    accepted = [float(one.accepted_tokens) for one in exact]
+    if metric == ACCEPTANCE:
+        return ratio_interval(accepted, [float(one.draft_tokens) for one in exact], alone, confidence)
+    drafts = [float(one.drafts or 0) for one in exact]
+    return ratio_interval([a + d for a, d in zip(accepted, drafts, strict=True)], drafts, alone, confidence)
+
+
+def _tokens_per_second(level: LevelResult, cut: int | None, confidence: float) -> Interval | None:
     """The relative error is that of a request's tokens per second, as the number in flight is constant."""
     samples = level.samples
     tokens, durations = [float(one.tokens or 0) for one in samples], [one.duration for one in samples]
@@ -173,10 +185,10 @@ def _notes(before: SweepResult, after: SweepResult, pairs: _Pairs) -> Iterator[s
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
         yield f"levels measured on one side only are left out: {missing}"
-    numbers = {(len(one.position_rates), len(other.position_rates)) for one, other in pairs}
-    if any(one and other and one != other for one, other in numbers):
+    numbers = {tuple(len(one.speculation.position_rates) for one in pair) for pair in pairs}
+    if any(0 not in one and len(set(one)) > 1 for one in numbers):
         yield "the numbers of speculative tokens differ, which alone changes acceptance: compare length and TPOT"
-    if any(one.other_requests or other.other_requests for one, other in pairs):
+    if any(one.other_requests for pair in pairs for one in pair):
         yield "a vLLM served other clients during a sweep: its times are not the sweep's alone"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
         yield f"no speed is claimed from fewer than {LEAST_BATCHES} rounds: use `sweep --rounds 8` on both sides"

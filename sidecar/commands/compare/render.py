@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
-from sidecar.commands.compare.comparison import ACCEPTANCE, LENGTH, TOKENS, TPOT_P50, TTFT_P50, Comparison, Difference
-from sidecar.commands.tables import aligned, milliseconds, ratio
-
-_HEADER: Final = ("temperature", "load", "metric", "before", "after", "difference", "error", "shown")
+from sidecar.commands.compare.comparison import MEDIANS, METRICS, ComparedLevel, Comparison, Difference
+from sidecar.commands.sweep.speed_table import Cells, speed_cells, speed_table
 
 
 class Result(StrEnum):
@@ -23,14 +21,13 @@ class Result(StrEnum):
 
 def result(comparison: Comparison) -> Result:
     """By the speeds that are shown to differ; if there are none, nothing is claimed."""
-    speeds = [one for one in comparison.differences if one.metric.is_speed]
-    shown = [one.slowdown for one in speeds if one.is_shown]
+    speeds = [one for one in comparison.differences if one.is_speed]
     if not any(one.change is not None and one.change.error is not None for one in speeds):
         return Result.INSUFFICIENT_DATA
-    slower = [change for change in shown if change is not None and change.value > 0]
-    if not shown:
+    slower = [one.slowdown is not None and one.slowdown.value > 0 for one in speeds if one.is_shown]
+    if not slower:
         return Result.NO_DIFFERENCE
-    return Result.FASTER if not slower else Result.SLOWER if len(slower) == len(shown) else Result.MIXED
+    return Result.SLOWER if all(slower) else Result.MIXED if any(slower) else Result.FASTER
 
 
 def verdict(comparison: Comparison) -> Iterator[str]:
@@ -48,7 +45,7 @@ def verdict(comparison: Comparison) -> Iterator[str]:
         if one.is_shown and change is not None and change.low is not None and change.high is not None:
             least, most = sorted((abs(change.low), abs(change.high)))
             word = "higher" if change.value > 0 else "lower"
-            yield f"  {one.metric.name} is {least:.0%} to {most:.0%} {word} at {one.level}"
+            yield f"  {one.metric} is {least:.0%} to {most:.0%} {word} at {one.level}"
     errors = [one.change.error for one in _gated(comparison) if one.change is not None and one.change.error is not None]
     if errors:
         yield f"  the errors of TTFT, TPOT and tokens/s at the median are {min(errors):.1%} to {max(errors):.1%}"
@@ -56,7 +53,7 @@ def verdict(comparison: Comparison) -> Iterator[str]:
 
 def _gated(comparison: Comparison) -> list[Difference]:
     """The metrics that --fail-if-slower checks: medians and throughput, whose error is known soonest."""
-    return [one for one in comparison.differences if one.metric in (TTFT_P50, TPOT_P50, TOKENS) and one.change]
+    return [one for one in comparison.differences if one.metric in MEDIANS and one.change]
 
 
 class Gate(StrEnum):
@@ -75,7 +72,7 @@ def gate(comparisons: Sequence[Comparison], limit: float) -> tuple[Gate, list[st
             slowdown = one.slowdown
             if slowdown is None:
                 continue
-            where = f"{comparison.after}: {one.metric.name} at {one.level}"
+            where = f"{comparison.after}: {one.metric} at {one.level}"
             if one.is_shown and slowdown.value >= limit:
                 failed.append(f"{where} is slower by {slowdown.value:.1%}, the limit is {limit:.1%}")
             elif slowdown.high is None or slowdown.high >= limit:
@@ -87,40 +84,30 @@ def gate(comparisons: Sequence[Comparison], limit: float) -> tuple[Gate, list[st
 
 
 def text(comparison: Comparison) -> Iterator[str]:
-    """A table of all differences and the verdict; times in milliseconds."""
+    """A table of both sides with the changes, and the verdict; times in milliseconds."""
     yield f"{comparison.after} (after) against {comparison.before} (before); times in milliseconds"
     yield ""
-    if not comparison.differences:
+    if not comparison.levels:
         yield "the two have no level in common"
     else:
-        yield from aligned(_HEADER, list(_rows(comparison)))
+        yield from speed_table([(one.before.level, _rows(one)) for one in comparison.levels], ("sweep", *METRICS))
         yield ""
         yield from verdict(comparison)
     yield from (f"note: {note}" for note in comparison.notes)
 
 
-def _rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
-    last = ("", "")
-    for one in comparison.differences:
-        here = (str(one.level.workload), str(one.level.load))
-        yield (
-            *(here if here != last else ("", "")),
-            one.metric.name,
-            _value(one, one.before),
-            _value(one, one.after),
-            "-" if one.change is None else f"{one.change.value:+.1%}",
-            "-" if one.change is None or one.change.error is None else f"±{one.change.error:.1%}",
-            "yes" if one.is_shown else "no",
-        )
-        last = here
-
-
-def _value(one: Difference, value: float | None) -> str:
-    if one.metric.is_time:
-        return milliseconds(value)
-    if one.metric in (ACCEPTANCE, LENGTH):
-        return ratio(value)
-    return "-" if value is None else f"{value:,.1f}"
+def _rows(level: ComparedLevel) -> list[Cells]:
+    changes = {one.metric: one.change for one in level.differences}
+    errors = {metric: None if change is None else change.error for metric, change in changes.items()}
+    return [
+        {**speed_cells(level.before.speed, level.before.speculation), "sweep": "before"},
+        {**speed_cells(level.after.speed, level.after.speculation), "sweep": "after"},
+        {
+            "sweep": "change",
+            **{one: "-" if change is None else f"{change.value:+.1%}" for one, change in changes.items()},
+        },
+        {"sweep": "error", **{one: "-" if error is None else f"±{error:.1%}" for one, error in errors.items()}},
+    ]
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -129,12 +116,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "before": comparison.before,
         "after": comparison.after,
         "result": result(comparison),
-        "verdict": list(verdict(comparison)) if comparison.differences else [],
+        "verdict": list(verdict(comparison)) if comparison.levels else [],
         "differences": [
             {
                 "workload": str(one.level.workload),
                 "load": str(one.level.load),
-                "metric": one.metric.name,
+                "metric": one.metric,
                 "before": one.before,
                 "after": one.after,
                 "change": None if one.change is None else asdict(one.change),

@@ -1,17 +1,24 @@
-"""Whether a draft fits its target, by rules of thumb for pairing and for memory."""
+"""Whether a draft fits its target, by rules of thumb for pairing and for memory; and what needs no draft model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.commands.plan.memory import BYTES, Budget, Deployment, budget
+from sidecar.commands.plan.memory import BYTES, Budget, Deployment, Model, budget
 from sidecar.commands.plan.model_files import ModelFiles
 
-SMALLEST_RATIO: Final = 8.0  # target / draft parameters
-LARGEST_RATIO: Final = 12.0
-LARGEST_DRAFT_SHARE: Final = 0.15  # of all memory
-LARGEST_TARGET_SHARE: Final = 0.70  # of all memory
+# An EAGLE-3 head is one decoder layer whose attention reads two hidden states, a layer that fuses three into one, and
+# an output layer over a draft vocabulary. SpecForge's configuration for Llama 3.1 8B (draft vocabulary 32,000) gives
+# 0.425B, the same layout with the 70B's dimensions 1.40B; a power law between and beyond them (Qwen3 32B: 0.93B instead
+# of 0.78B). EAGLE's README has 0.25B and 0.99B for the heads of EAGLE-1 and 2, which take the target's output layer.
+_HEAD_BILLIONS: Final = 0.425
+_HEAD_TARGET: Final = 8.0
+_HEAD_POWER: Final = 0.55
+HEAD_ESTIMATE: Final = (
+    f"estimated: {_HEAD_BILLIONS}B x (target / {_HEAD_TARGET:g}B)^{_HEAD_POWER} at 16 bits, "
+    "from the layout of the heads for Llama 8B and 70B"
+)
 
 
 class Fit(StrEnum):
@@ -24,29 +31,59 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: the value found and, if it breaks the rule, what to do about it."""
+    """One rule: the value found and how it reads and, if it breaks the rule, what to do about it."""
 
     name: str
     value: float
+    shown: str
     rule: str
     passed: bool
-    remedy: str | None
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method without a draft model: the memory it takes (None: part of the target's own weights), and its use."""
+
+    name: str
+    needs: str
+    memory_gb: float | None
+    purpose: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A deployment's memory, the rules, the verdict that follows from both, and the limits of the rules."""
+    """A deployment's memory, the rules, the verdict that follows from both, and the limits of the rules.
+
+    ``methods`` are those that need no draft model, if there is none.
+    """
 
     deployment: Deployment
     budget: Budget
     checks: tuple[Check, ...]
     fit: Fit
     remarks: tuple[str, ...]
+    methods: tuple[Method, ...]
 
     @property
     def reasons(self) -> list[str]:
         """The reasons against it; empty for a good plan."""
-        return [check.remedy for check in self.checks if check.remedy is not None]
+        return [check.remedy for check in self.checks if not check.passed]
+
+
+def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
+    """Judges a deployment, with the models' own files if given; shares are of all memory, not only vLLM's."""
+    found = budget(deployment)
+    checks = (*_checks(deployment, found), *_files(target, draft))
+    fit = Fit.GOOD if all(check.passed for check in checks) else Fit.DOUBTFUL
+    return Plan(
+        deployment=deployment,
+        budget=found,
+        checks=checks,
+        fit=Fit.IMPOSSIBLE if found.kv_gb <= 0 else fit,
+        remarks=tuple(_remarks(deployment, known=target is not None and draft is not None)),
+        methods=() if deployment.draft else _methods(deployment.target),
+    )
 
 
 def draft_cost(deployment: Deployment) -> float | None:
@@ -56,50 +93,32 @@ def draft_cost(deployment: Deployment) -> float | None:
     bytes per GPU. With K tokens a step takes 1 + c K plain ones, and so the acceptance rate (1 + c K - 1) / K = c
     breaks even. Load only raises it: a lower bound.
     """
-    if not deployment.draft.billions:
+    if deployment.draft is None:
         return None
     draft = deployment.draft.weights_gb / deployment.draft_gpus
     return draft / (deployment.target.weights_gb / deployment.gpus)
 
 
-def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
-    """Judges a deployment, with the models' own files if given; shares are of all memory, not only vLLM's."""
-    found = budget(deployment)
-    checks = (*_memory(deployment, found), *_pairing(deployment), *_files(target, draft))
-    fit = Fit.GOOD if all(check.passed for check in checks) else Fit.DOUBTFUL
-    return Plan(
-        deployment=deployment,
-        budget=found,
-        checks=checks,
-        fit=Fit.IMPOSSIBLE if found.kv_gb <= 0 else fit,
-        remarks=tuple(_remarks(deployment, known=target is not None and draft is not None)),
-    )
-
-
-def _memory(deployment: Deployment, found: Budget) -> Iterator[Check]:
-    yield _check("kv_budget_gb", found.kv_gb, "above 0", passed=found.kv_gb > 0, remedy=_no_room(found))
-    if deployment.draft.billions:
-        draft = found.draft_gb / found.memory_gb
-        remedy = f"the draft takes {draft:.0%} of the memory: quantize it or use a smaller one"
-        yield _check("draft_share", draft, "at most 15%", passed=draft <= LARGEST_DRAFT_SHARE, remedy=remedy)
-    target = found.target_gb / found.memory_gb
-    remedy = f"the target takes {target:.0%} of the memory: quantize it before you add a draft, or add GPUs"
-    yield _check("target_share", target, "at most 70%", passed=target <= LARGEST_TARGET_SHARE, remedy=remedy)
-
-
-def _pairing(deployment: Deployment) -> Iterator[Check]:
-    if not deployment.draft.billions:
+def _checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
+    who = "the target alone leaves" if found.kv_gb_without_draft <= 0 else "the weights leave"
+    what = "it" if found.kv_gb_without_draft <= 0 else "one of the models"
+    remedy = f"{who} no room for a KV cache at this utilization: quantize {what} or add GPUs"
+    yield Check("room for a KV cache", found.kv_gb, f"{found.kv_gb:,.1f} GB", "above 0", found.kv_gb > 0, remedy)
+    share = found.target_gb / found.memory_gb
+    remedy = f"the target takes {share:.0%} of the memory: quantize it before you add a draft, or add GPUs"
+    yield Check("target's share of memory", share, f"{share:.1%}", "at most 70%", share <= 0.70, remedy)
+    if deployment.draft is None:
         return
+    share = found.draft_gb / found.memory_gb
+    remedy = f"the draft takes {share:.0%} of the memory: quantize it or use a smaller one"
+    yield Check("draft's share of memory", share, f"{share:.1%}", "at most 15%", share <= 0.15, remedy)
     ratio = deployment.target.billions / deployment.draft.billions
-    if ratio < SMALLEST_RATIO:
-        remedy = (
-            f"the draft is large, 1:{ratio:.1f}: drafting takes long; use one of an 8th to a 12th of the target's size"
-        )
+    if ratio < 8:
+        remedy = "is large: drafting takes long; use one of an 8th to a 12th of the target's size"
     else:
-        remedy = (
-            f"the draft is small, 1:{ratio:.1f}: its acceptance may be low; measure it with `specdec-sidecar sweep`"
-        )
-    yield _check("size_ratio", ratio, "8 to 12", passed=SMALLEST_RATIO <= ratio <= LARGEST_RATIO, remedy=remedy)
+        remedy = "is small: its acceptance may be low; measure it with `specdec-sidecar sweep`"
+    remedy = f"the draft, 1:{ratio:.1f}, {remedy}"
+    yield Check("draft to target", ratio, f"1:{ratio:.1f}", "8 to 12", 8 <= ratio <= 12, remedy)
 
 
 def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Check]:
@@ -108,32 +127,18 @@ def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Chec
         return
     for name, one, other, remedy in (
         ("family", target.family, draft.family, "expect a low acceptance"),
-        ("vocab_size", target.vocab_size, draft.vocab_size, "vLLM rejects this without use_heterogeneous_vocab"),
-        (
-            "tokenizer",
-            target.vocabulary,
-            draft.vocabulary,
-            "one token id means different tokens, so nothing is accepted",
-        ),
+        ("vocabulary size", target.vocab_size, draft.vocab_size, "vLLM rejects this without use_heterogeneous_vocab"),
+        ("tokenizer", target.vocabulary, draft.vocabulary, "one id means different tokens, so nothing is accepted"),
     ):
         if one is not None and other is not None:
             same = one == other
-            yield _check(name, float(same), "the same", passed=same, remedy=f"the {name} differs; {remedy}")
-
-
-def _check(name: str, value: float, rule: str, *, passed: bool, remedy: str) -> Check:
-    return Check(name, value, rule, passed, None if passed else remedy)
-
-
-def _no_room(found: Budget) -> str:
-    if found.kv_gb_without_draft <= 0:
-        return "the target alone leaves no room for a KV cache at this utilization: quantize it or add GPUs"
-    return "the weights leave no room for a KV cache at this utilization: quantize one of the models or add GPUs"
+            shown = "the same" if same else "another"
+            yield Check(name, float(same), shown, "the same", same, f"the {name} differs; {remedy}")
 
 
 def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
     target, draft = deployment.target, deployment.draft
-    if not draft.billions:
+    if draft is None:
         return
     if not known:
         yield (
@@ -164,3 +169,16 @@ def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
         )
     elif deployment.gpus > 1:
         yield f"the draft is split over all {deployment.gpus} GPUs, as vLLM does by default (--draft-gpus 1 for one)"
+
+
+def _methods(target: Model) -> tuple[Method, ...]:
+    """Heads are estimated at 16 bits."""
+    head = _HEAD_BILLIONS * (target.billions / _HEAD_TARGET) ** _HEAD_POWER * 2
+    trained, chat = "a head trained for this target", "chat and code at low to medium load; the first choice"
+    repeated = "output that repeats earlier ones: agents, templates"
+    return (
+        Method("eagle3", trained, head, chat),
+        Method("mtp", "a target with MTP layers of its own", None, "DeepSeek, GLM, MiMo, Qwen3-Next and their kin"),
+        Method("ngram", "nothing", 0.0, "output that repeats its prompt: code edits, extraction, summaries"),
+        Method("suffix", "a Python package, and host memory", 0.0, repeated),
+    )

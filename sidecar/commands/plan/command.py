@@ -7,8 +7,7 @@ from pathlib import Path
 
 from sidecar.commands.arguments import number, positive, whole
 from sidecar.commands.plan.advice import plan
-from sidecar.commands.plan.memory import BYTES, GPU_GB, NO_DRAFT, Deployment, KvShape, Model
-from sidecar.commands.plan.methods import methods
+from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, KvShape, Model
 from sidecar.commands.plan.model_files import ModelFiles, read_model
 from sidecar.commands.plan.render import as_json, text
 from sidecar.errors import InputError
@@ -37,25 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_precision(parser, f"--{name}-precision", "the files' own, else bf16")
     gpu = parser.add_mutually_exclusive_group(required=True)
     gpu.add_argument("--gpu", choices=tuple(GPU_GB), metavar="NAME", help=f"one of {', '.join(GPU_GB)}")
-    gpu.add_argument(
-        "--gpu-memory", type=number(1e5, "gigabytes, such as 80"), metavar="GB", help="memory of each GPU, 10^9 bytes"
-    )
-    parser.add_argument(
-        "--gpus", type=whole(_MOST_GPUS), default=1, metavar="N", help="GPUs that share the target (default: 1)"
-    )
-    parser.add_argument(
-        "--draft-gpus",
-        type=whole(_MOST_GPUS),
-        metavar="N",
-        help="vLLM's draft_tensor_parallel_size: 1, or the same as --gpus (default)",
-    )
-    parser.add_argument(
-        "--utilization",
-        type=number(1.0, "a share above 0 and at most 1"),
-        default=0.9,
-        metavar="SHARE",
-        help="vLLM's --gpu-memory-utilization (default: 0.9)",
-    )
+    memory, share = number(1e5, "gigabytes, such as 80"), number(1.0, "a share above 0 and at most 1")
+    gpu.add_argument("--gpu-memory", type=memory, metavar="GB", help="memory of each GPU, 10^9 bytes")
+    gpus, held = whole(_MOST_GPUS), "vLLM's draft_tensor_parallel_size: 1, or the same as --gpus (default)"
+    parser.add_argument("--gpus", type=gpus, default=1, metavar="N", help="GPUs that share the target (default: 1)")
+    parser.add_argument("--draft-gpus", type=gpus, metavar="N", help=held)
+    used = "vLLM's --gpu-memory-utilization (default: 0.9)"
+    parser.add_argument("--utilization", type=share, default=0.9, metavar="SHARE", help=used)
     shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens; or bytes per token"
     parser.add_argument("--kv", type=kv, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=kv, metavar="SHAPE", help=f"the draft's {shape}")
@@ -78,13 +65,11 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     folders = (arguments.target_dir, arguments.draft_dir)
     target_files, draft_files = (None if folder is None else read_model(folder) for folder in folders)
     target = _model("target", arguments.target, target_files, arguments)
-    draft = NO_DRAFT
-    if arguments.draft is not None or draft_files is not None:
-        draft = _model("draft", arguments.draft, draft_files, arguments)
+    drafts = arguments.draft is not None or draft_files is not None
     found = plan(
         Deployment(
             target=target,
-            draft=draft,
+            draft=_model("draft", arguments.draft, draft_files, arguments) if drafts else None,
             gpus=arguments.gpus,
             gpu_gb=arguments.gpu_memory or GPU_GB[arguments.gpu],
             utilization=arguments.utilization,
@@ -93,11 +78,10 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         target_files,
         draft_files,
     )
-    others = () if draft.billions else methods(target)
     if arguments.json:
-        print(json.dumps(as_json(found, others, arguments.context), indent=2, allow_nan=False))
+        print(json.dumps(as_json(found, arguments.context), indent=2, allow_nan=False))
     else:
-        print("\n".join(text(found, others, arguments.context)))
+        print("\n".join(text(found, arguments.context)))
     return 0
 
 

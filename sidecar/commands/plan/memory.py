@@ -8,26 +8,24 @@ from dataclasses import dataclass
 from typing import Final
 
 GPU_GB: Final = {  # from the data sheets
-    "h100": 80.0,
-    "h200": 141.0,
-    "b200": 180.0,
-    "a100-40": 40.0,
-    "a100-80": 80.0,
-    "a10": 24.0,
-    "a30": 24.0,
-    "a40": 48.0,
-    "l4": 24.0,
-    "l40s": 48.0,
-    "rtx4090": 24.0,
-    "rtx5090": 32.0,
-    "mi250": 128.0,
-    "mi300x": 192.0,
-    "mi325x": 256.0,
+    name: gigabytes
+    for gigabytes, names in (
+        (24.0, ("a10", "a30", "l4", "rtx4090")),
+        (32.0, ("rtx5090",)),
+        (40.0, ("a100-40",)),
+        (48.0, ("a40", "l40s")),
+        (80.0, ("a100-80", "h100")),
+        (128.0, ("mi250",)),
+        (141.0, ("h200",)),
+        (180.0, ("b200",)),
+        (192.0, ("mi300x",)),
+        (256.0, ("mi325x",)),
+    )
+    for name in names
 }
 
 BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 """Bytes per parameter or cached value, without quantization's scales and zero points."""
-_GB: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +55,6 @@ class Model:
         return self.billions * BYTES[self.precision]
 
 
-NO_DRAFT = Model(0.0, "bf16", 0.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """``gpus`` of ``gpu_gb`` each that share the target; vLLM may use ``utilization`` of them.
@@ -68,7 +63,7 @@ class Deployment:
     """
 
     target: Model
-    draft: Model
+    draft: Model | None
     gpus: int
     gpu_gb: float
     utilization: float
@@ -99,17 +94,20 @@ class Budget:
 def budget(deployment: Deployment) -> Budget:
     """Computes the budget."""
     target, draft = deployment.target, deployment.draft
-    memory = deployment.gpus * deployment.gpu_gb
-    usable = memory * deployment.utilization
-    weights = target.weights_gb + draft.weights_gb
-    alone = usable - target.weights_gb
-    kv = alone - draft.weights_gb * deployment.gpus / deployment.draft_gpus
-    tokens = _tokens(kv, target.kv_bytes, draft.kv_bytes or 0.0)
-    tokens_alone = _tokens(alone, target.kv_bytes, 0.0)
+    draft_gb, draft_kv = (draft.weights_gb, draft.kv_bytes or 0.0) if draft else (0.0, 0.0)
+    memory, weights = deployment.gpus * deployment.gpu_gb, target.weights_gb + draft_gb
+    alone = memory * deployment.utilization - target.weights_gb
+    kv = alone - draft_gb * deployment.gpus / deployment.draft_gpus
+    tokens = tokens_alone = None
+    if target.kv_bytes is not None:
+        tokens, tokens_alone = (
+            max(kv, 0.0) * 1e9 / (target.kv_bytes + draft_kv),
+            max(alone, 0.0) * 1e9 / target.kv_bytes,
+        )
     return Budget(
         memory_gb=memory,
         target_gb=target.weights_gb,
-        draft_gb=draft.weights_gb,
+        draft_gb=draft_gb,
         weights_gb=weights,
         left_gb=memory - weights,
         kv_gb=kv,
@@ -118,7 +116,3 @@ def budget(deployment: Deployment) -> Budget:
         kv_tokens_without_draft=tokens_alone,
         kv_tokens_lost=None if tokens is None or tokens_alone is None else tokens_alone - tokens,
     )
-
-
-def _tokens(gb: float, target: float | None, draft: float) -> float | None:
-    return None if target is None else max(gb, 0.0) * _GB / (target + draft)

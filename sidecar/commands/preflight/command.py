@@ -1,18 +1,15 @@
 """``preflight``: would speculation suit this vLLM's traffic? Answered before it is switched on."""
 
 import argparse
+import asyncio
 import json
 import sys
 from dataclasses import asdict
 
-import uvloop
-
-from sidecar import wiring
 from sidecar.commands.arguments import duration
-from sidecar.commands.preflight.answers import RULES, answers, conclusion, lines_of
+from sidecar.commands.preflight.answers import answers, conclusion
 from sidecar.commands.preflight.watch import watch
 from sidecar.commands.tables import aligned
-from sidecar.errors import InputError
 from sidecar.settings import Settings
 
 HELP = "watch a vLLM that does not speculate yet, and say whether speculation would suit its traffic"
@@ -31,24 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with the list answered, 1 if neither a request nor a page arrived.
-
-    Raises:
-        InputError: no request source is set.
-        ListenError: the request source cannot bind its address.
-    """
-    if settings.requests.source == "none":
-        raise InputError("no request source to watch; set SPECDEC_REQUESTS__SOURCE to proxy, middleware or traces")
+    """Returns 0 with the list answered, 1 if neither a request nor a page arrived."""
     print(f"watching for {arguments.duration:g} s; stop earlier with Ctrl-C", file=sys.stderr)
-    found = uvloop.run(watch(settings, arguments.duration))
-    lines = answers(found, wiring.buckets(settings), settings.default_temperature)
-    verdict = conclusion(found, lines)
-    seen = list(lines_of(found))
+    found = asyncio.run(watch(settings, arguments.duration))
+    lines = answers(found)
+    lost = f", {found.lost} more not counted" if found.lost else ""
+    seen = f"watched for {found.seconds:.0f} s: {len(found.requests)} requests{lost}, {len(found.polls)} pages"
     if arguments.json:
-        content = {"conclusion": verdict, "note": RULES, "seen": seen, "lines": [asdict(line) for line in lines]}
+        content = {"conclusion": conclusion(found, lines), "seen": seen, "lines": [asdict(line) for line in lines]}
         print(json.dumps(content, indent=2, allow_nan=False))
     else:
-        rows = [(line.question, line.answer, line.seen) for line in lines]
-        table = aligned(("use it with", "answer", "seen"), rows, left=(0, 2))
-        print("\n".join([*seen, "", *table, "", f"note: {RULES}", verdict]))
+        rows = [(line.condition, line.answer, line.seen) for line in lines]
+        print("\n".join([seen, "", *aligned(("use it with", "answer", "seen"), rows, left=(0, 2)), ""]))
+        print("The limits behind the answers are rules of thumb, listed in docs/measure.md; a sweep measures.")
+        print(conclusion(found, lines))
     return 0 if found.requests or found.polls else 1

@@ -1,108 +1,94 @@
 """Watches a vLLM and its requests for a while; keeps only numbers, and a bounded amount of them."""
 
 import asyncio
-import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from sidecar import wiring
 from sidecar.commands.stopping import stop_on_signals, stopped
-from sidecar.engine.fetch import Fetcher
 from sidecar.engine.merge import merge
 from sidecar.engine.names import SPECULATION, Gauge
-from sidecar.engine.page_source import PageSource
+from sidecar.engine.page_source import page_source
+from sidecar.engine.scrape import Poller
+from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.record import RequestRecord, RequestStart
+from sidecar.requests.messages import FinishedRequest, Hello, Tick
+from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 
 _MOST_REQUESTS: Final = 100_000  # further requests are counted but not kept
-_EVERY: Final = 1.0  # seconds
 
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """The observations; ``polls`` are vLLM's gauges at each poll, all engines together.
+    """The observations, and the sink of vLLM's pages and of what the plug-in sends.
 
-    ``version`` is from vLLM's ``/version``; ``speculates``: it already drafts.
+    ``polls`` are vLLM's gauges, all engines together. ``lost`` requests ended and are not in ``requests``. ``problem``
+    says why nothing can be heard of the plug-in.
     """
 
     seconds: float = 0.0
-    requests: list[RequestRecord] = field(default_factory=list)
-    not_kept: int = 0
+    hellos: list[Hello] = field(default_factory=list)
+    requests: list[FinishedRequest] = field(default_factory=list)
     lost: int = 0
     polls: list[Mapping[Gauge, float]] = field(default_factory=list)
-    version: str | None = None
     speculates: bool = False
     kv_tokens: float | None = None
     last_fault: str = ""
+    problem: str = ""
 
-    def started(self, request: RequestStart) -> None:
-        """See ``RequestSink``; only ends count."""
+    def hello(self, connection: int, hello: Hello) -> None:  # noqa: ARG002 - the protocol's signature, here and below
+        """See ``PluginSink``."""
+        self.hellos = [one for one in self.hellos if one.start != hello.start] + [hello]
+        self.speculates |= hello.speculation is not None
 
-    def finished(self, record: RequestRecord) -> None:
-        """See ``RequestSink``."""
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
+        """See ``ScrapeSink``."""
+        engine = merge(page.engines)
+        self.polls.append(engine.gauges)
+        self.speculates |= any(counter in engine.counters for counter in SPECULATION)
+        self.kv_tokens = engine.kv_cache_capacity_tokens
+
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
+        """See ``ScrapeSink``."""
+        self.last_fault = f"{error.reason}: {error}"
+
+    def tick(self, connection: int, tick: Tick) -> None:
+        """See ``PluginSink``; only requests that end count."""
+
+    def finished(self, connection: int, request: FinishedRequest) -> None:  # noqa: ARG002
+        """See ``PluginSink``."""
         if len(self.requests) < _MOST_REQUESTS:
-            self.requests.append(record)
+            self.requests.append(request)
         else:
-            self.not_kept += 1
+            self.lost += 1
 
-    def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``RequestSink``; the reason does not matter here."""
+    def closed(self, connection: int) -> None:
+        """See ``PluginSink``."""
+
+    def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002
+        """See ``PluginSink``; the reason does not matter here."""
         self.lost += count
+
+    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:  # noqa: ARG002
+        """See ``PluginSink``."""
+        self.problem = f"the plug-in {plugin or ''} writes another version of the format ({version}); write it anew"
 
 
 async def watch(settings: Settings, seconds: float) -> Watched:
-    """Watches for ``seconds``, or until SIGTERM or SIGINT.
-
-    Raises:
-        ListenError: the request source cannot bind its address.
-    """
+    """Watches for ``seconds``, or until SIGTERM or SIGINT."""
     stop = stop_on_signals()
     found = Watched()
     clock = asyncio.get_running_loop().time
     begun = clock()
-    fetcher = Fetcher(settings.vllms[0].vllm_url, wiring.fetch(settings))
-    try:
-        log = structlog.get_logger("sidecar")
-        source = wiring.request_source(settings, wiring.source_access(settings, log))
-        async with source.open(found, log, offsets=False):
-            polling = asyncio.create_task(_poll(fetcher, settings, found))
-            await stopped(stop, seconds)
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
-    finally:
-        await fetcher.close()
+    receiver = PluginReceiver(settings.plugin.socket, found, structlog.get_logger("sidecar"))
+    async with page_source(settings, settings.limits) as source, receiver:
+        polling = asyncio.create_task(Poller(source, settings, found).run())
+        await stopped(stop, seconds)
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        found.problem = found.problem or receiver.problem
     found.seconds = clock() - begun
     return found
-
-
-async def _poll(fetcher: Fetcher, settings: Settings, found: Watched) -> None:
-    source = PageSource(fetcher, wiring.page_limits(settings), filtered=settings.scrape_filtered)
-    while True:
-        if found.version is None:
-            with contextlib.suppress(ScrapeError):
-                found.version = _version(await fetcher.get("/version"))
-        try:
-            page = await source.next()
-        except ScrapeError as error:
-            found.last_fault = f"{error.reason}: {error}"
-        else:
-            engine = merge(page.engines)
-            found.polls.append(engine.gauges)
-            found.speculates |= any(counter in engine.counters for counter in SPECULATION)
-            found.kv_tokens = engine.kv_cache_capacity_tokens
-        await asyncio.sleep(_EVERY)
-
-
-def _version(body: bytes) -> str:
-    """The version, or empty if vLLM does not report it."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return ""
-    version = found.get("version") if isinstance(found, dict) else None
-    return version if isinstance(version, str) and len(version) < 64 else ""

@@ -4,19 +4,17 @@ import argparse
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from sidecar import wiring
 from sidecar.commands.arguments import base_url
-from sidecar.commands.report.from_recording import recording_report
-from sidecar.commands.report.from_sidecar import sidecar_report
-from sidecar.commands.report.render import as_markdown, text
-from sidecar.engine.fetch import FetchOptions
-from sidecar.errors import ScrapeError
+from sidecar.commands.report.render import as_markdown, as_text
+from sidecar.commands.running_sidecar import own_url, sidecar_status
+from sidecar.errors import NotAnExposition, ScrapeError
+from sidecar.export.declaration import Shown
+from sidecar.export.status import status
 from sidecar.log import redacted
 from sidecar.settings import Settings
-from sidecar.settings.web_config import read_web_config
 
 HELP = "print a table by temperature of a running sidecar or a recording, for a ticket"
 
@@ -35,26 +33,31 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         RecordingError: the recording cannot be read.
     """
-    web = None if settings.web_config_file is None else read_web_config(settings.web_config_file)
-    url: str = arguments.url or f"{'http' if web is None or web.tls is None else 'https'}://{settings.listen.local}"
-    # This machine's own certificate is for other names than this address.
-    options = FetchOptions(tls=arguments.url is not None)
+    if arguments.recording is not None:
+        from sidecar.recording.replay import replay  # noqa: PLC0415 - analysis takes long to import
+
+        replayed = status(Shown(replay(arguments.recording, settings), settings))
+        return _print(replayed, f"recording {arguments.recording}", arguments.format)
+    url: str = arguments.url or own_url(settings)
+    origin = redacted(url)
     try:
-        if arguments.recording is not None:
-            report = recording_report(
-                arguments.recording,
-                wiring.buckets(settings),
-                wiring.verdicts(settings),
-                wiring.plain_curves(settings),
-            )
-        else:
-            report = asyncio.run(sidecar_report(url, options))
+        # This machine's own certificate is for other names than this address.
+        return _print(asyncio.run(sidecar_status(url, tls=arguments.url is not None)), origin, arguments.format)
     except ScrapeError as error:
         remedy = "set --url to the address of a running sidecar, not of vLLM"
-        print(f"no report from {redacted(url)} ({error.reason}): {error}; {remedy}", file=sys.stderr)
+        print(f"no report from {origin} ({error.reason}): {error}; {remedy}", file=sys.stderr)
         return 1
-    if arguments.format == "json":
-        print(json.dumps(asdict(report), indent=2, allow_nan=False))
-    else:
-        print("\n".join((text if arguments.format == "text" else as_markdown)(report)))
+
+
+def _print(found: dict[str, Any], origin: str, form: str) -> int:
+    """Prints a sidecar's JSON.
+
+    Raises:
+        NotAnExposition: it is something else.
+    """
+    try:
+        lines = list((as_markdown if form == "markdown" else as_text)(found, origin))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NotAnExposition("the status is not one of a specdec-sidecar of this version") from error
+    print(json.dumps(found, indent=2, allow_nan=False) if form == "json" else "\n".join(lines))
     return 0

@@ -1,74 +1,102 @@
-"""A report as text, as Markdown and as JSON."""
+"""A sidecar's JSON as text and as Markdown. It shows what the sidecar judged, and judges nothing."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from sidecar.commands.report.report import Engine, Report, Row, Times
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
 
-_TIMES: Final = ("TTFT P50", "P99", "TPOT P50", "P99")
-_HEADER: Final = (
-    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90"),
-    *("of attributed drafts", "requests", "attribution"),
-    *_TIMES,
+_TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
+_TEMPERATURES: Final = (
+    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of drafts", "requests", *_TIMES),
 )
-_ENGINES: Final = ("engine", "acceptance", *_TIMES)
+_GROUPS: Final = ("loses", "acceptance", "below the others by", "of drafts")
+_ENGINES: Final = ("engine", "speculation", "acceptance", *_TIMES)
 
+_Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 
 
-def text(report: Report) -> Iterator[str]:
+def as_text(status: _Json, origin: str) -> Iterator[str]:
     """For a terminal."""
-    return _lines(report, aligned, "", "  ")
+    return _lines(status, origin, aligned, "", "  ")
 
 
-def as_markdown(report: Report) -> Iterator[str]:
+def as_markdown(status: _Json, origin: str) -> Iterator[str]:
     """For a ticket."""
-    return _lines(report, markdown, "### ", "- ")
+    return _lines(status, origin, markdown, "### ", "- ")
 
 
-def _lines(report: Report, table: _Table, heading: str, item: str) -> Iterator[str]:
-    yield f"{heading}Speculative decoding by temperature"
+def _lines(status: _Json, origin: str, table: _Table, heading: str, item: str) -> Iterator[str]:
+    yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
-    yield f"{report.origin}; over {report.period}; times in milliseconds"
-    for model in report.models:
-        yield ""
-        yield from () if model.answer is None else (model.answer,)
-        yield f"model {model.name}: coverage {ratio(model.coverage)}, residual {ratio(model.residual)}"
-        if model.rows:
-            yield ""
-            yield from table(_HEADER, [_row(row) for row in model.rows])
-        found = [f"{item}temperature {row.temperature}: {row.advice}" for row in model.rows if row.advice]
-        yield from ("", *found) if found else ()
-    if report.engines:
-        yield ""
-        yield from table(_ENGINES, [_engine(engine) for engine in report.engines])
-    marks = report.thresholds
+    yield from (text for text in (status["answer"]["why"], status["plugin"]["text"]) if text)
+    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
+    for model in status["models"]:
+        yield from _model(model, table, item)
+
+
+def _model(model: _Json, table: _Table, item: str) -> Iterator[str]:
+    judged = model["judgement"]
+    window = judged["judged"] or judged["evidence"]["window"]
+    over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
     yield ""
-    yield f"net_negative is acceptance below {marks['net_negative']:g}, net_positive from {marks['break_even']:g} on"
-    yield from ("", *(f"{item}{note}" for note in report.notes)) if report.notes else ()
+    yield f"model {model['model_name']}: {judged['verdict']} by {judged['basis']}{over}"
+    temperatures = [one for one in model["temperatures"] if sum(one["requests"].values()) or one["draft_tokens"]]
+    groups = [one for one in model["groups"] if one["loses"]]
+    for header, rows in (
+        (_TEMPERATURES, [_temperature(one) for one in temperatures]),
+        (_GROUPS, [_group(one) for one in groups]),
+        (_ENGINES, [_engine(one) for one in model["engines"]]),
+    ):
+        yield from ("", *table(header, rows)) if rows else ()
+    notes = [judged["advice"], *judged["caveats"], model["split_withheld"]]
+    notes += [
+        f"temperature {one['temperature']}: {text}" for one in temperatures if (text := one["judgement"]["advice"])
+    ]
+    notes += [f"engine {one['key']['engine']}: {name}" for one in model["engines"] for name in one["limitations"]]
+    yield from ("", *(f"{item}{note}" for note in notes if note)) if any(notes) else ()
 
 
-def _row(row: Row) -> tuple[str, ...]:
+def _temperature(one: _Json) -> tuple[str, ...]:
+    accepted = one["acceptance_quantiles"]["values"]
     return (
-        row.temperature,
-        row.verdict,
-        ratio(row.speedup),
-        ratio(row.acceptance),
-        ratio(row.p10),
-        ratio(row.p50),
-        ratio(row.p90),
-        share(row.share),
-        count(row.requests),
-        row.attribution or "-",
-        *_times(row.ttft),
-        *_times(row.tpot),
+        one["temperature"],
+        one["judgement"]["verdict"],
+        ratio(one["speedup"]["ratio"] if one["speedup"] else None),
+        ratio(one["window"]["rate"]),
+        *(ratio(accepted.get(quantile)) for quantile in ("0.1", "0.5", "0.9")),
+        share(one["window"]["share"]),
+        count(one["window"]["requests"]),
+        *_times(one["ttft_quantiles"]["values"]),
+        *_times(one["tpot_quantiles"]["values"]),
     )
 
 
-def _engine(engine: Engine) -> tuple[str, ...]:
-    return (engine.name, ratio(engine.acceptance), *_times(engine.ttft), *_times(engine.tpot))
+def _group(one: _Json) -> tuple[str, ...]:
+    below = "-" if one["difference"] is None else f"{-one['difference']:.3f}"
+    return (f"{one['by']} {one['group']}", ratio(one["window"]["rate"]), below, share(one["window"]["share"]))
 
 
-def _times(times: Times) -> tuple[str, str]:
-    return milliseconds(times.p50, times.p50_below), milliseconds(times.p99, times.p99_below)
+def _engine(one: _Json) -> tuple[str, ...]:
+    found, acceptance = one["speculation"], one["acceptance"]
+    how = f"{found['method']}, {found['num_speculative_tokens']} tokens" if found else "-"
+    return (
+        one["key"]["engine"],
+        how,
+        ratio(acceptance["rate"] if acceptance else None),
+        *_engine_times(one["latencies"].get("ttft")),
+        *_engine_times(one["latencies"].get("tpot")),
+    )
+
+
+def _engine_times(latency: _Json | None) -> tuple[str, ...]:
+    """Below the first bucket's edge a quantile is mere interpolation."""
+    if latency is None:
+        return _times({})
+    edge, quantiles = latency["resolution"], latency["quantiles"]
+    shown = zip(_times(quantiles), ("0.5", "0.95", "0.99"), strict=True)
+    return tuple(f"<{milliseconds(edge)}" if quantiles[quantile] < edge else text for text, quantile in shown)
+
+
+def _times(quantiles: _Json) -> tuple[str, ...]:
+    return tuple(milliseconds(quantiles.get(quantile)) for quantile in ("0.5", "0.95", "0.99"))

@@ -1,7 +1,6 @@
 """vLLM's own speculation counters before and after a level, for replies without per-request numbers."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,7 +8,6 @@ from sidecar.analysis.acceptance import Acceptance
 from sidecar.engine.merge import merge
 from sidecar.engine.names import SPECULATION, Gauge
 from sidecar.engine.page_source import PageSource
-from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.errors import ScrapeError
 
 _PAUSE: Final = 0.2  # seconds between two readings
@@ -20,8 +18,8 @@ _READINGS: Final = 10
 class Reading:
     """One page: ``counted`` is None if it has no usable counters; ``busy``: requests are running or waiting."""
 
-    counted: Acceptance | None
-    busy: bool
+    counted: Acceptance | None = None
+    busy: bool = False
 
     def since(self, before: "Reading") -> Acceptance | None:
         """The counters' growth; None without counters, or if vLLM restarted in between."""
@@ -32,7 +30,10 @@ class Reading:
             drafts=now.drafts - then.drafts,
             draft_tokens=now.draft_tokens - then.draft_tokens,
             accepted_tokens=now.accepted_tokens - then.accepted_tokens,
-            positions=tuple(later - earlier for later, earlier in zip(now.positions, then.positions, strict=False)),
+            accepted_per_position=tuple(
+                later - earlier
+                for later, earlier in zip(now.accepted_per_position, then.accepted_per_position, strict=False)
+            ),
         )
         return grown if min(grown.drafts, grown.draft_tokens, grown.accepted_tokens) >= 0 else None
 
@@ -61,19 +62,22 @@ class CounterReader:
 
     async def _read(self) -> Reading | None:
         try:
-            page = await self._source.next()
+            engines = (await self._source.next()).engines
         except ScrapeError:
             return None
-        engines = page.engines
         if len({engine.key.model_name for engine in engines}) > 1:
             engines = tuple(engine for engine in engines if engine.key.model_name == self._model)
-        return _reading(engines) if engines else Reading(None, busy=False)
-
-
-def _reading(engines: Sequence[EngineSnapshot]) -> Reading:
-    one = merge(engines)
-    busy = any(one.gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
-    if one.traits or not all(counter in one.counters for counter in SPECULATION):
-        return Reading(None, busy)
-    drafts, draft_tokens, accepted = (one.counters[counter] for counter in SPECULATION)
-    return Reading(Acceptance(drafts, draft_tokens, accepted, one.accepted_per_position), busy)
+        if not engines:
+            return Reading()
+        one = merge(engines)
+        busy = any(one.gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
+        if one.traits or not all(counter in one.counters for counter in SPECULATION):
+            return Reading(None, busy)
+        drafts, draft_tokens, accepted = (one.counters[counter] for counter in SPECULATION)
+        counted = Acceptance(
+            drafts=drafts,
+            draft_tokens=draft_tokens,
+            accepted_tokens=accepted,
+            accepted_per_position=one.accepted_per_position,
+        )
+        return Reading(counted, busy)

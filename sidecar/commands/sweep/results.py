@@ -1,27 +1,24 @@
 """A sweep's result: what ``--json`` prints, ``--save`` writes and ``compare`` reads; seconds, ratios from 0 to 1."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import msgspec
+from pydantic import TypeAdapter, ValidationError
 
 from sidecar.analysis.verdict import Verdict
-from sidecar.commands.sweep.options import Level, Load, Workload
+from sidecar.commands.estimates import Interval
 from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.workload import Level
 from sidecar.errors import InputError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _MOST_BYTES: Final = 256 * 1024 * 1024  # of a saved sweep
-
-Source = Literal["exact", "counters", "none"]
-
-
-def mixed(mix: dict[str, float]) -> Workload:
-    """The workload of a mix as it is saved: weights by temperature."""
-    return Workload(tuple((float(temperature), weight) for temperature, weight in mix.items()))
+_SAMPLES: Final = {"samples", "baseline_samples"}
 
 
-class Quantiles(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Quantiles:
     """Seconds, or None if nothing was measured."""
 
     p50: float | None = None
@@ -29,128 +26,99 @@ class Quantiles(msgspec.Struct, frozen=True):
     p99: float | None = None
 
 
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
     """One level on one server; ``tpot`` is the time for each output token after the first."""
 
     requests: int
     failed: int
     ttft: Quantiles
     tpot: Quantiles
-    duration: Quantiles
     tokens_per_second: float
-    requests_per_second: float
 
 
-class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """Acceptance, and its origin: ``attribution``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Acceptance, and whether it is from the ``replies`` themselves or from vLLM's ``counters``.
 
-    ``acceptance`` is accepted / drafted tokens, P10 to P90 those of single requests, ``acceptance_length`` the tokens
-    per verification step, ``position_rates[p]`` the share of steps that accept at draft position p.
+    ``acceptance`` is accepted / drafted tokens, P10 to P90 those of single requests, ``length`` the tokens per
+    verification step, ``position_rates[p]`` the share of steps that accept at draft position p.
     """
 
-    attribution: Source
+    source: Literal["replies", "counters", "none"] = "none"
     requests: int
     drafts: float = 0.0
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
     acceptance: float | None = None
-    acceptance_length: float | None = None
+    length: float | None = None
     p10: float | None = None
     p50: float | None = None
     p90: float | None = None
     position_rates: tuple[float, ...] = ()
 
 
-class LevelSummary(Speculation, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
     """One level, with the baseline's speed if there is a baseline.
 
-    ``temperature`` is None for a mix, ``at_once`` for an open loop. ``speedup`` is the baseline's TPOT at the median
-    divided by this one's, ``speedup_error`` half its 95 % interval, ``speedup_p99`` the same quotient at P99,
-    ``throughput_ratio`` this one's tokens per second divided by the baseline's: above 1 speculation is faster.
-    ``counted_draft_tokens`` is vLLM's own count over the level; ``other_requests``: it includes other clients.
-    ``baseline_drafts``: the baseline speculates too, so the two are not compared.
+    ``speedup`` is the baseline's TPOT at the median divided by this one's, with its 95 % bounds: above 1 speculation is
+    faster. ``other_requests``: vLLM's counters also have the work for other clients. ``baseline_drafts``: the baseline
+    speculates too, so the two are not compared.
     """
 
-    temperature: float | None
-    mix: dict[str, float] | None
-    at_once: int | None
-    rate: float | None
-    share: float | None
+    level: Level
     complete: bool
-    counted_draft_tokens: float | None
+    speculation: Speculation
     other_requests: bool
     speed: Speed
-    baseline_drafts: bool
-    baseline: Speed | None
-    speedup: float | None
-    speedup_error: float | None
-    speedup_p99: float | None
-    throughput_ratio: float | None
+    baseline: Speed | None = None
+    baseline_drafts: bool = False
+    speedup: Interval | None = None
     verdict: Verdict
     samples: tuple[Sample, ...] = ()
     baseline_samples: tuple[Sample, ...] = ()
 
-    @property
-    def level(self) -> Level:
-        """What was measured."""
-        workload = Workload(((self.temperature or 0.0, 1.0),)) if self.mix is None else mixed(self.mix)
-        return Level(workload, Load(at_once=self.at_once, rate=self.rate, share=self.share))
 
-
-class TemperatureSummary(Speculation, frozen=True, kw_only=True):
-    """One temperature alone, over all its loads.
-
-    ``pays_up_to`` is the heaviest load measured (requests at once) up to which speculation is always faster than the
-    baseline; ``stops_at`` is the lightest at which it is not. None without a baseline or such a load. The other two are
-    the same for rates, in requests per second.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureResult:
+    """One temperature alone, over all its loads; ``notes``: what to change, and up to which load it was faster."""
 
     temperature: float
+    speculation: Speculation
     verdict: Verdict
     action: str
-    advice: str | None
-    pays_up_to: int | None
-    stops_at: int | None
-    pays_up_to_rate: float | None
-    stops_at_rate: float | None
+    notes: tuple[str, ...]
 
 
-class MixedTemperature(msgspec.Struct, frozen=True, kw_only=True):
-    """One temperature of a mix: alone at the same load, and in the mix; ``change`` is in / alone - 1 at TPOT's P99.
-
-    ``change_low`` and ``change_high`` are its 95 % bounds; None if there are too few requests.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedTemperature:
+    """One temperature of a mix: alone at the same load, and in the mix; ``change`` is in / alone - 1 at TPOT's P99."""
 
     temperature: float
     ttft_alone: Quantiles
     ttft_in_mix: Quantiles
     tpot_alone: Quantiles
     tpot_in_mix: Quantiles
-    change: float | None
-    change_low: float | None
-    change_high: float | None
+    change: Interval | None
 
 
-class MixCheck(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixResult:
     """A mix at one load against each of its temperatures alone at that load.
 
     ``tpot_p99_unmixed`` is what the mix's P99 would be if mixing changed nothing: that of all requests alone, weighted.
     """
 
-    mix: dict[str, float]
-    load: str
+    level: Level
     tpot_p99: float | None
     tpot_p99_unmixed: float | None
     temperatures: tuple[MixedTemperature, ...]
     conclusion: str
 
-    @property
-    def workload(self) -> Workload:
-        """The mix."""
-        return mixed(self.mix)
 
-
-class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
     ``model`` is None if the sweep ended before the server named one. If requests failed, ``faults`` has the last fault
@@ -165,30 +133,27 @@ class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool
     capacity: float | None
     faults: dict[str, str]
-    temperatures: tuple[TemperatureSummary, ...]
-    mixes: tuple[MixCheck, ...]
-    levels: tuple[LevelSummary, ...]
+    temperatures: tuple[TemperatureResult, ...]
+    mixes: tuple[MixResult, ...]
+    levels: tuple[LevelResult, ...]
+
+
+_RESULT: Final = TypeAdapter(SweepResult)
 
 
 def as_json(result: SweepResult) -> dict[str, Any]:
     """Plain JSON values, without the samples of single requests."""
-    found: dict[str, Any] = msgspec.to_builtins(result)
-    for level in found["levels"]:
-        del level["samples"], level["baseline_samples"]
+    found: dict[str, Any] = _RESULT.dump_python(result, mode="json", exclude={"levels": {"__all__": _SAMPLES}})
     return found
 
 
-def save(result: SweepResult, path: Path) -> None:
-    """Writes all of it, for ``compare``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path.write_bytes(msgspec.json.encode(result) + b"\n")
+def encode(result: SweepResult) -> bytes:
+    """All of it, for ``compare``."""
+    return _RESULT.dump_json(result) + b"\n"
 
 
 def load(path: Path) -> SweepResult:
-    """What ``save`` wrote.
+    """What ``encode`` made.
 
     Raises:
         InputError: it cannot be read, or is not a saved sweep of this version.
@@ -198,11 +163,15 @@ def load(path: Path) -> SweepResult:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise InputError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB")
-        found = msgspec.json.decode(data, type=SweepResult)
+        found = _RESULT.validate_json(data)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not a file that `sweep --save` wrote ({error})") from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(map(str, fault["loc"])) or "the file"
+        raise InputError(
+            f"{path}: not a file that `sweep --save` of this version wrote ({where}: {fault['msg']})"
+        ) from None
     if found.format != FORMAT:
         raise InputError(f"{path}: format {found.format}; this version reads format {FORMAT}")
     if not any(level.samples for level in found.levels):

@@ -1,16 +1,13 @@
 """One completed request of a level; numbers only, never its text."""
 
 from collections.abc import Iterable
-
-import msgspec
+from itertools import zip_longest
+from typing import NamedTuple
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.attribution.result import Attribution, attributed
-from sidecar.analysis.request_window import add_positions
-from sidecar.requests.record import RequestRecord
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Sample(NamedTuple):
     """Seconds, and vLLM's own numbers if the reply has them; else ``drafts`` is None.
 
     ``ttft`` is the time to the first token, ``tpot`` that for each output token after it; None if unknown.
@@ -27,35 +24,21 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     accepted_tokens: int = 0
     histogram: tuple[int, ...] = ()
 
-
-def sample(record: RequestRecord, temperature: float) -> Sample:
-    """The sample of a completed request."""
-    times = attributed(record, "", Attribution.NONE)
-    numbers = record.acceptance
-    return Sample(
-        temperature=temperature,
-        ttft=times.ttft,
-        tpot=times.tpot,
-        duration=times.duration,
-        tokens=record.completion_tokens,
-        drafts=None if numbers is None else numbers.drafts,
-        draft_tokens=0 if numbers is None else numbers.draft_tokens,
-        accepted_tokens=0 if numbers is None else numbers.accepted_tokens,
-        histogram=() if numbers is None else numbers.histogram,
-    )
+    @property
+    def positions(self) -> list[int]:
+        """The steps that accepted the draft token at each position."""
+        return [sum(self.histogram[place:]) for place in range(1, len(self.histogram))]
 
 
 def acceptance(samples: Iterable[Sample]) -> Acceptance | None:
     """The sum of the requests' own numbers; None if no reply has any."""
     exact = [one for one in samples if one.drafts is not None]
-    positions: list[int] = []
-    for one in exact:
-        add_positions(positions, one.histogram)
     if not exact:
         return None
     return Acceptance(
+        requests=len(exact),
         drafts=sum(one.drafts or 0 for one in exact),
         draft_tokens=sum(one.draft_tokens for one in exact),
         accepted_tokens=sum(one.accepted_tokens for one in exact),
-        positions=tuple(positions),
+        accepted_per_position=tuple(map(sum, zip_longest(*(one.positions for one in exact), fillvalue=0))),
     )

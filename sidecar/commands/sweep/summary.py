@@ -1,19 +1,18 @@
 """Summarizes measured levels: acceptance, speed, and whether speculation pays, by temperature and load."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
 
-import msgspec
-
-from sidecar.analysis.acceptance import over_engines
+from sidecar.analysis.acceptance import Acceptance, together
+from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.quantile import quantile
-from sidecar.analysis.verdict import Estimate, Evidence, Judgement, Verdict, VerdictThresholds, judge
+from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.estimates import Interval, batches, quantile_interval, relative_change
 from sidecar.commands.sweep.level import Measured
-from sidecar.commands.sweep.options import Load
-from sidecar.commands.sweep.results import LevelSummary, Quantiles, Source, Speculation, Speed, TemperatureSummary
+from sidecar.commands.sweep.results import LevelResult, Quantiles, Speculation, Speed, TemperatureResult
 from sidecar.commands.sweep.sample import Sample, acceptance
+from sidecar.commands.sweep.workload import Load
+from sidecar.settings.groups import Thresholds
 
 CONFIDENCE: Final = 0.95
 ACTIONS: Final[Mapping[Verdict, str]] = {
@@ -26,87 +25,69 @@ NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters:
 _OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ
 
 
-def level_summary(measured: Measured, baseline: Measured | None, thresholds: VerdictThresholds) -> LevelSummary:
+def level_result(measured: Measured, baseline: Measured | None, thresholds: Thresholds) -> LevelResult:
     """One level's numbers."""
-    speed = _speed(measured)
-    other = None if baseline is None else _speed(baseline)
+    found, counted = speculation([measured]), measured.counted
     drafts_too = baseline is not None and speculation([baseline]).draft_tokens > 0
-    compared = None if drafts_too else other
-    found = speculation([measured])
-    counted = None if measured.counted is None else measured.counted.draft_tokens
-    mixed = (
+    speedup = None if baseline is None or drafts_too else _speedup(measured, baseline)
+    differs = (
         counted is not None
-        and found.attribution == "exact"
-        and abs(counted - found.draft_tokens) > _OTHERS * max(found.draft_tokens, 1)
+        and found.source == "replies"
+        and abs(counted.draft_tokens - found.draft_tokens) > _OTHERS * max(found.draft_tokens, 1)
     )
-    gain = None if compared is None or baseline is None else _gain(measured, baseline)
-    load, workload = measured.level.load, measured.level.workload
-    return LevelSummary(
-        **msgspec.structs.asdict(found),
-        temperature=workload.temperature,
-        mix=None if workload.temperature is not None else {f"{one:g}": weight for one, weight in workload.weights},
-        at_once=load.at_once,
-        rate=load.rate,
-        share=load.share,
+    return LevelResult(
+        level=measured.level,
         complete=all(one is None or (one.complete and bool(one.samples)) for one in (measured, baseline)),
-        counted_draft_tokens=counted,
-        other_requests=measured.others or (mixed and measured.complete and not measured.failed),
-        speed=speed,
+        speculation=found,
+        other_requests=measured.others or (differs and measured.complete and not measured.failed),
+        speed=_speed(measured),
+        baseline=None if baseline is None else _speed(baseline),
         baseline_drafts=drafts_too,
-        baseline=other,
-        speedup=None if gain is None else 1 + gain.value,
-        speedup_error=None if gain is None else gain.error,
-        speedup_p99=_quotient(compared.tpot.p99, speed.tpot.p99) if compared else None,
-        throughput_ratio=_quotient(speed.tokens_per_second, compared.tokens_per_second) if compared else None,
-        verdict=_judged(found, thresholds, gain).verdict,
+        speedup=speedup,
+        verdict=_judged(found, thresholds, speedup).verdict,
         samples=measured.samples,
         baseline_samples=() if baseline is None else baseline.samples,
     )
 
 
-def temperature_summary(
-    levels: Sequence[LevelSummary], measured: Sequence[Measured], thresholds: VerdictThresholds
-) -> TemperatureSummary:
+def temperature_result(
+    levels: Sequence[LevelResult], measured: Sequence[Measured], thresholds: Thresholds
+) -> TemperatureResult:
     """All levels of one temperature alone; there is at least one."""
     found = speculation(measured)
     judged = _judged(found, thresholds, None)
     by_speedup = _over_loads([one.verdict for one in levels if one.speedup is not None])
     verdict = by_speedup or judged.verdict
-    pays_up_to, stops_at = _paying([(one.at_once, one.speedup) for one in levels])
-    pays_up_to_rate, stops_at_rate = _paying([(one.rate, one.speedup) for one in levels])
-    return TemperatureSummary(
-        **msgspec.structs.asdict(found),
-        temperature=levels[0].temperature or 0.0,
+    advice = None if by_speedup is Verdict.NET_POSITIVE else judged.advice
+    return TemperatureResult(
+        temperature=levels[0].level.workload.temperature or 0.0,
+        speculation=found,
         verdict=verdict,
-        action=ACTIONS[verdict] if found.attribution != "none" else NOTHING_DRAFTED,
-        advice=None if by_speedup is Verdict.NET_POSITIVE else judged.advice,
-        pays_up_to=pays_up_to,
-        stops_at=stops_at,
-        pays_up_to_rate=pays_up_to_rate,
-        stops_at_rate=stops_at_rate,
+        action=ACTIONS[verdict] if found.source != "none" else NOTHING_DRAFTED,
+        notes=(*(() if advice is None else (advice,)), *_compared(levels)),
     )
 
 
 def speculation(measured: Sequence[Measured]) -> Speculation:
     """VLLM's numbers for each request if replies have them, else its counters' growth."""
     samples = [one for part in measured for one in part.samples]
-    attribution: Source = "exact"
+    source: Literal["replies", "counters"] = "replies"
     found = acceptance(samples)
     if found is None:
         counted = [part.counted for part in measured if part.counted is not None]
-        found = over_engines(counted) if counted and len(counted) == len(measured) else None
-        attribution = "counters"
+        found = together(counted) if counted and len(counted) == len(measured) else None
+        source = "counters"
     if found is None or not found.draft_tokens:
-        return Speculation(attribution="none", requests=len(samples))
+        return Speculation(requests=len(samples))
     ratios = sorted(one.accepted_tokens / one.draft_tokens for one in samples if one.draft_tokens)
     return Speculation(
-        attribution=attribution,
+        source=source,
         requests=len(samples),
         drafts=found.drafts,
         draft_tokens=found.draft_tokens,
         accepted_tokens=found.accepted_tokens,
         acceptance=found.rate,
-        acceptance_length=found.length,
+        length=found.length,
         p10=quantile(ratios, 0.1),
         p50=quantile(ratios, 0.5),
         p90=quantile(ratios, 0.9),
@@ -127,27 +108,37 @@ def tpots(samples: Sequence[Sample]) -> list[float]:
     return [one.tpot for one in samples if one.tpot is not None]
 
 
-def _gain(measured: Measured, baseline: Measured) -> Interval | None:
-    """The baseline's median TPOT over this one's, less 1, with its 95 % bounds."""
+def quantiles(values: Sequence[float | None]) -> Quantiles:
+    """P50, P95 and P99 of the known values."""
+    known = sorted(value for value in values if value is not None)
+    return Quantiles(*(quantile(known, share) for share in (0.5, 0.95, 0.99)))
+
+
+def _speedup(measured: Measured, baseline: Measured) -> Interval | None:
+    """The baseline's median TPOT over this one's, with its 95 % bounds."""
     ours, plain = (
         quantile_interval(tpots(one.samples), 0.5, cut(one.samples, one.level.load), CONFIDENCE)
         for one in (measured, baseline)
     )
-    return relative_change(ours, plain)
+    gain = relative_change(ours, plain)
+    return None if gain is None else gain.moved(1.0)
 
 
-def _judged(found: Speculation, thresholds: VerdictThresholds, gain: Interval | None) -> Judgement:
+def _judged(found: Speculation, thresholds: Thresholds, speedup: Interval | None) -> Judgement:
     """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
-    evidence = Evidence(
+    known = speedup is not None and speedup.error is not None
+    counted = Acceptance(
         requests=found.requests,
         drafts=found.drafts,
         draft_tokens=found.draft_tokens,
         accepted_tokens=found.accepted_tokens,
-        acceptance=found.acceptance,
-        position_rates=found.position_rates,
-        speedup=None if gain is None or gain.error is None else Estimate(1 + gain.value, gain.error / 2),
+        accepted_per_position=tuple(rate * found.drafts for rate in found.position_rates),
     )
-    return judge(evidence, replace(thresholds, min_drafts_per_second=0.0, min_share=0.0))
+    evidence = Evidence(
+        window=counted,
+        speedup=Estimate(speedup.value, (speedup.error or 0.0) / 2) if speedup is not None and known else None,
+    )
+    return judge(evidence, thresholds)
 
 
 def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -158,34 +149,35 @@ def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:
     return judged.pop() if judged else Verdict.INSUFFICIENT_DATA
 
 
-_Load = TypeVar("_Load", int, float)
+def _compared(levels: Sequence[LevelResult]) -> Iterator[str]:
+    """Up to which load speculation was faster than the baseline, in words."""
+    speedups = {one.level.load: one.speedup for one in levels if one.speedup is not None}
+    for closed in (True, False):
+        known = {load: one for load, one in speedups.items() if (load.at_once is not None) == closed}
+        if known:
+            yield f"measured: {_paying(known)}"
+    if any(one.error is None or abs(one.value - 1) <= one.error for one in speedups.values()):
+        yield "not every speedup is beyond its error: raise --requests or --rounds"
+    elif not speedups and any(one.baseline is not None for one in levels):
+        yield "measured: nothing to compare"
 
 
-def _paying(speedups: Sequence[tuple[_Load | None, float | None]]) -> tuple[_Load | None, _Load | None]:
-    """The heaviest load up to which speculation is faster, and the lightest at which it is not."""
-    known = [(load, speedup) for load, speedup in speedups if load is not None and speedup is not None]
-    stops_at = next((load for load, speedup in known if speedup <= 1), None)
-    return max((load for load, _ in known if stops_at is None or load < stops_at), default=None), stops_at
+def _paying(speedups: Mapping[Load, Interval]) -> str:
+    """``speedups`` go from the lightest load to the heaviest."""
+    faster: Load | None = None
+    for load, speedup in speedups.items():
+        if speedup.value <= 1:
+            return f"not faster, even at {load}" if faster is None else f"faster up to {faster}, no longer at {load}"
+        faster = load
+    return f"faster at every load up to {faster}"
 
 
 def _speed(measured: Measured) -> Speed:
-    samples = measured.samples
+    samples, seconds = measured.samples, measured.seconds
     return Speed(
         requests=len(samples),
         failed=measured.failed,
         ttft=quantiles([one.ttft for one in samples]),
         tpot=quantiles([one.tpot for one in samples]),
-        duration=quantiles([one.duration for one in samples]),
-        tokens_per_second=sum(one.tokens or 0 for one in samples) / measured.seconds if measured.seconds > 0 else 0.0,
-        requests_per_second=len(samples) / measured.seconds if measured.seconds > 0 else 0.0,
+        tokens_per_second=sum(one.tokens or 0 for one in samples) / seconds if seconds > 0 else 0.0,
     )
-
-
-def quantiles(values: Sequence[float | None]) -> Quantiles:
-    """P50, P95 and P99 of the known values."""
-    known = sorted(value for value in values if value is not None)
-    return Quantiles(*(quantile(known, share) for share in (0.5, 0.95, 0.99)))
-
-
-def _quotient(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None

@@ -1,12 +1,28 @@
-"""The one sentence at the top of the page: does it pay?"""
+"""The one sentence at the top of the page: does it pay? It says what was judged, and judges nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
-from sidecar.export.request_notes import unattributed
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.report import ModelReport, Report, TemperatureReport
+from sidecar.analysis.speedup import Speedup
+from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.export.page.text import milliseconds, percent
 
-TONES = {"net_positive": "good", "break_even": "even", "net_negative": "bad", "insufficient_data": "mute"}
+TONES: Final = {
+    Verdict.NET_POSITIVE: "good",
+    Verdict.BREAK_EVEN: "even",
+    Verdict.NET_NEGATIVE: "bad",
+    Verdict.INSUFFICIENT_DATA: "mute",
+}
+_ON_AVERAGE: Final = {
+    Verdict.NET_NEGATIVE: "does not pay",
+    Verdict.BREAK_EVEN: "roughly breaks even",
+    Verdict.NET_POSITIVE: "pays",
+}
+
+Judged = Mapping[str, TemperatureReport]  # by the name that tells it apart on the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,167 +34,134 @@ class Answer:
     why: str
 
 
-def answer(target: Mapping[str, Any]) -> Answer:
-    """The answer for one server, from its status."""
-    if not target["up"]:
-        error = target["last_error"]
-        why = f"{error['message']}. {error['remedy']}" if error else "The last successful poll is too old."
+def answer(report: Report) -> Answer:
+    """What the report comes to."""
+    scrape = report.scrape
+    if not scrape.up:
+        error = scrape.last_error
+        why = f"{error}. {error.remedy}" if error else "The last successful poll is too old."
         return Answer("vLLM's metrics cannot be read.", "bad", why)
-    models = (target["requests"] or {"models": []})["models"]
-    found = [
-        (model["model_name"], temperature, work)
-        for model in models
-        for temperature, work in model["temperatures"].items()
-        if work["verdict"] != "insufficient_data"
-    ]
-    several = len({model for model, _, _ in found}) > 1
-    judged = {f"{temperature} ({model})" if several else temperature: work for model, temperature, work in found}
-    drafting = [model for model in target["models"] if model["acceptance"] is not None]
-    if judged and all(work["basis"] == "speedup" for work in judged.values()):
-        said = _by_time(judged, target["models"])
-    elif judged:
-        buckets = [work for model in models for work in model["temperatures"].values()]
-        said = _by_temperature(judged, sum(work["draft_tokens"] for work in buckets))
-    if judged:
-        is_covered = all(model["is_covered"] for model in target["models"])
-        return said if is_covered else _of_what_is_seen(said, models, drafting)
+    drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if not drafting:
-        return Answer("Nothing is being drafted.", "mute", "No draft tokens in the window.")
-    if all(model["basis"] == "speedup" for model in drafting):
-        return _overall_by_time(drafting, _why_no_split(target["requests"]))
-    return _overall(drafting, _why_no_split(target["requests"]))
+        why = "No draft tokens in the window; a sidecar that has just started needs two polls to see any."
+        return Answer("Nothing is being drafted.", "mute", why)
+    for model in drafting:
+        if model.judgement.has_collapsed:
+            text = f"Almost no draft token{_of(model, drafting)} is accepted."
+            return Answer(text, "bad", model.judgement.advice or "")
+    judged = dict(_judged(drafting))
+    if not judged:
+        return _overall(drafting)
+    if all(one.judgement.by_speedup is not None and one.speedup is not None for one in judged.values()):
+        return _by_time(judged, drafting)
+    return _by_temperature(judged)
 
 
-def _acceptance(drafting: Sequence[Mapping[str, Any]]) -> str:
-    """Each model's overall acceptance; a single model needs no name."""
-    if len(drafting) == 1:
-        return f"{drafting[0]['acceptance']:.0%}"
-    return ", ".join(f"{model['acceptance']:.0%} ({model['model_name']})" for model in drafting)
+def _judged(models: Sequence[ModelReport]) -> Iterator[tuple[str, TemperatureReport]]:
+    for model in models:
+        for one in model.temperatures:
+            if one.judgement.has_enough_data:
+                yield f"{one.temperature}{_of(model, models)}", one
 
 
-def _of_what_is_seen(
-    said: Answer, models: Sequence[Mapping[str, Any]], drafting: Sequence[Mapping[str, Any]]
-) -> Answer:
-    """``said`` with its limits; what holds for only part of the traffic is not good news yet."""
-    seen = {model["model_name"]: model["coverage"] for model in models if model["coverage"] is not None}
-    if len(seen) == 1:
-        part = f"the {next(iter(seen.values())):.0%} of the traffic that is seen"
-    else:
-        shares = ", ".join(f"{name}: {coverage:.0%}" for name, coverage in seen.items())
-        part = f"the traffic that is seen ({shares})"
-    text = f"In {part}, {said.text[0].lower()}{said.text[1:]}"
-    overall = f" Over all requests, seen or not, it is {_acceptance(drafting)}." if drafting else ""
-    return Answer(text, "mute" if said.tone == "good" else said.tone, f"{said.why}{overall}")
+def _of(model: ModelReport, models: Sequence[ModelReport]) -> str:
+    """A single model needs no name."""
+    return f" ({model.model_name})" if len(models) > 1 else ""
 
 
-def _by_temperature(judged: Mapping[str, Mapping[str, Any]], total: float) -> Answer:
-    """``total`` is the draft tokens of all buckets, judged or not."""
-    by_verdict = {
-        verdict: [label for label, work in judged.items() if work["verdict"] == verdict]
-        for verdict in ("net_negative", "break_even", "net_positive")
-    }
-    losing = by_verdict["net_negative"]
-    share = sum(judged[label]["draft_tokens"] for label in losing) / (total or 1.0)
-    if not losing and not by_verdict["break_even"]:
-        return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
-    if not losing:
-        return Answer(
-            f"Speculation roughly breaks even at {_named(by_verdict['break_even'])}.", "even", _listed(judged)
-        )
-    if share > 0.995:  # temperatures that cannot be judged are not included
-        return Answer("Speculation does not pay.", "bad", _listed(judged))
-    text = f"Speculation loses at {_named(losing)}: {share:.0%} of attributed drafts."
-    return Answer(text, "bad", _listed(judged))
+def _with(judged: Judged, verdict: Verdict) -> list[str]:
+    return [label for label, one in judged.items() if one.judgement.verdict is verdict]
 
 
-def _by_time(judged: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> Answer:
+def _by_temperature(judged: Judged) -> Answer:
+    losing, even = _with(judged, Verdict.NET_NEGATIVE), _with(judged, Verdict.BREAK_EVEN)
+    if losing:
+        share = percent(sum(seen(judged[label].judgement).share for label in losing))
+        has = "has" if len(losing) == 1 else "have"
+        text = f"Speculation loses at {_temperatures(losing)}, which {has} {share} of the draft tokens."
+        return Answer(text, "bad", _listed(judged))
+    if even:
+        return Answer(f"Speculation roughly breaks even at {_temperatures(even)}.", "even", _listed(judged))
+    return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
+
+
+def _temperatures(labels: Sequence[str]) -> str:
+    *others, last = labels
+    return f"temperatures {', '.join(others)} and {last}" if others else f"temperature {last}"
+
+
+def _by_time(judged: Judged, models: Sequence[ModelReport]) -> Answer:
     """Time saved and lost per token, if plain decoding was measured."""
     saved, lost, even = (
-        [label for label, work in judged.items() if work["verdict"] == verdict]
-        for verdict in ("net_positive", "net_negative", "break_even")
+        _with(judged, verdict) for verdict in (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN)
     )
     parts = [f"{what} {_each(judged, labels)}" for what, labels in (("saves", saved), ("costs", lost)) if labels]
     if even:
-        parts.append(f"roughly breaks even at {_named(even)}")
-    text = f"Speculation {', '.join(parts)}{_at_load(models)}."
-    speedups = ", ".join(f"{label}: {work['speed']['speedup']:.2f} times" for label, work in judged.items())
+        parts.append(f"roughly breaks even at T {', '.join(even)}")
+    times = ", ".join(f"{label}: {one.speedup.ratio:.2f}" for label, one in judged.items() if one.speedup)
     tone = "bad" if lost else "even" if even else "good"
-    return Answer(text, tone, f"Plain time per token divided by the actual one: {speedups}. {_listed(judged)}")
+    text = f"Per token, speculation {'; '.join(parts)}{_at_load(models)}."
+    return Answer(text, tone, f"Times as fast as plain decoding, by temperature: {times}. {_listed(judged)}")
 
 
-def _each(judged: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> str:
+def _each(judged: Judged, labels: Sequence[str]) -> str:
     """Milliseconds per token at each temperature."""
-    units = ["a token ", *[""] * len(labels)]
-    return ", ".join(
-        f"{gained_ms(judged[label]['speed'])} {unit}at {_WITHOUT.get(label, f'T {label}')}"
-        for label, unit in zip(labels, units, strict=False)
-    )
+    speedups = {label: judged[label].speedup for label in labels}
+    return ", ".join(f"{_gained(speedup)} at T {label}" for label, speedup in speedups.items() if speedup)
 
 
-def _overall_by_time(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:
-    worst = min(drafting, key=lambda model: float(model["speed"]["speedup"]))
-    speed = worst["speed"]
-    which = f" for {worst['model_name']}" if len(drafting) > 1 else ""
-    what = {"net_positive": f"saves {gained_ms(speed)} a token", "net_negative": f"costs {gained_ms(speed)} a token"}
-    text = f"Speculation {what.get(worst['verdict'], 'roughly breaks even')}{which} on average{_at_load([worst])}."
-    faster = f"{speed['speedup']:.2f} ± {2 * speed['error']:.2f} times as fast as plain decoding"
-    return Answer(text, TONES[worst["verdict"]], f"{faster}, acceptance {_acceptance(drafting)}; {split}.")
+def _overall(models: Sequence[ModelReport]) -> Answer:
+    """The worst verdict on a model as a whole."""
+    split = models[0].split_withheld or "No temperature has enough traffic to be judged."
+    why = f"Acceptance is {_acceptance(models)} over all requests. {split}"
+    for verdict, said in _ON_AVERAGE.items():
+        found = [model for model in models if model.judgement.verdict is verdict]
+        if not found:
+            continue
+        which = f" for {', '.join(model.model_name for model in found)}" if len(found) < len(models) else ""
+        faster = found[0].speed.speedup if found[0].speed and found[0].judgement.by_speedup else None
+        if faster is None:
+            return Answer(f"Speculation {said} on average{which}.", TONES[verdict], why)
+        what = said if verdict is Verdict.BREAK_EVEN else effect(faster)
+        text = f"Speculation {what} on average{which}{_at_load(found)}."
+        return Answer(text, TONES[verdict], f"{times_as_fast(faster)}. {why}")
+    if any(model.judgement.evidence.is_adaptive for model in models):
+        return Answer("Acceptance cannot tell whether speculation pays, and no speedup is known.", "mute", why)
+    drafts = sum(model.judgement.evidence.window.drafts for model in models)
+    return Answer("Too little traffic to judge.", "mute", f"{why} {drafts:,.0f} drafts in the window.")
 
 
-def gained_ms(speed: Mapping[str, Any]) -> str:
-    """The difference in milliseconds per token between plain and actual, without its sign."""
-    return f"{abs(speed['plain_seconds'] - speed['actual_seconds']) * 1000:.2g} ms"
+def _acceptance(models: Sequence[ModelReport]) -> str:
+    """Each model's overall acceptance; a single model needs no name."""
+    return ", ".join(f"{percent(one.judgement.evidence.window.rate)}{_of(one, models)}" for one in models)
 
 
-def _at_load(models: Sequence[Mapping[str, Any]]) -> str:
+def _at_load(models: Sequence[ModelReport]) -> str:
     """The load for which this holds; several models have several."""
-    running = [model["speed"]["requests_running"] for model in models if model["speed"]]
-    return f", with {running[0]:.0f} running" if len(running) == 1 and running[0] else ""
+    steps = models[0].speed.steps if len(models) == 1 and models[0].speed else None
+    return f", with {steps.running:.0f} running" if steps else ""
 
 
-def _why_no_split(requests: Mapping[str, Any] | None) -> str:
-    if requests is None:
-        return "which temperatures lose needs a request source"
-    if not requests["events"]:
-        reasons = ", ".join(sorted(reason for reason, count in requests["dropped"].items() if count))
-        dropped = f": all its events were dropped ({reasons})" if reasons else ""
-        return f"the source {requests['source']} has reported no request yet{dropped}"
-    if not requests["ended"]:
-        return f"{requests['events']:,} requests since the start, none attributed in the window"
-    if not requests["attributed"]:
-        return unattributed(requests["ended"])
-    return "no temperature has enough requests to be judged"
+def _listed(judged: Judged) -> str:
+    parts = [f"{label}: {percent(one.judgement.acceptance)}" for label, one in judged.items()]
+    return f"Acceptance by temperature: {', '.join(parts)}."
 
 
-def _overall(drafting: Sequence[Mapping[str, Any]], split: str) -> Answer:
-    """The worst model's verdict."""
-    why = f"Acceptance is {_acceptance(drafting)} over all requests; {split}."
-    for verdict, text in _ON_AVERAGE.items():
-        names = [model["model_name"] for model in drafting if model["verdict"] == verdict]
-        if names:
-            which = f" for {', '.join(names)}" if len(names) < len(drafting) else ""
-            return Answer(f"{text}{which}.", TONES[verdict], why)
-    drafts = sum(model["drafts"] for model in drafting)
-    return Answer("Too little is being drafted to judge.", "mute", f"{why[:-1]}; {drafts:,.0f} drafts in the window.")
+def seen(judgement: Judgement) -> Acceptance:
+    """The window that was judged or, below the gates, the recent one."""
+    return judgement.judged or judgement.evidence.window
 
 
-_ON_AVERAGE = {
-    "net_negative": "Speculation does not pay on average",
-    "break_even": "Speculation roughly breaks even on average",
-    "net_positive": "Speculation pays on average",
-}
+def times_as_fast(speedup: Speedup) -> str:
+    """A phrase, with twice the standard error."""
+    return f"{speedup.ratio:.2f} ± {2 * speedup.error:.2f} times as fast as plain decoding"
 
 
-def _named(labels: Sequence[str]) -> str:
-    """Temperatures in a sentence; requests may specify none."""
-    given = [label for label in labels if label not in _WITHOUT]
-    parts = ["temperature " + ", ".join(given)] if given else []
-    return " and ".join(parts + [_WITHOUT[label] for label in labels if label in _WITHOUT])
+def effect(speedup: Speedup) -> str:
+    """A phrase."""
+    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)} a token"
 
 
-_WITHOUT = {"default": "the default temperature", "unknown": "an unknown temperature"}
-
-
-def _listed(judged: Mapping[str, Mapping[str, Any]]) -> str:
-    parts = [f"{label}: {work['acceptance']:.0%}" for label, work in judged.items() if work["acceptance"] is not None]
-    return "Acceptance by temperature: " + ", ".join(parts) + "."
+def _gained(speedup: Speedup) -> str:
+    """The difference per token between plain and actual, without its sign."""
+    return milliseconds(abs(speedup.plain_seconds - speedup.actual_seconds))

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 _WIDTH, _HEIGHT = 300, 80
-_FLAT = 6
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
@@ -51,33 +50,4 @@ def over_time(points: Sequence[tuple[float, float | None]], limit: float) -> str
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" height="{_HEIGHT}" aria-hidden="true">'
         f'<line class="limit" x2="{_WIDTH}" y1="{level:.1f}" y2="{level:.1f}"/>'
         f'<path class="line" d="{"".join(pieces)}"/></svg>'
-    )
-
-
-def two_curves(points: Sequence[tuple[str, float | None, float | None]], now: str | None) -> str:
-    """Actual (solid) and plain (dashed) seconds by load, from 0 up, with a mark at the load ``now``."""
-    highest = max((value for _, *values in points for value in values if value is not None), default=0.0)
-    if not highest:
-        return ""
-    step = _WIDTH / len(points)
-    places = [step * (index + 0.5) for index in range(len(points))]
-
-    def line(column: int, kind: str) -> str:
-        known = [(x, values[column]) for x, (_, *values) in zip(places, points, strict=True)]
-        level = {x: (1 - 0.9 * value / highest) * _HEIGHT for x, value in known if value is not None}
-        # Flat at each load, so that a single one is visible too.
-        drawn = [f"{x - _FLAT:.1f},{y:.1f} {x + _FLAT:.1f},{y:.1f}" for x, y in level.items()]
-        return f'<polyline class="{kind}" points="{" ".join(drawn)}"/>' if drawn else ""
-
-    marks = [
-        f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y2="{_HEIGHT}"/>'
-        for x, (load, *_) in zip(places, points, strict=True)
-        if load == now
-    ]
-    labels = "".join(f"<span>{load}</span>" for load, *_ in points)
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" height="{_HEIGHT}" role="img" '
-        f'aria-label="time per token by requests running, up to {highest * 1000:.3g} ms">{"".join(marks)}'
-        f'{line(0, "line")}{line(1, "line plain")}</svg><div class="loads number">{labels}</div>'
-        f'<div class="facts">From 0 to {highest * 1000:.3g} ms a token (the highest point).</div>'
     )

@@ -1,70 +1,113 @@
+import asyncio
 import json
+import socket
 
 import pytest
 from aiohttp import web
 
+from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from tests.debian_servers import free_port
+from sidecar.settings import load_settings
+from tests.commands.commands_tools import unused_port
 from tests.demo.faulty_vllm import FaultyVllm
+from tests.requests.packets import HELLO, packet
 
 NOWHERE = "http://127.0.0.1:1"
 
 
-async def test_check_describes_a_vllm(finished):
+@pytest.fixture
+def checked(finished, socket_path):
+    """Runs ``check``; its exit code and its lines."""
+
+    async def run(url, **environment):
+        given = {"LISTEN": f"127.0.0.1:{unused_port()}", "PLUGIN__SOCKET": str(socket_path), "VLLM_URL": url}
+        settings = {f"SPECDEC_{name}": value for name, value in (given | environment).items()}
+        code, out, err = await finished("check", **settings)
+        assert err == ""
+        return code, out.splitlines()
+
+    return run
+
+
+async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     async with FaultyVllm() as vllm:
-        code, out, err = await finished("check", SPECDEC_VLLM_URL=vllm.url)
-    assert (code, err) == (0, "")
-    assert out.splitlines() == [
+        code, lines = await checked(vllm.url)
+        assert lines[2] == f"vLLM: {vllm.url}"
+    assert code == 0
+    assert lines[:2] + lines[3:-1] == [
         "settings: valid (no file and the environment)",
-        "request source: none; acceptance is not split by temperature",
         "",
-        f"vllm: {vllm_address(out)}",
-        "  vLLM: V1 engine, 0.30 or later",
+        "  V1 engine, 0.30 or later",
         "  model demo, engine 0",
         "    speculative decoding: on; nothing drafted yet",
         "    KV cache: 65,536 tokens",
+        "",
     ]
+    assert lines[-1].startswith("plug-in: No plug-in has been heard yet, so nothing is split")
+    assert "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it" in lines[-1]
+    assert lines[-1].endswith("(listened for 2 s)")
 
 
-def vllm_address(out):
-    return out.splitlines()[3].removeprefix("vllm: ")
+@pytest.mark.parametrize(
+    ("hello", "code", "said"),
+    [
+        (HELLO | {"model": "demo"}, 0, "plug-in: The plug-in "),
+        (HELLO | {"model": "demo", "state": "refused", "reason": "add_request differs"}, 1, "add_request differs."),
+        ({"v": 9}, 1, "version 9 of the format"),
+    ],
+)
+async def test_check_listens_for_the_plug_in(checked, socket_path, hello, code, said):
+    async with FaultyVllm() as vllm:
+        checking = asyncio.create_task(checked(vllm.url))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
+            while not socket_path.exists() or plugin.connect_ex(str(socket_path)):
+                await asyncio.sleep(0.01)
+            plugin.send(packet(**hello) if "v" in hello else packet(hello=hello))
+            found, lines = await checking
+    assert (found, said in lines[-1]) == (code, True), lines
 
 
-async def test_check_says_what_cannot_be_known(finished):
-    async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
-        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
+async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, socket_path):
+    listen = f"127.0.0.1:{unused_port()}"
+    async with FaultyVllm() as vllm:
+        given = {"VLLM_URL": vllm.url, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
+        async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
+            code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
-    assert "    unknown (no_speculation): There are no spec_decode counters" in out
+    assert lines[-1].startswith("plug-in: No plug-in has been heard")
+    assert lines[-1].endswith(f" (says the sidecar at http://{listen})")
+
+
+async def test_check_says_what_cannot_be_known(checked):
+    async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+        code, lines = await checked(vllm.url)
+    assert code == 0
+    assert any(line.startswith("    unknown (no_speculation): There are no spec_decode counters") for line in lines)
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"), [("error_500", "status"), ("html", "not_an_exposition"), ("foreign", "no_vllm_metrics")]
 )
-async def test_check_says_why_there_is_no_page(finished, fault, reason):
+async def test_check_says_why_there_is_no_page(checked, fault, reason):
     async with FaultyVllm() as vllm:
         vllm.faults.set(fault)
-        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url)
+        code, lines = await checked(vllm.url)
     assert code == 1
-    assert f"  no usable page ({reason}): " in out
+    assert any(line.startswith(f"  no usable page ({reason}): ") for line in lines)
 
 
-async def test_check_without_a_vllm(finished):
-    code, out, _ = await finished("check", SPECDEC_VLLM_URL=NOWHERE)
-    assert code == 1
-    assert "  no usable page (unreachable): " in out
-    assert "Is vLLM running" in out
-
-
-async def test_check_says_what_to_change_in_the_url(finished):
+async def test_check_says_what_to_change_in_the_url(checked):
     async with FaultyVllm() as vllm:
-        _, under_v1, _ = await finished("check", SPECDEC_VLLM_URL=f"{vllm.url}/v1")
-        _, with_tls, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url.replace("http:", "https:"))
-    assert "write the URL without it" in under_v1
-    assert "does vLLM serve TLS there" in with_tls
+        _, under_v1 = await checked(f"{vllm.url}/v1")
+        _, with_tls = await checked(vllm.url.replace("http:", "https:"))
+        code, gone = await checked(NOWHERE)
+    assert any("write the URL without it" in line for line in under_v1)
+    assert any("does vLLM serve TLS there" in line for line in with_tls)
+    assert (code, any("Is vLLM running" in line for line in gone)) == (1, True)
 
 
 @pytest.mark.parametrize("path", ["", "/wrong"])
-async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, served, path):
+async def test_check_asks_alertmanager_whether_it_would_take_alerts(checked, served, path):
     posts = []
 
     async def alertmanager(request):
@@ -72,20 +115,18 @@ async def test_check_asks_alertmanager_whether_it_would_take_alerts(finished, se
         return web.Response(status=200 if request.path == "/api/v2/alerts" else 404)
 
     async with FaultyVllm() as vllm, served(alertmanager) as url:
-        urls = json.dumps([url + path])
-        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)
+        code, lines = await checked(vllm.url, ALERTING__ALERTMANAGERS=json.dumps([url + path]))
     assert posts == [[]]
-    assert f"Alertmanager: {url}{path}\n" in out
-    assert (code, out.splitlines()[-1]) == (
+    assert f"Alertmanager: {url}{path}" in lines
+    assert (code, lines[-1]) == (
         (1, "  rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093")
         if path
         else (0, "  accepts alerts")
     )
 
 
-async def test_check_does_not_blame_the_url_if_alertmanager_is_down(finished):
+async def test_check_does_not_blame_the_url_if_alertmanager_is_down(checked):
     async with FaultyVllm() as vllm:
-        urls = json.dumps([f"http://127.0.0.1:{free_port()}"])
-        code, out, _ = await finished("check", SPECDEC_VLLM_URL=vllm.url, SPECDEC_ALERTING__ALERTMANAGERS=urls)
-    assert code == 1
-    assert out.splitlines()[-1] == ("  failed (ClientConnectorError): is Alertmanager up, and reachable from here?")
+        urls = json.dumps([f"http://127.0.0.1:{unused_port()}"])
+        code, lines = await checked(vllm.url, ALERTING__ALERTMANAGERS=urls)
+    assert (code, lines[-1]) == (1, "  failed (ClientConnectorError): is Alertmanager up, and reachable from here?")

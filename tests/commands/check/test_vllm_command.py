@@ -11,7 +11,7 @@ from sidecar.commands.check.vllm_command import findings
 from sidecar.commands.check.vllm_flags import KEYS, METHODS, TABLE, wrong
 from tests.commands.commands_tools import command
 
-GOOD = """vllm serve m --per-request-spec-decode-metrics summary --speculative-config
+GOOD = """vllm serve m --speculative-config
     '{"method": "draft_model", "model": "d", "num_speculative_tokens": 3}'"""
 
 
@@ -63,7 +63,7 @@ def test_valid_command_lines_have_no_fault(line):
         (config(method="ngram", num_speculative_tokens="3"), "must be a whole number above 0"),
         (config(model="d", num_speculative_tokens=3, tensor_parallel_size=1), "the key is draft_tensor_parallel_size"),
         (config(model="d", draft_tensor_parallel_size=2) + " -tp 4", "must be 1 or the target's 4, not 2"),
-        (GOOD + " --disable-log-stats", "hides the spec_decode counters"),
+        (GOOD + " --disable-log-stats", "hides vLLM's metrics"),
     ],
 )
 def test_faults_are_reported_with_what_to_write(line, said):
@@ -95,16 +95,20 @@ def test_pipeline_parallelism_is_refused_to_the_last_release_of_0_15(flag, versi
     assert not faults(f"{line} {flag.replace('2', '1')}", version)
 
 
-def test_old_flags_are_right_in_old_versions():
-    line = "vllm serve m --speculative-model d --num-speculative-tokens 3"
-    assert faults(line, (0, 7, 3)) == []
-    assert len(faults(line, (0, 9))) == 2
-
-
 def test_refused_sampling_parameters_are_noted_by_version():
     notes = {version: " ".join(one.text for one in findings(GOOD, version)) for version in ((0, 12), (0, 32))}
     assert "rejected with 400" in notes[0, 32]
     assert "served without speculation" in notes[0, 12]
+
+
+@pytest.mark.parametrize(
+    ("listed", "loads"), [("specdec", True), ("lora, specdec", True), ("lora", False), ("", False)]
+)
+def test_an_allowlist_of_plug_ins_must_have_ours(listed, loads):
+    found = faults(f"VLLM_PLUGINS='{listed}' PYTHONPATH=/plugin vllm serve m")
+    assert found == (
+        [] if loads else [f"VLLM_PLUGINS={listed} does not list specdec, so vLLM does not load the plug-in; add it"]
+    )
 
 
 def test_the_command(capsys):

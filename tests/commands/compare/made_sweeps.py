@@ -2,12 +2,12 @@
 
 from random import Random
 
-from sidecar.analysis.verdict import VerdictThresholds
 from sidecar.commands.sweep.level import Measured
-from sidecar.commands.sweep.options import Level, Load, Workload
 from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.sample import Sample
-from sidecar.commands.sweep.summary import level_summary
+from sidecar.commands.sweep.summary import level_result
+from sidecar.commands.sweep.workload import Level, Load, Workload
+from sidecar.settings.groups import Thresholds
 
 
 def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3, drift=0.0):
@@ -42,7 +42,7 @@ def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, accepta
         others=False,
         complete=True,
     )
-    return level_summary(measured, None, VerdictThresholds())
+    return level_result(measured, None, Thresholds())
 
 
 def swept(*levels, rounds=8):

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from sidecar.commands.sweep.results import save
+from sidecar.commands.sweep.results import encode
 from tests.commands.commands_tools import command
-from tests.commands.sweep.sweep_tools import simulated, swept
+from tests.commands.compare.made_sweeps import level, swept
 
 EMPTY = (
     b'{"format":%d,"model":null,"max_tokens":1,"rounds":1,"complete":true,"capacity":null,"faults":{},'
@@ -13,42 +13,48 @@ EMPTY = (
 
 
 @pytest.fixture
-async def saved(tmp_path):
-    """Two sweeps of one server, and one of a server without speculation at a quarter of the speed: files by name."""
-    files = {}
-    for name, options in {"one": {}, "again": {}, "plain": {"num_speculative_tokens": 0, "speed": 1}}.items():
-        async with simulated(**{"speed": 4, **options}) as vllm:
-            result = await swept(vllm.url, temperatures=(0.0,), at_once=(2,), requests=24, rounds=8)
-        files[name] = str(tmp_path / f"{name}.json")
-        save(result, tmp_path / f"{name}.json")
-    return files
+def saved(tmp_path):
+    """Two sweeps of one server, and one of a server without speculation that takes twice as long: files by name."""
+    made = {"one": level(1), "again": level(2), "plain": level(3, k=0, tpot=0.02)}
+    for name, one in made.items():
+        (tmp_path / f"{name}.json").write_bytes(encode(swept(one)))
+    return {name: str(tmp_path / f"{name}.json") for name in made}
 
 
-async def test_real_sweeps_are_compared(saved, capsys):
+def test_saved_sweeps_are_compared(saved, capsys):
     assert command("compare", saved["one"], saved["again"], saved["plain"], "--json") == 0
     again, plain = json.loads(capsys.readouterr().out)
     acceptance = next(one for one in again["differences"] if one["metric"] == "acceptance")
     assert acceptance["change"]["low"] < 0 < acceptance["change"]["high"]
-    assert plain["result"] == "slower"
-    shown = {one["metric"] for one in plain["differences"] if one["shown"]}
-    assert shown & {"TPOT P50", "tokens/s"}
+    assert (again["result"], plain["result"]) == ("no_difference_shown", "slower")
+    assert {"TPOT P50", "tokens/s"} <= {one["metric"] for one in plain["differences"] if one["shown"]}
     assert command("compare", saved["one"], saved["plain"], "--fail-if-slower", "5%") == 1
-    assert " at temperature 0, 2 at once is slower by " in capsys.readouterr().err
-    assert command("compare", saved["plain"], saved["one"], "--fail-if-slower", "5%") in (0, 3)
-    out = capsys.readouterr().out
-    assert f"verdict: {saved['one']} is faster than {saved['plain']}" in out
+    assert " at temperature 0, 4 at once is slower by " in capsys.readouterr().err
+    assert command("compare", saved["plain"], saved["one"], "--fail-if-slower", "20%") == 0
+    assert f"verdict: {saved['one']} is faster than {saved['plain']}" in capsys.readouterr().out
+
+
+def test_both_sides_and_the_change_are_rows_of_one_table(saved, capsys):
+    assert command("compare", saved["one"], saved["plain"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    header = next(number for number, line in enumerate(lines) if line[:1] == ["temperature"])
+    before, after, change, error = lines[header + 1 : header + 5]
+    assert before[:5] == ["0", "4", "at", "once", "before"]
+    assert (after[:3], change[:3]) == (["after", "-", "-"], ["change", "-", "-"])
+    assert change[-1].startswith("-")
+    assert error[-1].startswith("±")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "No such file or directory"),
-        (b"{", "not a file that `sweep --save` wrote"),
-        (b'{"levels": []}', "not a file that `sweep --save` wrote"),
-        (b"\xff", "not a file that `sweep --save` wrote"),
-        (b"[" * 100_000, "not a file that `sweep --save` wrote"),
-        (EMPTY % 1, "no single requests in it"),
-        (EMPTY % 9, "format 9; this version reads format 1"),
+        (b"{", "not a file that `sweep --save` of this version wrote"),
+        (b'{"levels": []}', "not a file that `sweep --save` of this version wrote"),
+        (b"\xff", "not a file that `sweep --save` of this version wrote"),
+        (b"[" * 100_000, "not a file that `sweep --save` of this version wrote"),
+        (EMPTY % 2, "no single requests in it"),
+        (EMPTY % 9, "format 9; this version reads format 2"),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, content, said):

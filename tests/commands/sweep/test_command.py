@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from sidecar.commands.sweep.options import Load, SweepOptions
+from sidecar.commands.sweep.options import SweepOptions
+from sidecar.commands.sweep.workload import Load
 from sidecar.errors import SettingsError
 from tests.commands.commands_tools import command
 from tests.commands.sweep.sweep_tools import simulated
@@ -13,14 +14,6 @@ from tests.commands.sweep.sweep_tools import simulated
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--concurrency", "0"), "--concurrency, --load: write one or more from 1 to 1024"),
-        (("--temperatures", "0,11"), "--temperatures, --mix: write temperatures from 0 to 10"),
-        (("--temperatures", "nan"), "--temperatures, --mix: write temperatures from 0 to 10"),
-        (("--mix", "0:1,11:1"), "--temperatures, --mix: write temperatures from 0 to 10"),
-        (("--mix", "0:0,1:1"), "--mix: write weights above 0"),
-        (("--rate", "0"), "--rate: write requests per second up to 1024"),
-        (("--rate", "nan%"), "--rate: write requests per second up to 1024"),
-        (("--requests", "0"), "--requests, --rounds, --max-tokens: at least 1 request"),
         (("--requests", "20000"), "200,000 requests are more than 100,000"),
         (("--prompts", "/none"), "--prompts: /none: No such file or directory"),
         (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set"),
@@ -32,25 +25,32 @@ def test_unusable_arguments_are_refused(capsys, arguments, said):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ("--url", "ftp://x"),
-        ("--concurrency", "a"),
-        ("--duration", "soon"),
-        ("--mix", "0.1"),
-        ("--mix", "a:b"),
-        ("--rate", "x"),
-        ("--save", "/none/x"),
+        (("--url", "ftp://x"), "expected http or https URL"),
+        (("--concurrency", "0"), "write a whole number from 1 to 1024"),
+        (("--concurrency", "a"), "write a whole number from 1 to 1024"),
+        (("--temperatures", "0,11"), "write temperatures from 0 to 10"),
+        (("--temperatures", "nan"), "write temperatures from 0 to 10"),
+        (("--temperatures", "-0.1"), "write temperatures from 0 to 10"),
+        (("--mix", "0:1,11:1"), "write temperatures from 0 to 10"),
+        (("--mix", "0:0,1:1"), "with weights above 0"),
+        (("--mix", "0.1"), "two temperatures or more"),
+        (("--rate", "0"), "write requests per second up to 1024"),
+        (("--rate", "nan%"), "write requests per second up to 1024"),
+        (("--duration", "soon"), "expected duration"),
+        (("--save", "/none/x"), "no such directory"),
     ],
 )
-def test_unreadable_arguments_are_refused(capsys, arguments):
+def test_unreadable_arguments_are_refused(capsys, arguments, said):
     with pytest.raises(SystemExit) as ended:
         command("sweep", *arguments)
     assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 def test_requests_to_both_servers_and_for_the_capacity_are_bounded():
-    given = {"temperatures": (0.0,), "loads": (Load(share=0.5),), "requests": 50_000}
+    given = {"temperatures": (0.0,), "loads": (Load(share=0.5),), "count": 50_000}
     with pytest.raises(SettingsError, match="150,000 requests"):
         SweepOptions(url="http://a", baseline_url="http://b", **given)
 
@@ -82,8 +82,8 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
     assert code == 0, err
     assert err.startswith("0/120 requests done; measuring mix 0:1,1:1, 32 at once\n")
     printed, written = json.loads(out), json.loads(saved.read_text())
-    assert {level["share"] for level in printed["levels"]} == {0.6}
-    assert printed["levels"][0]["rate"] == pytest.approx(0.6 * printed["capacity"])
+    assert {level["level"]["load"]["share"] for level in printed["levels"]} == {0.6}
+    assert printed["levels"][0]["level"]["load"]["rate"] == pytest.approx(0.6 * printed["capacity"])
     assert "samples" not in printed["levels"][0]
     for level in written["levels"]:
         assert len(level.pop("samples")) == 8
@@ -96,5 +96,5 @@ async def test_a_file_that_cannot_be_written_loses_nothing(finished, tmp_path):
         asked = ("--url", vllm.url, "--temperatures", "0", "--concurrency", "2", "--requests", "2", "--max-tokens", "4")
         code, out, err = await finished("sweep", *asked, "--save", str(tmp_path))
     assert code == 1
-    assert f"--save={tmp_path}: Is a directory; printed only" in err
+    assert f"--save={tmp_path}: Is a directory; printed instead" in err
     assert "temperature 0: insufficient_data" in out

@@ -7,9 +7,8 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
-from sidecar.commands.sweep.level import arrivals
-from sidecar.commands.sweep.options import Load
 from sidecar.commands.sweep.render import text
+from sidecar.commands.sweep.workload import Load, Workload
 from sidecar.errors import MeasurementError
 from tests.commands.sweep.sweep_tools import swept
 
@@ -40,7 +39,7 @@ async def test_the_load_is_as_asked_for(served):
     in_flight, seen = [0, 0], []
     async with served(server(in_flight, seen)) as url:
         result = await swept(
-            url, ("one", "two"), temperatures=(0.0, 0.5), at_once=(3,), requests=10, endpoint="/v1/completions"
+            url, ("one", "two"), temperatures=(0.0, 0.5), at_once=(3,), count=10, endpoint="completions"
         )
     assert result.complete
     assert in_flight[1] == 3
@@ -74,21 +73,9 @@ async def test_counters_that_come_late_are_waited_for(served):
         return page_of(shown[0])
 
     async with served(late) as url:
-        result = await swept(url, ("one",), requests=20)
-    assert [one.draft_tokens for one in result.temperatures] == [160, 160]
-    assert result.temperatures[0].acceptance == 0.5
-
-
-async def test_a_list_of_models_longer_than_one_read_is_read_to_its_end(served):
-    answer = server([0, 0], [])
-
-    async def long(request):
-        if request.path == "/v1/models":
-            return web.json_response({"data": [{"id": "m"}, {"id": "x" * 900_000}]})
-        return await answer(request)
-
-    async with served(long) as url:
-        assert (await swept(url, ("one",), requests=4)).model == "m"
+        result = await swept(url, ("one",), count=20)
+    assert [one.speculation.draft_tokens for one in result.temperatures] == [160, 160]
+    assert result.temperatures[0].speculation.acceptance == 0.5
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
@@ -114,24 +101,12 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
         return await answer(request) if len(seen) < 24 else web.Response(status=503)
 
     async with served(breaks) as url:
-        result = await swept(url, ("one",), requests=10, temperatures=(0.0, 0.5, 1.0))
+        result = await swept(url, ("one",), count=10, temperatures=(0.0, 0.5, 1.0))
     assert [level.speed.requests for level in result.levels] == [10, 10, 3]
     assert [level.speed.failed for level in result.levels] == [0, 0, 7]
+    assert [level.complete for level in result.levels] == [True, True, True]
     assert result.faults == {"--url": "status 503"}
     assert "--url: requests failed; the last error: status 503" in list(text(result))
-
-
-async def test_a_level_without_any_answer_makes_the_sweep_incomplete(served):
-    seen = []
-    answer = server([0, 0], seen)
-
-    async def breaks(request):
-        return await answer(request) if len(seen) < 11 else web.Response(status=503)
-
-    async with served(breaks) as url:
-        result = await swept(url, ("one",), requests=10)
-    assert [level.complete for level in result.levels] == [True, False]
-    assert not result.complete
 
 
 @pytest.mark.parametrize("hangs_at", ["/v1/models", "/v1/chat/completions"])
@@ -143,19 +118,10 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
 
     async with served(hangs) as url:
         result = await swept(url, seconds=0.2)
+        with pytest.raises(MeasurementError, match="TimeoutError"):
+            await swept(url, timeout=0.1)
     assert (result.complete, result.levels) == (False, ())
     assert list(text(result))[-1].startswith("The sweep is incomplete")
-
-
-async def test_a_request_is_bounded_in_time(served):
-    async def hangs(request):
-        if request.path != "/v1/models":
-            await asyncio.Event().wait()
-        return web.json_response({"data": [{"id": "m"}]})
-
-    async with served(hangs) as url:
-        with pytest.raises(MeasurementError, match="TimeoutError"):
-            await swept(url, request_seconds=0.1)
 
 
 async def test_an_open_loop_does_not_wait_for_answers(served):
@@ -172,26 +138,32 @@ async def test_an_open_loop_does_not_wait_for_answers(served):
         return await answer(request)
 
     async with served(gathers) as url:
-        result = await swept(url, at_once=(), rates=(Load(rate=200.0),), temperatures=(0.0,), requests=40)
+        result = await swept(url, at_once=(), rates=(Load(rate=200.0),), temperatures=(0.0,), count=40)
     assert result.complete
     (level,) = result.levels
-    assert (level.rate, level.at_once, level.speed.requests) == (200.0, None, 40)
+    assert (level.level.load, level.speed.requests) == (Load(rate=200.0), 40)
     assert waiting == sorted(waiting)
 
 
 def test_arrivals_are_poisson():
-    due = arrivals(2000, rate=100.0)
+    due = Load(rate=100.0).arrivals(2000)
     gaps = [later - earlier for earlier, later in pairwise(due)]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(0.01, rel=0.1)
     # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
     assert 0.6 < sum(gap < mean for gap in gaps) / len(gaps) < 0.66
-    assert arrivals(2000, rate=100.0) == due
+    assert Load(rate=100.0).arrivals(2000) == due
 
 
 async def test_a_share_is_of_the_measured_capacity(served):
     in_flight, seen = [0, 0], []
     async with served(server(in_flight, seen)) as url:
-        result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), requests=4)
+        result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), count=4)
     assert in_flight[1] == 32
-    assert result.levels[0].rate == 0.3 * result.capacity
+    assert result.levels[0].level.load.rate == 0.3 * result.capacity
+
+
+def test_weights_are_kept_to_the_request():
+    found = Workload(((0.0, 3.0), (1.0, 1.0))).spread(40)
+    assert (found.count(0.0), found.count(1.0)) == (30, 10)
+    assert found != sorted(found)

@@ -9,10 +9,23 @@ from sidecar.errors import InputError
 MARKER = "zebrafish"
 
 
-def test_prompts_come_as_lines_or_as_json(tmp_path):
-    file = tmp_path / "prompts"
-    file.write_text('plain\n\n{"prompt": "a\\nb"}\n"c"\n"d" he said\n{"text": "e", "x": 1}\n')
-    assert read_prompts(file) == ("plain", "a\nb", "c", '"d" he said', "e")
+@pytest.fixture
+def prompts(tmp_path):
+    """The prompts of a file with this content."""
+
+    def read(content):
+        file = tmp_path / "prompts"
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_prompts(file)
+
+    return read
+
+
+def test_prompts_come_as_lines_or_as_json(prompts):
+    found = prompts('plain\n\n{"prompt": "a\\nb"}\n"c"\n"d" he said\n{"text": "e", "x": 1}\n')
+    assert found == ("plain", "a\nb", "c", '"d" he said', "e")
+    assert prompts("[1] is a citation\nplain\n") == ("[1] is a citation", "plain")
+    assert prompts("".join(f"{number}\n" for number in range(10_001)))[-1] == "9999"
 
 
 @pytest.mark.parametrize(
@@ -24,18 +37,18 @@ def test_prompts_come_as_lines_or_as_json(tmp_path):
         (b'ok\n{"zebrafish": 1}\n', "line 2: no text under any of prompt, text, question, input, conv"),
         (b"{zebrafish", "line 1: not JSON"),
         (b"\xff", "not UTF-8 text"),
+        (b"x" * 100, "over 0 MiB"),
     ],
 )
-def test_unusable_prompts_are_refused(tmp_path, content, said):
-    file = tmp_path / "prompts"
-    file.write_bytes(content)
+def test_unusable_prompts_are_refused(prompts, content, said, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_BYTES", 99)
     with pytest.raises(InputError) as found:
-        read_prompts(file)
+        prompts(content)
     assert said in str(found.value)
     assert MARKER not in str(found.value)
 
 
-def test_prompts_come_from_conversations(tmp_path):
+def test_prompts_come_from_conversations(prompts):
     """ShareGPT's format, in which the model may have the first turn, and OpenAI's."""
     shared = [
         {"id": "1", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "no"}]},
@@ -44,28 +57,5 @@ def test_prompts_come_from_conversations(tmp_path):
         {"id": "4", "conversations": [{"from": "gpt", "value": "no"}]},
         {"messages": [{"role": "system", "content": "no"}, {"role": "user", "content": "c"}]},
     ]
-    file = tmp_path / "prompts"
-    file.write_text(json.dumps(shared))
-    assert read_prompts(file) == ("a", "b", "c")
-    file.write_text("\n".join(json.dumps(one) for one in shared))
-    assert read_prompts(file) == ("a", "b", "c")
-
-
-def test_a_line_may_begin_with_a_bracket(tmp_path):
-    file = tmp_path / "prompts"
-    file.write_text("[1] is a citation\nplain\n")
-    assert read_prompts(file) == ("[1] is a citation", "plain")
-
-
-def test_the_first_ten_thousand_are_taken(tmp_path):
-    file = tmp_path / "prompts"
-    file.write_text("".join(f"{number}\n" for number in range(10_001)))
-    assert read_prompts(file)[-1] == "9999"
-
-
-def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_BYTES", 1024 * 1024)
-    file = tmp_path / "prompts"
-    file.write_bytes(b"x" * (1024 * 1024 + 1))
-    with pytest.raises(InputError, match="over 1 MiB"):
-        read_prompts(file)
+    assert prompts(json.dumps(shared)) == ("a", "b", "c")
+    assert prompts("\n".join(json.dumps(one) for one in shared)) == ("a", "b", "c")

@@ -1,160 +1,115 @@
-"""The page at ``/`` as a user sees it, in a real browser."""
+"""The page at ``/`` as a user sees it, in a real browser, with trees built by hand."""
 
-import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
-import aiohttp
 import pytest
+from aiohttp.test_utils import TestServer
 
-from sidecar.app import running
-from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
-from sidecar.settings import load_settings
-from tests.demo.faulty_vllm import FaultyVllm
+from sidecar.analysis.report import PluginState
+from sidecar.analysis.verdict import Verdict
+from sidecar.engine.names import Phase
+from sidecar.errors import BadStatus
+from sidecar.export.web import Pages, make_web
+from sidecar.requests.messages import Speculation
+from tests.export import reports
 
 pytestmark = pytest.mark.servers
 
-COLD = {0.0: 3, 0.2: 2}
-HOT = {0.0: 3, 0.2: 1, 0.6: 2, 1.0: 4}
-QUICK = {
-    "SPECDEC_LISTEN": "127.0.0.1:0",
-    "SPECDEC_SCRAPE_INTERVAL": "0.2s",
-    "SPECDEC_SCRAPE_CPU_SHARE": "1",  # else one slow poll stretches the interval beyond what a test waits
-    "SPECDEC_LATENCY_WINDOW": "10s",
-    "SPECDEC_THRESHOLDS__MIN_REQUESTS": "3",
-}
-
-
-@asynccontextmanager
-async def watched(port, mix, *, force_include_usage=True, **environment):
-    """A simulated vLLM, traffic for it through the proxy where ``mix`` has any, and the sidecar's page."""
-    async with FaultyVllm(SimulatorOptions(speed=3, force_include_usage=force_include_usage)) as vllm:
-        environment = QUICK | {"SPECDEC_VLLM_URL": vllm.url} | environment
-        target = vllm.url
-        if environment.get("SPECDEC_REQUESTS__SOURCE") == "proxy":
-            environment["SPECDEC_PROXY__LISTEN"] = f"127.0.0.1:{port}"
-            target = f"http://127.0.0.1:{port}"
-        async with (
-            running(load_settings(None, environment)) as address,
-            under_way(traffic(target, mix) if mix else asyncio.sleep(0)),
-        ):
-            yield vllm, f"http://{address}/"
-
-
-@asynccontextmanager
-async def under_way(sending):
-    task = asyncio.create_task(sending)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def traffic(url, mix, **options):
-    await Traffic(TrafficOptions(url, phases=(Phase(120, mix),), **options)).run()
-
-
-PROXY = {"SPECDEC_REQUESTS__SOURCE": "proxy"}
 TEXT = "document.getElementById('content').innerText"
+GOOD, EVEN, BAD = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE
+LOSING = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
+BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD, 0.38, 0.38)
 
 
-async def test_healthy(browser, pictures, unused_tcp_port):
-    async with watched(unused_tcp_port, COLD, **PROXY) as (_, url), browser() as tab:
-        await tab.open(url)
-        await tab.until(f"{TEXT}.includes('Speculation pays at every temperature that can be judged.')")
-        await tab.until("document.querySelectorAll('.bucket.good .bar svg').length === 2")
-        await tab.screenshot(pictures / "healthy.png")
-        assert tab.complaints() == []
-        assert {address.split("/")[2] for address in tab.requested()} == {url.split("/")[2]}
+def mixed():
+    """Hot traffic and long prompts lose."""
+    rows = []
+    for label, verdict, rate, share in BUCKETS:
+        judged = reports.judgement(verdict, rate, share=share, advice=LOSING if verdict is BAD else None)
+        rows.append(reports.temperature(label, verdict, rate, share, judgement=judged))
+    groups = (reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.41, error=0.02, loses=True),)
+    medians = zip(Phase, (0.084, 0.021, 0.0131, 1.4, 0.013), strict=True)
+    engine = reports.engine(
+        acceptance=reports.window(0.65), latencies={phase: reports.latency(median) for phase, median in medians}
+    )
+    judged = reports.judgement(GOOD, 0.65)
+    return reports.report(reports.model(*rows, groups=groups, judgement=judged, engines=(engine,)))
 
 
-async def test_a_failing_bucket(browser, pictures, unused_tcp_port):
-    async with watched(unused_tcp_port, HOT, **PROXY) as (_, url), browser() as tab:
-        await tab.open(url, dark=True)
-        await tab.until(f"{TEXT}.includes('Speculation loses at temperature 0.7-1')")
-        await tab.until(f"!{TEXT}.includes('coverage no data')")
-        losing = await tab.value("document.querySelector('.bucket.bad').innerText")
-        assert "net negative" in losing
-        assert "speculate fewer tokens" in losing
-        assert "T default: requests without a temperature" in await tab.value(TEXT)
-        await tab.screenshot(pictures / "failing.png")
-        assert tab.complaints() == []
+def fast():
+    """Everything pays, by time."""
+    rows = (reports.timed("0", GOOD, 0.82, 30, 15, saved_seconds=9000.0), reports.timed("0.7-1", GOOD, 0.6, 30, 22))
+    return reports.report(reports.timed_model(*rows))
 
 
-async def test_vllm_down_and_back_without_a_reload(browser, pictures, unused_tcp_port):
-    async with watched(unused_tcp_port, COLD, **PROXY) as (vllm, url), browser() as tab:
-        await tab.open(url)
-        await tab.value("window.same = true")
-        await tab.until(f"{TEXT}.includes('KV cache')")
-        vllm.faults.set("error_500")
-        # On a busy machine the last poll may be too old before the next one fails.
-        await tab.until(f'{TEXT}.includes("status 500. Is this vLLM\'s own address")')
-        assert "vLLM's metrics cannot be read." in await tab.value(TEXT)
-        await tab.screenshot(pictures / "down.png")
-        vllm.faults.clear()
-        await tab.until(f"{TEXT}.includes('KV cache')")
-        assert await tab.value("window.same") is True  # it is still the same document
+def without_plugin():
+    text = "The plug-in has not been heard since this sidecar started: write it with `specdec-sidecar plugin DIR`."
+    plugin = replace(reports.OBSERVING, state=PluginState.NOT_CONNECTED, text=text, engines=(), heard=False, observed=0)
+    engine = reports.engine(speculation=None, coverage=None)
+    return reports.report(reports.model(engines=(engine,), split_withheld=text), plugin=plugin)
 
 
-async def test_no_request_source_says_what_to_set(browser, pictures, unused_tcp_port):
-    async with watched(unused_tcp_port, COLD) as (_, url), browser() as tab:
-        await tab.open(url)
-        await tab.until(f"{TEXT}.includes('Speculation pays on average.')")
-        assert "SPECDEC_REQUESTS__SOURCE" in await tab.value(TEXT)
-        await tab.screenshot(pictures / "no-source.png")
+def misleading():
+    """Adaptive verification, for which no speedup is known."""
+    adaptive = Speculation("eagle3", 6, adaptive_verification=True)
+    caveat = "vLLM verifies adaptively: acceptance says little, and only time decides."
+    judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.17, speculation=adaptive, caveats=(caveat,))
+    row = reports.temperature("0", rate=0.17, share=1.0, judgement=judged)
+    return reports.report(reports.model(row, engines=(reports.engine(speculation=adaptive),), judgement=judged))
 
 
-async def test_phone(browser, pictures, unused_tcp_port):
-    async with watched(unused_tcp_port, HOT, **PROXY) as (_, url), browser() as tab:
-        await tab.open(url, width=390, height=844)
-        await tab.until("document.querySelectorAll('.bucket').length >= 3")
-        await tab.screenshot(pictures / "phone.png")
-        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
+@asynccontextmanager
+async def served(report):
+    """The page's address, and what it shows: ``site.report`` may change."""
+
+    class Site:
+        def read(self):
+            return reports.shown(self.report)
+
+    site = Site()
+    site.report = report
+    server = TestServer(make_web(Pages(site.read, lambda: True)))
+    await server.start_server()
+    site.url = str(server.make_url("/"))
+    try:
+        yield site
+    finally:
+        await server.close()
 
 
-async def test_a_sidecar_that_stops_dims_what_is_shown(browser, unused_tcp_port):
+async def test_the_page_in_a_browser(browser, pictures):
+    """One browser for all states, one document: it renews itself."""
     async with browser() as tab:
-        async with watched(unused_tcp_port, COLD) as (_, url):
-            await tab.open(url)
-            await tab.until(f"{TEXT}.includes('KV cache')")
+        async with served(fast()) as site:
+            await tab.open(site.url)
+            await tab.value("window.same = true")
+            assert "Per token, speculation saves 15 ms at T 0, 8 ms at T 0.7-1, with 9 running." in await tab.value(
+                TEXT
+            )
+            await tab.screenshot(pictures / "healthy.png")
+            for report, said, name in (
+                (mixed(), "Speculation loses at temperature 0.7-1, which has 38% of the draft tokens.", "failing"),
+                (without_plugin(), "not been heard since this sidecar started", "no-plugin"),
+                (misleading(), "Acceptance cannot tell whether speculation pays", "adaptive"),
+                (
+                    reports.report(scrape=reports.down(BadStatus("status 500"))),
+                    "vLLM's metrics cannot be read.",
+                    "down",
+                ),
+            ):
+                site.report = report
+                await tab.until(f"{TEXT}.includes({said!r})")
+                await tab.screenshot(pictures / f"{name}.png")
+            assert await tab.value("window.same") is True
+            assert tab.complaints() == []
+            assert {address.split("/")[2] for address in tab.requested()} == {site.url.split("/")[2]}
         await tab.until("document.getElementById('content').classList.contains('stale')")
 
 
-async def test_most_of_the_traffic_goes_past_the_proxy(browser, pictures, unused_tcp_port):
-    async with (
-        watched(unused_tcp_port, None, **PROXY) as (vllm, url),
-        under_way(traffic(f"http://127.0.0.1:{unused_tcp_port}", {0.0: 1}, concurrency=1)),
-        under_way(traffic(vllm.url, {1.0: 1}, concurrency=8)),
-        browser() as tab,
-    ):
-        await tab.open(url)
-        await tab.until(f"/In the [0-9]+% of the traffic that is seen, speculation pays/.test({TEXT})")
-        await tab.until("document.querySelector('.answer.mute') !== null")
-        assert "100% of attributed drafts" in await tab.value(TEXT)
-        assert "Do clients bypass the proxy and use vLLM's own port?" in await tab.value(TEXT)
-        await tab.screenshot(pictures / "part.png")
-
-
-async def test_streams_without_usage_are_told_of(browser, pictures, unused_tcp_port):
-    async with (
-        watched(unused_tcp_port, None, force_include_usage=False, **PROXY) as (_, url),
-        under_way(streams_without_usage(f"http://127.0.0.1:{unused_tcp_port}/v1/chat/completions")),
-        browser() as tab,
-    ):
-        await tab.open(url)
-        await tab.until(f"/over all requests; [0-9,]+ requests ended, none could be attributed/.test({TEXT})")
-        shown = await tab.value(TEXT)
-        assert "finished requests in the window were streams without usage" in shown
-        assert "needs a request source" not in shown
-        assert "reports nothing per request" not in shown
-        await tab.screenshot(pictures / "without-usage.png")
-
-
-async def streams_without_usage(url):
-    """Chats one after the other, as clients stream them that ask for nothing more."""
-    body = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "temperature": 0.0, "stream": True}
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.post(url, json=body | {"max_tokens": 16}) as response:
-                await response.read()
+async def test_on_a_phone_in_the_dark(browser, pictures):
+    async with served(mixed()) as site, browser() as tab:
+        await tab.open(site.url, width=390, height=844, dark=True)
+        assert await tab.value("document.querySelectorAll('.bucket').length") == 4
+        await tab.screenshot(pictures / "phone.png")
+        assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,1 +1,0 @@
-"""The error of the attribution on recorded traffic of a real vLLM."""

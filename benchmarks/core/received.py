@@ -1,0 +1,100 @@
+"""What the plug-ins' messages cost: 1,000 finished requests a second from eight engines, through the socket."""
+
+import asyncio
+import itertools
+import json
+import multiprocessing
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import structlog
+from pydantic import TypeAdapter
+
+from benchmarks.core.pages import later, real_page, with_engines
+from benchmarks.core.product import finished, hello, tick
+from benchmarks.table import Row
+from sidecar.analysis.state import State
+from sidecar.engine import names
+from sidecar.engine.exposition import PageReader
+from sidecar.engine.snapshot import EngineSnapshot, SnapshotReader
+from sidecar.requests.messages import MAX_FINISHED, Packet
+from sidecar.requests.receiver import PluginReceiver
+from sidecar.settings import load_settings
+
+_ENGINES = 8
+_REQUESTS = 125  # of an engine, a second
+_SECONDS = 10
+_BEGIN = 1000  # the first second
+_PACKETS = TypeAdapter(Packet)
+
+
+def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
+    """What an engine's plug-in sends in one second."""
+    requests = [finished(number, second) for number in range(_REQUESTS)]
+    parts = [requests[start : start + MAX_FINISHED] for start in range(0, _REQUESTS, MAX_FINISHED)]
+    done = [_PACKETS.dump_json(Packet(1, done=tuple(part))) for part in parts]
+    return [*done, _PACKETS.dump_json(Packet(1, tick=tick(engine, second)))]
+
+
+def _send(path: Path, engines: list[EngineSnapshot]) -> None:
+    """Every engine once a second, one after the other."""
+    connections = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
+    for connection, engine in zip(connections, engines, strict=True):
+        connection.connect(str(path))
+        connection.send(_PACKETS.dump_json(Packet(1, hello=hello(engine))))
+    for second in itertools.count(_BEGIN):
+        for connection, engine in zip(connections, engines, strict=True):
+            for packet in _packets(engine, second):
+                connection.send(packet)
+            time.sleep(1 / _ENGINES)
+
+
+async def _measured(*, with_requests: bool) -> tuple[float, int]:
+    """CPU seconds a second of polling, and of what the plug-ins send; finished requests taken in a second."""
+    settings = load_settings(None, {})
+    state, reader, snapshots = State(settings, 0.0), PageReader(names.wanted(), settings.limits), SnapshotReader()
+    page = with_engines(real_page(), _ENGINES)
+    engines = list(snapshots.read(reader.read(page)).engines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plugin.sock"
+        async with PluginReceiver(path, state.plugin, structlog.get_logger()):
+            sender = multiprocessing.get_context("spawn").Process(target=_send, args=(path, engines))
+            if with_requests:
+                sender.start()
+                while not state.report(0.0).plugin.events:
+                    await asyncio.sleep(0.1)
+            before, begun = state.report(0.0).plugin.events, time.process_time()
+            for second in range(_BEGIN, _BEGIN + _SECONDS):
+                await asyncio.sleep(1)
+                state.scraped(float(second), 0.002, 1.0, snapshots.read(reader.read(later(page, second))))
+                state.report(float(second))
+            cost = (time.process_time() - begun) / _SECONDS
+            if with_requests:
+                sender.terminate()
+                sender.join()
+        return cost, (state.report(0.0).plugin.events - before) // _SECONDS
+
+
+def received_rows() -> list[Row]:
+    """The whole way into the state, beside decoding the same packets by ``json``."""
+    alone, _ = asyncio.run(_measured(with_requests=False))
+    whole, events = asyncio.run(_measured(with_requests=True))
+    engine = (
+        SnapshotReader().read(PageReader(names.wanted(), load_settings(None, {}).limits).read(real_page())).engines[0]
+    )
+    packets = list(itertools.chain.from_iterable(_packets(engine, _BEGIN) for _ in range(_ENGINES)))
+    begun = time.process_time()
+    for packet in packets:
+        json.loads(packet)
+    decoded = time.process_time() - begun
+    return [
+        Row(
+            f"1,000 finished requests a second from {_ENGINES} engines",
+            f"{events} a second taken in: {whole - alone:.2%}; json.loads of the same packets alone: {decoded:.2%}",
+            100 * (whole - alone),
+            at_most=3,
+            unit="% of a core",
+        )
+    ]

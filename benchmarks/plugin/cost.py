@@ -1,0 +1,129 @@
+"""What the plug-in adds to a step, a finished request and a worker's start, beside bare calls of the same methods."""
+
+import py_compile
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, median, quantiles
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.plugin.engine import ById, Nameless, running
+from benchmarks.table import Row
+from sidecar.requests import plugin
+
+STEP = 0.02  # seconds between two steps, by the plug-in's clock: 50 steps a report
+ROUNDS = 25
+
+RECEIVER = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1]); listener.listen(64); print(flush=True)
+import selectors
+selector = selectors.DefaultSelector(); selector.register(listener, 1)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], 1)
+        elif not key.fileobj.recv(65536):
+            selector.unregister(key.fileobj)
+"""
+IMPORT = """
+import functools, inspect, json, logging, os, socket, sys, time, collections.abc, contextlib, itertools, math, typing
+sys.path.insert(0, sys.argv[1])
+sys.modules["vllm.v1.worker.worker_base"] = sys
+start = time.perf_counter()
+import plugin
+plugin.register()
+print(1000 * (time.perf_counter() - start))
+"""
+
+
+def cost_rows() -> Iterator[Row]:
+    """The rows of the table; a quiet machine is needed for those of P99."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/s"
+        receiver = subprocess.Popen([sys.executable, "-c", RECEIVER, path], stdout=subprocess.PIPE)
+        assert receiver.stdout is not None
+        receiver.stdout.readline()
+        try:
+            for base, since, bar in ((ById, "by request, from 0.14", 0.5), (Nameless, "before 0.14", 0.8)):
+                for requests in (16, 64, 256):
+                    yield from _steps(base, since, bar, requests, path)
+            yield _finished(path)
+        finally:
+            receiver.kill()
+            receiver.wait()
+    yield _import()
+
+
+def _wrapped(base: type[Any], path: str) -> Any:
+    cls = type("Scheduler", (base,), {name: vars(base).get(name, getattr(base, name)) for name in plugin.KNOWN})
+    plugin.install(cls, "0", path)
+    return cls()
+
+
+def _steps(base: type[Any], since: str, bar: float, requests: int, path: str) -> Iterator[Row]:
+    clock = SimpleNamespace(at=0.0, time=time.time, perf_counter=time.perf_counter)
+    clock.monotonic = lambda: clock.at
+    plugin.time = clock  # type: ignore[assignment, attr-defined]
+    bare, wrapped = base(), _wrapped(base, path)
+    bare_steps, wrapped_steps = running(bare, requests), running(wrapped, requests)
+    mine, theirs = [], []
+    for _ in range(ROUNDS):
+        theirs.append(_measure(bare, bare_steps, clock))
+        mine.append(_measure(wrapped, wrapped_steps, clock))
+    plugin.time = time  # type: ignore[attr-defined]
+    # The best of the rounds: what the machine does besides is not the plug-in's.
+    each = min(map(median, mine)) - min(map(median, theirs))
+    yield Row(f"{since}, {requests} requests", "a request and step", each / requests, at_most=bar, unit="µs")
+    if requests == 256:
+        worst = min(quantiles(one, n=100)[98] for one in mine) - min(map(median, theirs))
+        yield Row(f"{since}, {requests} requests", "a step at P99, its reports included", worst, at_most=150, unit="µs")
+    share = (min(map(mean, mine)) - min(map(mean, theirs))) / 1e6 / STEP
+    yield Row(f"{since}, {requests} requests", "of a step of 20 ms, reports included", 100 * share, at_most=1, unit="%")
+    wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
+
+
+def _measure(scheduler: Any, steps: list[tuple[Any, Any]], clock: Any) -> list[float]:
+    """Microseconds of each of 400 steps."""
+    taken = []
+    for number in range(400):
+        clock.at += STEP
+        arguments = steps[number % len(steps)]
+        start = time.perf_counter()
+        scheduler.update_from_output(*arguments)
+        taken.append(1e6 * (time.perf_counter() - start))
+    return taken
+
+
+def _finished(path: str) -> Row:
+    best = []
+    for _ in range(ROUNDS):
+        bare, wrapped = ById(), _wrapped(ById, path)
+        for scheduler in (bare, wrapped):
+            running(scheduler, 256)
+        wrapped._specdec.in_step = True  # noqa: SLF001 - as where a step ends them
+        both = []
+        for scheduler in (bare, wrapped):
+            start = time.perf_counter()
+            for request in list(scheduler.requests.values()):
+                scheduler._free_request(request)  # noqa: SLF001 - vLLM's name
+            both.append(time.perf_counter() - start)
+        best.append(1e6 * (both[1] - both[0]) / 256)
+        wrapped._specdec.socket.close()  # noqa: SLF001 - its own attribute
+    return Row("a finished request", "its record and totals", min(best), at_most=20, unit="µs")
+
+
+def _import() -> Row:
+    """In a worker, where vLLM has imported all of the standard library that it needs, and bytecode is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copy(plugin.__file__, folder))
+        py_compile.compile(str(copy), doraise=True)
+        command = [sys.executable, "-c", IMPORT, folder]
+        runs = [float(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(ROUNDS)]
+    return Row("a worker's start", f"the best of {ROUNDS} processes", min(runs), at_most=5, unit="ms")

@@ -1,0 +1,67 @@
+"""Who loses: acceptance by length of the prompt, structured output and, where it is switched on, adapter."""
+
+from grafana_foundation_sdk.builders import timeseries
+
+from dashboards.builders.layout import Section, beside
+from dashboards.builders.panels import SHARE, Query, over_time
+from dashboards.builders.panels import Line as Style
+from dashboards.builders.query import ratio, threshold, total
+from sidecar.export import metrics
+
+_GROUP = "model_name, by, group"
+
+
+def groups() -> Section:
+    """Empty without the plug-in."""
+    return Section(
+        "Who loses",
+        [beside(9, (_acceptance("prompt_tokens", "prompt length in tokens"), 8), (_others(), 8), (_shares(), 8))],
+    )
+
+
+def _acceptance(by: str, what: str) -> timeseries.Panel:
+    return over_time(
+        f"Acceptance by {what}",
+        "Accepted / drafted tokens of the requests whose prompts are that long.",
+        "Long prompts are where drafts fail first: if only those lose, route them to pods that do not speculate, or "
+        "use a draft model that was trained on long contexts.",
+        [
+            Query(_ratio(by), "{{group}} {{model_name}}"),
+            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _others() -> timeseries.Panel:
+    return over_time(
+        "Acceptance by output and adapter",
+        "Accepted / drafted tokens of requests with free and with structured output and, if plugin.adapters is on, of "
+        "each LoRA adapter.",
+        "An adapter far below the rest needs a draft model of its own, or pods that do not speculate.",
+        [
+            Query(_ratio("output"), "{{group}} {{model_name}}"),
+            Query(_ratio("adapter"), "adapter {{group}} {{model_name}}"),
+            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+        ],
+        SHARE,
+        high=1,
+    )
+
+
+def _shares() -> timeseries.Panel:
+    drafted = total(_GROUP, metrics.GROUP_DRAFT_TOKENS)
+    whole = total("model_name, by", metrics.GROUP_DRAFT_TOKENS)
+    return over_time(
+        "Share of the draft tokens, by group",
+        "Each group's share of the draft tokens; the groups of one kind add up to 1.",
+        "A group that loses and has a small share matters little; the sidecar's page names those that lose clearly.",
+        [Query(f"{drafted} / on (model_name, by) group_left () ({whole} > 0)", "{{by}} {{group}} {{model_name}}")],
+        SHARE,
+        high=1,
+    )
+
+
+def _ratio(by: str) -> str:
+    return ratio(_GROUP, metrics.GROUP_ACCEPTED_TOKENS, metrics.GROUP_DRAFT_TOKENS, f'by="{by}"')

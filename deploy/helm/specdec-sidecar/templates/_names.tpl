@@ -1,0 +1,54 @@
+{{- define "specdec-sidecar.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* vLLM's own objects have this name; 40 characters leave room for what the others add. */}}
+{{- define "specdec-sidecar.fullname" -}}
+{{ .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* The name of a monitoring object: the release's, and the chart's unless that has it. */}}
+{{- define "specdec-sidecar.monitoringName" -}}
+{{- $full := include "specdec-sidecar.fullname" . -}}
+{{- $name := include "specdec-sidecar.name" . -}}
+{{ ternary $full (printf "%s-%s" $full $name) (contains $name $full) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "specdec-sidecar.settingsName" -}}
+{{ include "specdec-sidecar.fullname" . }}-specdec-settings
+{{- end }}
+
+{{- define "specdec-sidecar.metricsName" -}}
+{{ include "specdec-sidecar.fullname" . }}-metrics
+{{- end }}
+
+{{- define "specdec-sidecar.serviceAccountName" -}}
+{{ .Values.serviceAccount.name | default (ternary (include "specdec-sidecar.fullname" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{/* What selects the Pods; the labels that are on them. */}}
+{{- define "specdec-sidecar.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "specdec-sidecar.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: vllm
+{{- end }}
+
+{{/* An object's metadata but for its name. Takes (context, component, labels, annotations). */}}
+{{- define "specdec-sidecar.metadata" -}}
+{{- $ := index . 0 -}}
+namespace: {{ $.Release.Namespace }}
+labels:
+  app.kubernetes.io/name: {{ include "specdec-sidecar.name" $ }}
+  app.kubernetes.io/instance: {{ $.Release.Name }}
+  app.kubernetes.io/component: {{ index . 1 }}
+  app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ $.Release.Service }}
+  helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
+  {{- with mergeOverwrite (dict) $.Values.commonLabels (index . 2) }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with mergeOverwrite (dict) $.Values.commonAnnotations (index . 3) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

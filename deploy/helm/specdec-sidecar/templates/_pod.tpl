@@ -1,0 +1,127 @@
+{{/*
+What a Pod with vLLM needs of the sidecar. Each takes this chart's own context, so another chart that depends on this one
+includes them with (index .Subcharts "specdec-sidecar").
+*/}}
+
+{{- define "specdec-sidecar.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "specdec-sidecar.initContainers" -}}
+{{- if .Values.plugin.enabled }}
+# Writes the plug-in in the sidecar's own version. The running sidecar does not mount the folder, so it cannot put code into
+# vLLM.
+- name: specdec-plugin
+  image: {{ include "specdec-sidecar.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args: [plugin, /plugin]
+  resources:
+    {{- toYaml .Values.resources | nindent 4 }}
+  securityContext:
+    {{- toYaml .Values.securityContext | nindent 4 }}
+  volumeMounts:
+    - name: specdec-plugin
+      mountPath: /plugin
+{{- end }}
+- name: specdec-sidecar
+  image: {{ include "specdec-sidecar.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  restartPolicy: Always
+  {{- if .Values.settings }}
+  args: [run, --config, /etc/specdec/settings.yaml]
+  {{- end }}
+  env:
+    - name: SPECDEC_VLLM_URL
+      value: http://127.0.0.1:{{ .Values.vllm.port }}
+    - name: SPECDEC_LOG__FORMAT
+      value: json
+    {{- with .Values.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  ports:
+    - name: specdec-metrics
+      containerPort: 9911
+  # No startup probe, since vLLM would wait for it, and no readiness probe, since it could take the Pod out of service.
+  livenessProbe:
+    httpGet:
+      path: /-/healthy
+      port: specdec-metrics
+      {{- if ne .Values.scheme "HTTP" }}
+      scheme: {{ .Values.scheme }}
+      {{- end }}
+    initialDelaySeconds: 15
+    periodSeconds: 15
+    timeoutSeconds: 5
+  resources:
+    {{- toYaml .Values.resources | nindent 4 }}
+  securityContext:
+    {{- toYaml .Values.securityContext | nindent 4 }}
+  {{- if or .Values.settings .Values.plugin.enabled .Values.volumeMounts }}
+  volumeMounts:
+    {{- if .Values.settings }}
+    # The whole folder, not a subPath: Kubernetes updates only the former, and the sidecar then reloads its thresholds.
+    - name: specdec-settings
+      mountPath: /etc/specdec
+      readOnly: true
+    {{- end }}
+    {{- if .Values.plugin.enabled }}
+    - name: specdec-socket
+      mountPath: /run/specdec
+    {{- end }}
+    {{- with .Values.volumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- define "specdec-sidecar.volumes" -}}
+{{- if .Values.settings }}
+- name: specdec-settings
+  configMap:
+    name: {{ include "specdec-sidecar.settingsName" . }}
+{{- end }}
+{{- if .Values.plugin.enabled }}
+- name: specdec-plugin
+  emptyDir:
+    sizeLimit: 1Mi
+- name: specdec-socket
+  emptyDir:
+    medium: Memory
+    sizeLimit: 1Mi
+{{- end }}
+{{- with .Values.volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The Pod's annotations, for scrape.kind "annotations". */}}
+{{- define "specdec-sidecar.podAnnotations" -}}
+{{- if eq (include "specdec-sidecar.scrapeKind" .) "annotations" }}
+prometheus.io/scrape: "true"
+prometheus.io/port: "9911"
+prometheus.io/scheme: {{ lower .Values.scheme }}
+{{- end }}
+{{- end }}
+
+{{/* For vLLM's own container: */}}
+
+{{- define "specdec-sidecar.vllmEnv" -}}
+{{- if .Values.plugin.enabled }}
+- name: PYTHONPATH
+  value: {{ join ":" (compact (list "/plugin" .Values.plugin.pythonPath)) }}
+{{- end }}
+{{- end }}
+
+{{- define "specdec-sidecar.vllmVolumeMounts" -}}
+{{- if .Values.plugin.enabled }}
+- name: specdec-plugin
+  mountPath: /plugin
+  readOnly: true
+# A socket accepts connections on a read-only mount too, and vLLM cannot replace it.
+- name: specdec-socket
+  mountPath: /run/specdec
+  readOnly: true
+{{- end }}
+{{- end }}

@@ -1,0 +1,69 @@
+"""Writes the table of values into the chart's README, from the comments of values.yaml.
+
+Usage: chart_readme.py CHART   the table takes the place of what is between the two marks in CHART/README.md.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+_BEGIN = "<!-- values: written by scripts/manifests from the comments of values.yaml -->\n"
+_END = "<!-- end of values -->\n"
+
+
+def main(chart: Path) -> int:
+    """Returns 0 with the README written, 1 if it does not have the marks."""
+    readme = chart / "README.md"
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        print(f"chart_readme: {readme} does not have its marks", file=sys.stderr)
+        return 1
+    rows = "".join(table(chart / "values.yaml"))
+    readme.write_text(f"{before}{_BEGIN}\n{rows}\n{_END}{after}", encoding="utf-8")
+    return 0
+
+
+def table(values: Path) -> Iterator[str]:
+    """The table's lines: a row for each value, and one for each group whose comment is not a single value's."""
+    text = values.read_text(encoding="utf-8")
+    root = yaml.compose(text)
+    yield "| value | default | meaning |\n| --- | --- | --- |\n"
+    if isinstance(root, yaml.MappingNode):
+        yield from _rows(root, "", text.splitlines())
+
+
+def _rows(group: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[str]:
+    for key, value in group.value:
+        name, comment = f"{prefix}{key.value}", _comment(key, lines)
+        if isinstance(value, yaml.MappingNode) and _is_group(value, comment, lines):
+            if comment:
+                yield f"| **`{name}`** | | {comment} |\n"
+            yield from _rows(value, f"{name}.", lines)
+        else:
+            default = json.dumps(yaml.safe_load(yaml.serialize(value)), ensure_ascii=False)
+            yield f"| `{name}` | `{_cell(default)}` | {comment} |\n"
+
+
+def _is_group(value: yaml.MappingNode, comment: str, lines: list[str]) -> bool:
+    """A mapping is one value where it is written as one ({…}), or where its comment speaks for all of it."""
+    return not value.flow_style and (not comment or any(_comment(key, lines) for key, _ in value.value))
+
+
+def _comment(key: yaml.Node, lines: list[str]) -> str:
+    """The lines of comment right above a key."""
+    first = last = key.start_mark.line
+    while first > 0 and lines[first - 1].startswith(" " * key.start_mark.column + "# "):
+        first -= 1
+    return _cell(" ".join(line.strip().removeprefix("# ") for line in lines[first:last]))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

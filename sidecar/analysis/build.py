@@ -1,0 +1,166 @@
+"""From the states to a model's part of the report, and to what it is judged by."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sidecar.analysis.acceptance import Acceptance, together
+from sidecar.analysis.engine_speed import over_engines
+from sidecar.analysis.engine_state import EngineState
+from sidecar.analysis.engines import Engines
+from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.analysis.model_speed import costs_by_load
+from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.plugin_state import PluginStates
+from sidecar.analysis.report import ModelReport, TemperatureReport
+from sidecar.analysis.speedup import EngineSpeed, Speedup, Withheld
+from sidecar.analysis.verdict import Judgement, ModelJudgement
+from sidecar.engine.merge import OTHER
+from sidecar.requests.messages import Speculation
+
+_CROWDED_OUT: Final = "There is no split by temperature: as many models as limits.models allows are split already."
+
+
+def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: float) -> ModelEvidence:
+    """What the model is judged by at a good poll at ``at``; of its engines, those on that page."""
+    present = [state for state in engines.of(model.name) if state.seen_at == at]
+    shown = [state for state in present if state.speculates]
+    speed, speculation = _speed(model, shown, plugin, at), _speculation(shown, plugin)
+    costs = speed.costs if speed is not None else None
+    loads = over_engines([state.loads.report(model.speed.plain_seconds) for state in shown], {})
+    short, hour = model.windows() if present and _splits(model, plugin) else ({}, {})
+    whole = Evidence(
+        window=_at_positions(together([state.window for state in shown]), short.values()),
+        hour=_at_positions(together([state.hour for state in shown]), hour.values()),
+        speedup=_estimate(speed.speedup) if speed is not None else None,
+        costs=costs,
+        costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
+        speculation=speculation,
+    )
+    return ModelEvidence(
+        model_name=model.name,
+        whole=whole,
+        temperatures={
+            label: Evidence(
+                window=window,
+                hour=hour[label],
+                speedup=_estimate(model.speed.read_temperature(label, at, speed).speedup)
+                if speed is not None
+                else None,
+                costs=costs,
+                speculation=speculation,
+            )
+            for label, window in short.items()
+        },
+        engines={
+            state.key.engine: Evidence(
+                window=state.window,
+                hour=state.hour,
+                speedup=_estimate(_engine_speed(model, state, plugin, at).speedup),
+                speculation=plugin.speculation(state.key),
+            )
+            for state in shown
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The last good poll's time, whether it is recent, and how many requests a P10 or a loser must have.
+
+    ``plugin_text`` says why there is no split where no plug-in has reported the model.
+    """
+
+    at: float
+    fresh: bool
+    min_requests: int
+    plugin_text: str
+
+
+def model_report(
+    model: ModelState, engines: Engines, plugin: PluginStates, judged: ModelJudgement, moment: Moment
+) -> ModelReport:
+    """The model as of the last good poll; what describes the moment only if that is fresh."""
+    at, fresh, min_requests = moment.at, moment.fresh, moment.min_requests
+    states = engines.of(model.name)
+    shown = [state for state in states if fresh and state.seen_at == at]
+    plain = model.speed.plain_seconds
+    speed = _speed(model, [state for state in shown if state.speculates], plugin, at)
+    splits = _splits(model, plugin)
+    withheld = _CROWDED_OUT if model.crowded_out else plugin.withheld(model.name) or moment.plugin_text
+    return ModelReport(
+        model_name=model.name,
+        engines=tuple(
+            state.report(
+                at,
+                fresh=state in shown,
+                speed=_engine_speed(model, state, plugin, at) if state.speculates else None,
+                plain=plain,
+                speculation=plugin.speculation(state.key),
+                coverage=plugin.coverage(state.key),
+            )
+            for state in states
+        ),
+        temperatures=tuple(_temperatures(model, judged, speed, at)) if splits else (),
+        groups=model.groups.reports(min_requests) if splits else (),
+        judgement=judged.whole,
+        speed=speed,
+        reference=model.speed.reference,
+        loads=over_engines([state.loads.report(plain) for state in states], plain),
+        acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
+        split_withheld="" if splits else withheld,
+    )
+
+
+def _temperatures(
+    model: ModelState, judged: ModelJudgement, speed: EngineSpeed | None, at: float
+) -> Iterable[TemperatureReport]:
+    shares = {label: window.share for label, window in model.windows()[0].items()}
+    for label, state in model.temperatures.items():
+        spent = model.speed.read_temperature(label, at, speed or EngineSpeed())
+        yield state.report(label, at, shares[label], judged.temperatures.get(label, Judgement()), spent)
+
+
+def _splits(model: ModelState, plugin: PluginStates) -> bool:
+    """Whether the model is split by what the plug-in says."""
+    return model.observed and not plugin.withheld(model.name)
+
+
+def _speculation(shown: Iterable[EngineState], plugin: PluginStates) -> Speculation | None:
+    """How the model's engines draft; they are configured alike."""
+    return next((found for state in shown if (found := plugin.speculation(state.key)) is not None), None)
+
+
+def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStates, at: float) -> EngineSpeed | None:
+    """All engines together; None if none speculates."""
+    if not speculating or model.name == OTHER.model_name:
+        return None
+    idle = {state.idle for state in speculating}
+    found = model.speed.read(at, Withheld.TOO_LITTLE if Withheld.TOO_LITTLE in idle else min(idle))
+    return _honest(found, _speculation(speculating, plugin))
+
+
+def _engine_speed(model: ModelState, state: EngineState, plugin: PluginStates, at: float) -> EngineSpeed:
+    return _honest(model.speed.read_engine(state.key, at, state.idle), plugin.speculation(state.key))
+
+
+def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
+    """Where vLLM's acceptance includes drafts that were never verified, none of it is where time breaks even."""
+    adaptive = speculation is not None and speculation.adaptive_verification
+    return replace(speed, break_even_acceptance=None) if adaptive else speed
+
+
+def _estimate(speedup: Speedup | None) -> Estimate | None:
+    return Estimate(speedup.ratio, speedup.error) if speedup is not None else None
+
+
+def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
+    """The window with the plug-in's counts by position, which also tell what was drafted at each."""
+    split = together(list(temperatures))
+    if not any(split.drafted_per_position):
+        return window
+    return replace(
+        window,
+        accepted_per_position=split.accepted_per_position,
+        drafted_per_position=split.drafted_per_position,
+    )

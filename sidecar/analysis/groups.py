@@ -1,0 +1,93 @@
+"""The groups that requests are told apart by besides temperature, and which of them lose."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from sidecar.analysis.live_totals import LiveTotals, difference
+from sidecar.analysis.report import GroupReport
+from sidecar.requests.messages import AdapterTotals, GroupTotals, OutputTotals, PromptTotals
+from sidecar.settings import Settings
+
+PROMPT, OUTPUT, ADAPTER = "prompt_tokens", "output", "adapter"
+PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
+_PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
+_OUTPUT_LABELS: Final = ("free", "structured")
+_MOST_ADAPTERS: Final = 16
+_NO_ADAPTER: Final = "none"
+_OTHER: Final = "other"
+_CLEARLY: Final = 0.05  # a group loses if its acceptance is this much below that of the others
+_CONFIDENCE: Final = 2.0  # and lies below it by so many standard errors
+
+
+class Groups:
+    """One model's requests by group; every prompt length and kind of output is there from the start."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._window = settings.latency_window
+        self._names_adapters = settings.plugin.adapters
+        known = [(PROMPT, label) for label in PROMPT_LABELS] + [(OUTPUT, label) for label in _OUTPUT_LABELS]
+        self._totals = {key: LiveTotals(self._window) for key in known}
+        self.overflowed = 0  # adapters that became "other", counted as often as they grew
+
+    def add(self, row: GroupTotals, growth: Sequence[int], *, recent: bool) -> None:
+        """Adds a row's growth; see ``LiveTotals.add``."""
+        if (key := self._key(row)) is not None:
+            self._totals.setdefault(key, LiveTotals(self._window)).add(growth, recent=recent)
+
+    def mark(self, at: float) -> None:
+        """See ``LiveTotals.mark``."""
+        for totals in self._totals.values():
+            totals.mark(at)
+
+    def _key(self, row: GroupTotals) -> tuple[str, str] | None:
+        match row:
+            case PromptTotals():
+                return PROMPT, PROMPT_LABELS[bisect_left(_PROMPT_EDGES, row.key)]
+            case OutputTotals():
+                return OUTPUT, row.key
+            case AdapterTotals():
+                return self._adapter(row.key or _NO_ADAPTER) if self._names_adapters else None
+
+    def _adapter(self, name: str) -> tuple[str, str]:
+        named = [group for by, group in self._totals if by == ADAPTER]
+        if name not in named and name != _OTHER and len(named) >= _MOST_ADAPTERS:
+            self.overflowed += 1
+            return ADAPTER, _OTHER
+        return ADAPTER, name
+
+    def reports(self, min_requests: int) -> tuple[GroupReport, ...]:
+        """Every group; none loses on fewer than ``min_requests`` requests in the window."""
+        return tuple(
+            report
+            for kind in (PROMPT, OUTPUT, ADAPTER)
+            for report in self._of(
+                {group: one for (by, group), one in self._totals.items() if by == kind}, kind, min_requests
+            )
+        )
+
+    def _of(self, groups: Mapping[str, LiveTotals], by: str, min_requests: int) -> Iterator[GroupReport]:
+        windows = {group: totals.window for group, totals in groups.items()}
+        drafted = sum(window.draft_tokens for window in windows.values())
+        for group, totals in groups.items():
+            window = replace(windows[group], share=windows[group].draft_tokens / drafted if drafted else 0.0)
+            others = [one for name, one in groups.items() if name != group]
+            apart, error = (difference(totals, others) if window.draft_tokens else None) or (None, None)
+            counts = totals.counts
+            yield GroupReport(
+                by=by,
+                group=group,
+                requests=counts[0],
+                drafts=counts[4],
+                draft_tokens=counts[5],
+                accepted_tokens=counts[6],
+                window=window,
+                difference=apart,
+                error=error,
+                loses=apart is not None
+                and error is not None
+                and (window.requests or 0) >= min_requests
+                and apart < -_CLEARLY
+                and apart + _CONFIDENCE * error < 0,
+            )

@@ -1,0 +1,124 @@
+"""Totals that the plug-in reports for a temperature or a group: since the engine started, and over sliding windows."""
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from math import hypot
+from typing import Final
+
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.growth import HOUR, GrowthWindow, Row
+from sidecar.requests.messages import GroupTotals, TemperatureTotals
+
+_OUTCOMES: Final = 4
+_BLOCKS: Final = 12  # of a window, whose differences give a standard error
+_FEWEST_BLOCKS: Final = 5
+
+Counts = tuple[int, ...]
+"""Finished requests by outcome, drafts, draft tokens, accepted tokens; then drafted and accepted at each position."""
+
+
+def temperature_counts(row: TemperatureTotals) -> Counts:
+    """The counts in a temperature's row."""
+    pairs = zip_longest(row.drafted_at, row.accepted_at, fillvalue=0)
+    speculation = (row.drafts, row.draft_tokens, row.accepted_tokens)
+    return (*row.requests, *speculation, *(count for pair in pairs for count in pair))
+
+
+def group_counts(row: GroupTotals) -> Counts:
+    """The counts in a group's row, whose requests are not told apart by outcome."""
+    return (row.requests, 0, 0, 0, row.drafts, row.draft_tokens, row.accepted_tokens)
+
+
+class LiveTotals:
+    """Totals that never fall: they begin at the plug-in's, add its growth, and continue when an engine restarts."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self._before: list[int] = [0] * (_OUTCOMES + 3)  # counted before this sidecar listened
+        self._grown: list[int] = [0] * (_OUTCOMES + 3)
+        self._window, self._hour = GrowthWindow(window), GrowthWindow(HOUR)
+
+    def add(self, growth: Sequence[int], *, recent: bool) -> None:
+        """Adds what was counted since the last time; if it is not ``recent``, it is in no window."""
+        to = self._grown if recent else self._before
+        to += [0] * (len(growth) - len(to))
+        for index, count in enumerate(growth):
+            to[index] += count
+
+    def mark(self, at: float) -> None:
+        """The totals are those at ``at``, a poll's time."""
+        grown = tuple(self._grown)
+        self._window.append(at, grown)
+        self._hour.append(at, grown)
+
+    @property
+    def counts(self) -> Counts:
+        """The totals so far."""
+        return tuple(before + grown for before, grown in zip_longest(self._before, self._grown, fillvalue=0))
+
+    @property
+    def window(self) -> Acceptance:
+        """Over the sliding window; its share is still to be set."""
+        return _acceptance(self._window)
+
+    @property
+    def hour(self) -> Acceptance:
+        """Over the last hour, or as much of it as is known."""
+        return _acceptance(self._hour)
+
+    def blocks(self) -> list[Row]:
+        """The sliding window in consecutive blocks of time: ``Counts``."""
+        return self._window.blocks(_BLOCKS)
+
+
+def drafted_per_position(counts: Sequence[int]) -> tuple[int, ...]:
+    """Of ``Counts``."""
+    return tuple(counts[_OUTCOMES + 3 :: 2])
+
+
+def accepted_per_position(counts: Sequence[int]) -> tuple[int, ...]:
+    """Of ``Counts``."""
+    return tuple(counts[_OUTCOMES + 4 :: 2])
+
+
+def _acceptance(window: GrowthWindow) -> Acceptance:
+    grown = window.growth
+    if not grown:
+        return Acceptance(requests=0)
+    drafts, draft_tokens, accepted_tokens = grown[_OUTCOMES : _OUTCOMES + 3]
+    return Acceptance(
+        seconds=window.seconds,
+        requests=sum(grown[:_OUTCOMES]),
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted_tokens,
+        drafted_per_position=grown[_OUTCOMES + 3 :: 2],
+        accepted_per_position=grown[_OUTCOMES + 4 :: 2],
+    )
+
+
+def difference(part: LiveTotals, others: Iterable[LiveTotals]) -> tuple[float, float] | None:
+    """How far the acceptance rate of ``part`` lies above that of ``others``, with its standard error, over the window.
+
+    The error comes from how much blocks of time differ, as in Cochran, Sampling Techniques, 2.11: requests that share
+    a block share its noise. None with too few blocks, or if either drafted nothing.
+    """
+    own = _ratio(part.blocks())
+    rest = _ratio([_sum(rows) for rows in zip(*(one.blocks() for one in others), strict=False)])
+    if own is None or rest is None:
+        return None
+    return own[0] - rest[0], hypot(own[1], rest[1])
+
+
+def _ratio(blocks: Sequence[Row]) -> tuple[float, float] | None:
+    drafted, accepted = ([row[_OUTCOMES + 1 + index] for row in blocks] for index in (0, 1))
+    drafting, total = sum(one > 0 for one in drafted), sum(drafted)
+    if drafting < _FEWEST_BLOCKS:
+        return None
+    ratio = sum(accepted) / total
+    squares = sum((a - ratio * d) ** 2 for a, d in zip(accepted, drafted, strict=True))
+    return ratio, (squares * drafting / (drafting - 1)) ** 0.5 / total
+
+
+def _sum(rows: Sequence[Row]) -> Row:
+    return tuple(map(sum, zip_longest(*rows, fillvalue=0.0)))

@@ -1,0 +1,100 @@
+"""The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.groups import Groups
+from sidecar.analysis.live_totals import Counts
+from sidecar.analysis.model_speed import ModelSpeed
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.temperature import OTHER, TemperatureBuckets
+from sidecar.analysis.temperature_state import TemperatureState, measured
+from sidecar.requests.messages import FinishedRequest, GroupTotals
+from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
+
+_TAIL_SECONDS: Final = 3600.0  # to which the window of the tail stretches
+_TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
+
+
+class ModelState:
+    """One model; bounded whatever the traffic. Every temperature is there from the start, at 0."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self._settings = settings
+        self._buckets = TemperatureBuckets(settings.temperature_buckets)
+        curves = settings.plain_step_times
+        curve = plain_curve(curves[name]) if name in curves else None
+        missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
+        self.speed = ModelSpeed(curve, missing, window=settings.latency_window, history=settings.history)
+        self.temperatures = {label: self._temperature() for label in self._buckets.labels}
+        self.groups = Groups(settings)
+        self.observed = False  # whether the plug-in has reported it
+        self.crowded_out = False  # whether it may not be split, since so many others are
+        self._tail: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
+
+    def _temperature(self) -> TemperatureState:
+        return TemperatureState(self._settings.latency_window)
+
+    def add(self, temperature: int | str, growth: Counts, *, recent: bool) -> None:
+        """Adds what one temperature, in hundredths, has grown by; see ``LiveTotals.add``."""
+        self._of(self._buckets.label(temperature)).totals.add(growth, recent=recent)
+
+    def add_group(self, row: GroupTotals, growth: Counts, *, recent: bool) -> None:
+        """The same for a group."""
+        self.groups.add(row, growth, recent=recent)
+
+    def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
+        """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""
+        by_temperature: dict[str, list[FinishedRequest]] = {}
+        for request in requests:
+            label = self._buckets.label(request.temperature)
+            by_temperature.setdefault(label, []).append(request)
+            found = measured(request)
+            self._of(label).finished(at, found)
+            if found.acceptance is not None:
+                self._tail.append((at, found.acceptance))
+        self.speed.finished(at, by_temperature)
+
+    def _of(self, label: str) -> TemperatureState:
+        return self.temperatures.setdefault(label, self._temperature()) if label == OTHER else self.temperatures[label]
+
+    def mark(self, at: float) -> None:
+        """The totals are those at ``at``, a good poll's time."""
+        for state in self.temperatures.values():
+            state.totals.mark(at)
+        self.groups.mark(at)
+
+    def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
+        """Every temperature over the sliding window, and over the last hour, each with its share."""
+        short = {label: state.totals.window for label, state in self.temperatures.items()}
+        return _shared(short), _shared({label: state.totals.hour for label, state in self.temperatures.items()})
+
+    def acceptance_p10(self, now: float, needed: int) -> float | None:
+        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None of fewer than ``needed``."""
+        rates = [rate for at, rate in self._tail if 0 <= now - at <= self._settings.latency_window]
+        if len(rates) < needed:
+            rates = [rate for at, rate in self._tail if 0 <= now - at <= _TAIL_SECONDS][-needed:]
+        return quantile(sorted(rates), 0.1) if len(rates) >= needed else None
+
+
+def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:
+    total = sum(one.draft_tokens for one in windows.values())
+    return {label: replace(one, share=one.draft_tokens / total if total else 0.0) for label, one in windows.items()}
+
+
+def plain_curve(steps: PlainStepTimes) -> PlainCurve:
+    """The curve that a baseline describes."""
+    return PlainCurve(
+        running=steps.running,
+        seconds=steps.seconds,
+        deviations=steps.deviations or tuple((error,) for error in steps.errors),
+        prompt_share=steps.prompt_share,
+        prompt_seconds=steps.prompt_seconds,
+    )

@@ -1,0 +1,187 @@
+"""What the plug-ins in vLLM's engines say, and whether it agrees with vLLM's page."""
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from sidecar.analysis.coverage import Coverage
+from sidecar.analysis.plugin_engine import PluginEngine
+from sidecar.analysis.plugin_text import Unreadable, sentence, worst
+from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.requests.messages import FinishedRequest, Hello, Speculation, Tick
+from sidecar.requests.receiver import DROP_REASONS
+
+OTHER_ENGINE: Final = "other_engine"  # it is not on this sidecar's page
+LOST: Final = "lost"  # the plug-in could not send it, as the sidecar was away
+OVERFLOW: Final = "overflow"  # more than is kept until the next poll
+_MOST_GONE: Final = 16  # engines that are remembered after their connection has ended
+
+
+class PluginStates:
+    """A plug-in sink: keeps what every engine says; bounded whatever is sent. Nothing is judged before a poll."""
+
+    def __init__(self, listening_since: float, lowest_coverage: float) -> None:
+        """``listening_since`` is in Unix seconds: an engine that started later has been heard from its beginning.
+
+        With a coverage below ``lowest_coverage``, or as far above 1, a model is not split.
+        """
+        self.lowest_coverage = lowest_coverage  # may be replaced between two polls
+        self._since = listening_since
+        self._engines: dict[str, PluginEngine] = {}  # by start
+        self._connected: dict[int, PluginEngine] = {}
+        self._unreadable: dict[int, Unreadable] = {}
+        self._coverage: dict[EngineKey, Coverage] = {}  # of the engines on the last page
+        self._page_is_known = False
+        self._only_model: str | None = None  # on the page
+        self._dropped: Tally[str] = Tally(dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, LOST, OVERFLOW), 0))
+        self._heard = False
+        self._events = 0
+
+    def hello(self, connection: int, hello: Hello) -> None:
+        """See ``PluginSink``."""
+        self._heard = True
+        engine = self._engines.get(hello.start)
+        if engine is None:
+            self._make_room()
+            engine = self._engines[hello.start] = PluginEngine(hello, whole=hello.started >= self._since)
+        engine.hello = hello
+        self.closed(connection)
+        engine.connections.add(connection)
+        self._connected[connection] = engine
+
+    def tick(self, connection: int, tick: Tick) -> None:
+        """See ``PluginSink``."""
+        if (engine := self._connected.get(connection)) is None:
+            return
+        if self._is_elsewhere(engine):
+            self._dropped[OTHER_ENGINE] += 1  # its totals are kept, as its page may come
+        lost, is_first = engine.lost, engine.tick_at is None
+        self._dropped[OVERFLOW] += engine.tick(tick)
+        if engine.recent or not is_first:  # what was lost before this sidecar listened is not its to report
+            self._dropped[LOST] += engine.lost - lost
+
+    def finished(self, connection: int, request: FinishedRequest) -> None:
+        """See ``PluginSink``."""
+        self._events += 1
+        if (engine := self._connected.get(connection)) is None:
+            return
+        if self._is_elsewhere(engine):
+            self._dropped[OTHER_ENGINE] += 1
+        elif not engine.finished(request):
+            self._dropped[OVERFLOW] += 1
+
+    def closed(self, connection: int) -> None:
+        """See ``PluginSink``."""
+        self._unreadable.pop(connection, None)
+        engine = self._connected.pop(connection, None)
+        if engine is not None:
+            engine.connections.discard(connection)
+
+    def dropped(self, reason: str, count: int) -> None:
+        """See ``PluginSink``."""
+        self._dropped[reason] += count
+
+    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
+        """See ``PluginSink``."""
+        self._heard = True
+        self._unreadable[connection] = Unreadable(plugin, version)
+
+    def polled(self, at: float, page: PageSnapshot) -> None:
+        """Takes in a good poll's page: which engines there are, and what vLLM itself counted."""
+        self._page_is_known = True
+        models = {engine.key.model_name for engine in page.engines}
+        self._only_model = models.pop() if len(models) == 1 else None
+        self._coverage = {engine.key: self._coverage.get(engine.key, Coverage()) for engine in page.engines}
+        for engine in page.engines:
+            self._coverage[engine.key].polled(at, engine)
+        live: dict[EngineKey, list[PluginEngine]] = {}
+        for known in self._engines.values():
+            if known.observes and known.tick_at is not None:
+                live.setdefault(self.key(known), []).append(known)
+        for key, coverage in self._coverage.items():
+            # Two that count at the same time and say they are the same engine add up to more than vLLM counted.
+            # The newest counts in any case: with the clock set back, its ticks are from before it started.
+            newest = max((one.hello.started for one in live.get(key, ())), default=0.0)
+            if engines := [one for one in live.get(key, ()) if max(one.tick_at or 0.0, one.hello.started) >= newest]:
+                ticks = [one.tick_at for one in engines if one.tick_at is not None]
+                drafted = sum(one.total.draft_tokens for one in engines)
+                coverage.compare(drafted, sum(one.tick_growth for one in engines), min(ticks))
+            elif coverage.holds(self.lowest_coverage):
+                coverage.ratio = None  # what did not add up stays withheld
+
+    def failed(self) -> None:
+        """A poll failed: vLLM may come back with other engines."""
+        self._page_is_known = False
+
+    def on_page(self) -> Iterator[tuple[EngineKey, PluginEngine]]:
+        """The engines of the last page, with the key under which vLLM shows each."""
+        for engine in list(self._engines.values()):
+            if (key := self.key(engine)) in self._coverage:
+                yield key, engine
+
+    def key(self, engine: PluginEngine) -> EngineKey:
+        """The engine as vLLM's page names it."""
+        return EngineKey(engine.hello.model or self._only_model or "", str(engine.hello.engine))
+
+    def coverage(self, key: EngineKey) -> float | None:
+        """The engine's coverage; None if it is unknown."""
+        return self._coverage[key].ratio if key in self._coverage else None
+
+    def speculation(self, key: EngineKey) -> Speculation | None:
+        """How the engine drafts; None if it does not, or no plug-in says so."""
+        found = [engine.hello.speculation for shown, engine in self.on_page() if shown == key and engine.connections]
+        return found[-1] if found else None
+
+    def withheld(self, model_name: str) -> str:
+        """Why the model must not be split by what the plug-in says, a sentence; empty if it may be."""
+        for key, coverage in self._coverage.items():
+            if key.model_name == model_name and not coverage.holds(self.lowest_coverage):
+                return (
+                    f"There is no split by temperature: on engine {key.engine} the plug-in counted "
+                    f"{coverage.ratio or 0:.1%} of vLLM's draft tokens. "
+                    "Run `python -m specdec_plugin` in vLLM's container."
+                )
+        return ""
+
+    def report(self, problem: str) -> PluginReport:
+        """The states as of now; ``problem`` says why the socket cannot be opened, empty if it is open."""
+        engines = [(self.key(one), one) for one in self._engines.values() if one.connections]
+        reports = tuple(_engine_report(key, one) for key, one in engines)
+        observed = {key for key, one in engines if one.observes and key in self._coverage}
+        found = PluginReport(
+            state=worst([one.state for one in reports], has_unreadable=bool(self._unreadable)),
+            text="",
+            observed=len(observed),
+            expected=len(self._coverage),
+            heard=self._heard,
+            engines=reports,
+            events=self._events,
+            dropped=dict(self._dropped),
+        )
+        return replace(found, text=sentence(found, list(self._unreadable.values()), problem))
+
+    def _is_elsewhere(self, engine: PluginEngine) -> bool:
+        """Whether this engine is not on the page; False while the page is not known."""
+        return self._page_is_known and self.key(engine) not in self._coverage
+
+    def _make_room(self) -> None:
+        gone = [start for start, one in self._engines.items() if not one.connections]
+        for start in gone[: max(len(gone) - _MOST_GONE, 0)]:
+            del self._engines[start]
+
+
+def _engine_report(key: EngineKey, engine: PluginEngine) -> PluginEngineReport:
+    state = PluginState(engine.hello.state)
+    idle = state is PluginState.OBSERVING and not engine.total.drafts
+    return PluginEngineReport(
+        model_name=key.model_name,
+        engine=key.engine,
+        version=engine.hello.plugin,
+        vllm_version=engine.hello.vllm or "",
+        state=PluginState.IDLE if idle else state,
+        reason=engine.hello.reason,
+        last_heard=engine.tick_at,
+    )

@@ -1,0 +1,78 @@
+"""What the plug-in's state means, in words, with what to do where one must act."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
+from sidecar.requests.messages import VERSION
+
+_WORST_FIRST: Final = (PluginState.DISABLED, PluginState.REFUSED, PluginState.OBSERVING, PluginState.IDLE)
+_HOW: Final = "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it."
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A plug-in whose messages have another version of the format."""
+
+    plugin: str | None
+    version: int
+
+
+def worst(states: Collection[PluginState], *, has_unreadable: bool) -> PluginState:
+    """The state of all engines together: the one that most needs attention."""
+    if has_unreadable:
+        return PluginState.OTHER_FORMAT
+    return next((state for state in _WORST_FIRST if state in states), PluginState.NOT_CONNECTED)
+
+
+def sentence(report: PluginReport, unreadable: Sequence[Unreadable], problem: str) -> str:
+    """What ``report`` means; ``problem`` says why the socket cannot be opened, empty if it is open."""
+    state, observed, expected = report.state, report.observed, report.expected
+    match state:
+        case PluginState.OTHER_FORMAT:
+            text = _other_format(unreadable[0])
+        case PluginState.NOT_CONNECTED:
+            text = _not_connected(heard=report.heard, problem=problem)
+        case PluginState.REFUSED | PluginState.DISABLED:
+            text = _failed(next(one for one in report.engines if one.state is state))
+        case _ if not observed and expected:
+            text = "The plug-in is connected to engines that are not on vLLM's page; each vLLM needs its own sidecar."
+        case PluginState.IDLE:
+            text = "The plug-in is connected; no request has been drafted for yet."
+        case _ if observed < expected:
+            text = f"The plug-in observes {observed} of the {expected} engines on vLLM's page: the split covers these."
+        case _:
+            text = "The plug-in observes every engine." if expected > 1 else "The plug-in observes the engine."
+    return text
+
+
+def _failed(one: PluginEngineReport) -> str:
+    if one.state is PluginState.REFUSED:
+        return f"The plug-in does not observe engine {one.engine} of vLLM {one.vllm_version}: {one.reason}."
+    return (
+        f"The plug-in failed on engine {one.engine} and took itself out: {one.reason}. vLLM is not affected; its next "
+        "start loads the plug-in again."
+    )
+
+
+def _other_format(one: Unreadable) -> str:
+    which = f"{one.plugin} " if one.plugin else ""
+    return (
+        f"The plug-in {which}writes version {one.version} of the format, and this sidecar reads version {VERSION}: "
+        "write the plug-in again with this sidecar, `specdec-sidecar plugin DIR`, and restart vLLM."
+    )
+
+
+def _not_connected(*, heard: bool, problem: str) -> str:
+    if problem:
+        return (
+            f"The sidecar cannot listen for the plug-in ({problem}), so nothing is split by temperature: set "
+            "plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that it can write and no other sidecar has."
+        )
+    if heard:
+        return "The plug-in is no longer connected: vLLM has stopped, or cannot reach the sidecar's socket."
+    return (
+        "No plug-in has been heard yet, so nothing is split by temperature. If vLLM has loaded it, it connects with "
+        f"the next request; otherwise {_HOW}"
+    )

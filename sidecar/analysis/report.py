@@ -1,0 +1,245 @@
+"""Everything that is known and judged at one poll, as one immutable tree; whoever shows or sends anything reads this.
+
+Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to 1. What is unknown
+is None or missing, never 0. Totals never fall while their engine, temperature or group is in the tree.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.latency import Latency
+from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup
+from sidecar.analysis.verdict import Judgement
+from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.plan import EngineKey
+from sidecar.errors import ScrapeError
+
+if TYPE_CHECKING:
+    from sidecar.requests.messages import Outcome, Speculation
+
+History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Observations by bucket since the start: ``counts[i]`` were at most ``edges[i]``, the last count is all of them.
+
+    So ``counts`` is one longer than ``edges``, which has no +Inf.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """All observations."""
+        return self.counts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of single requests over the sliding window, by quantile; empty without requests."""
+
+    values: Mapping[float, float] = field(default_factory=dict)
+
+    def __getitem__(self, quantile: float) -> float | None:
+        """The value at 0.1, 0.5, 0.9, 0.95 or 0.99; None if unknown."""
+        return self.values.get(quantile)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
+
+    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None where unknown.
+    """
+
+    running: str
+    seconds: float = 0.0  # between a request's steps, summed over requests
+    steps: float = 0.0  # counted once for each request that decoded in them
+    tokens: float = 0.0  # from these steps
+    plain_seconds: float | None = None
+
+    @property
+    def actual_seconds(self) -> float | None:
+        """Mean seconds per token; None if nothing was decoded."""
+        return self.seconds / self.tokens if self.tokens else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReport:
+    """One engine. What follows ``loads`` describes the moment: empty or None while the last poll is not good."""
+
+    key: EngineKey
+    counters: Mapping[Counter, float]  # vLLM's, continued across its restarts
+    accepted_per_position: tuple[float, ...]
+    kv_cache_usages: Distribution  # one observation per poll; without any, vLLM does not export its usage
+    window_acceptances: Distribution  # one observation per poll with drafts
+    loads: tuple[LoadReport, ...]  # by vLLM's own counters or the plug-in's; empty if neither tells
+    gauges: Mapping[Gauge, float]
+    kv_cache_peak: float | None
+    kv_cache_capacity_tokens: int | None
+    latencies: Mapping[Phase, Latency]  # over latency_window
+    acceptance: Acceptance | None  # over latency_window, by vLLM's counters; None if nothing was drafted
+    acceptance_history: History
+    kv_cache_history: History
+    limitations: frozenset[Limitation]
+    speed: EngineSpeed | None  # None if it does not speculate
+    speculation: "Speculation | None"  # as the plug-in reports it
+    coverage: float | None  # the plug-in's draft tokens / vLLM's, both since the engine started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureReport:
+    """One model's requests at one temperature, as vLLM's scheduler counted them.
+
+    Totals and distributions are since the start. ``window`` is over latency_window, from live totals, so it includes
+    requests that still run; its ``share`` is the part of the model's draft tokens. Quantiles are of finished requests.
+    """
+
+    temperature: str
+    requests: "Mapping[Outcome, int]"
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    drafted_per_position: tuple[int, ...]
+    accepted_per_position: tuple[int, ...]
+    acceptances: Distribution
+    lengths: Distribution
+    ttft: Distribution
+    tpot: Distribution
+    durations: Distribution
+    window: Acceptance
+    acceptance_quantiles: Quantiles  # at 0.1, 0.5 and 0.9
+    acceptance_bins: tuple[int, ...]  # finished requests of the window by acceptance, in ten equal bins from 0 to 1
+    ttft_quantiles: Quantiles  # at 0.5, 0.95 and 0.99
+    tpot_quantiles: Quantiles  # the same
+    judgement: Judgement
+    speedup: Speedup | None
+    saved_seconds: float  # request-seconds won against plain decoding
+    lost_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """One model's requests in one group: ``by`` is prompt_tokens, output or adapter. Totals are since the start.
+
+    ``loses``: its acceptance over the window is clearly below that of the model's other requests. ``difference`` is
+    how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
+    """
+
+    by: str
+    group: str
+    requests: int
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    window: Acceptance
+    difference: float | None
+    error: float | None
+    loses: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """One model: all its engines together. Temperatures (coldest first) and groups are empty without the plug-in.
+
+    ``speed`` is None if the model does not speculate; its ``withheld`` says why there is no speedup. ``reference`` is
+    where the plain step times come from. ``acceptance_p10`` is of single requests, over latency_window or over the
+    latest min_requests of an hour.
+    """
+
+    model_name: str
+    engines: tuple[EngineReport, ...]
+    temperatures: tuple[TemperatureReport, ...]
+    groups: tuple[GroupReport, ...]
+    judgement: Judgement
+    speed: EngineSpeed | None
+    reference: Reference | None
+    loads: tuple[LoadReport, ...]  # all engines together; every load at which anything is known
+    acceptance_p10: float | None
+    split_withheld: str  # why there are no temperatures, a sentence; empty if there are
+
+
+class PluginState(StrEnum):
+    """What the plug-in in vLLM says of itself."""
+
+    NOT_CONNECTED = "not_connected"
+    IDLE = "idle"  # connected, no request so far
+    OBSERVING = "observing"
+    REFUSED = "refused"  # it found something that it does not know, and wraps nothing
+    DISABLED = "disabled"  # it failed, and took itself out
+    OTHER_FORMAT = "other_format"  # its messages have another version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginEngineReport:
+    """One engine that is connected, or was until a moment ago. ``reason`` is empty while it observes."""
+
+    model_name: str
+    engine: str
+    version: str
+    vllm_version: str
+    state: PluginState
+    reason: str
+    last_heard: float | None  # Unix seconds; None before its first totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginReport:
+    """The plug-in in all engines: ``observed`` of ``expected`` engines of this page are observed.
+
+    ``state`` is the worst of the engines'; ``text`` says it as one sentence, with what to do where one must act.
+    """
+
+    state: PluginState
+    text: str
+    observed: int
+    expected: int
+    heard: bool  # since this sidecar started
+    engines: tuple[PluginEngineReport, ...]
+    events: int  # finished requests received
+    dropped: Mapping[str, int]  # what was lost or refused, by reason, each from 0 on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeReport:
+    """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force."""
+
+    up: bool
+    last_scrape: float | None  # the last good one; None before it
+    duration: float | None
+    interval: float
+    errors: Mapping[str, int]  # failed polls by ``ScrapeError.reason``, each from 0 on
+    last_error: ScrapeError | None  # None while up
+    malformed_lines: int
+    vllm_restarts: int
+    version: str  # the range of vLLM versions that the page may come from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnReport:
+    """What the sidecar counts about itself."""
+
+    failures: Mapping[str, int] = field(default_factory=dict)  # by part of the program
+    reloads: Mapping[str, int] = field(default_factory=dict)  # of settings and certificates, by outcome
+    http_refusals: Mapping[str, int] = field(default_factory=dict)  # by reason
+    alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by Alertmanager and outcome
+    loop_stall: float | None = None  # seconds, the longest of the last minute
+    label_overflow: Mapping[str, int] = field(default_factory=dict)  # by label, values that became "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole tree at ``at``; ``models`` are those on vLLM's page, kept for a while after they leave it."""
+
+    at: float
+    scrape: ScrapeReport
+    plugin: PluginReport
+    models: tuple[ModelReport, ...]
+    own: OwnReport

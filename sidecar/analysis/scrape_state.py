@@ -1,0 +1,76 @@
+"""How polling vLLM goes: what fails and how often, and whether the last page is still good."""
+
+from collections import Counter as Tally
+from typing import Final
+
+from sidecar import errors
+from sidecar.analysis.engines import is_another
+from sidecar.analysis.report import ScrapeReport
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.engine.version import VersionFamily
+from sidecar.errors import ScrapeError
+
+_FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
+
+
+class ScrapeState:
+    """Takes in every poll, in order."""
+
+    def __init__(self, interval: float) -> None:
+        """``interval`` is the configured one, until the first poll gives the interval in force."""
+        self._interval = interval
+        self._errors: Tally[str] = Tally(dict.fromkeys(scrape_reasons(), 0))
+        self._last_error: ScrapeError | None = None
+        self._duration: float | None = None
+        self._process_start: float | None = None
+        self._version = VersionFamily.UNKNOWN
+        self.last: float | None = None  # Unix seconds of the last good poll
+        self.malformed_lines = 0
+        self.restarts = 0
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether one poll has ended, successfully or not."""
+        return self.last is not None or self._last_error is not None
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot, *, counters_fell: bool) -> None:
+        """Takes in a good poll; ``counters_fell``: a sign of a restart where the page does not tell the process."""
+        restarted = is_another(self._process_start, page.process_start)
+        self._process_start = page.process_start
+        self.restarts += counters_fell if restarted is None else restarted
+        if page.version is not VersionFamily.UNKNOWN:
+            self._version = page.version
+        self.malformed_lines += page.malformed
+        self.last, self._duration, self._interval = at, duration, interval
+        self._last_error = None
+
+    def failed(self, error: ScrapeError) -> None:
+        """Takes in a failed poll."""
+        self._errors[error.reason] += 1
+        self._last_error = error
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether the last poll succeeded and is recent."""
+        if self.last is None or self._last_error is not None:
+            return False
+        return now - self.last <= _FRESH_INTERVALS * self._interval
+
+    def report(self, now: float) -> ScrapeReport:
+        """The state at ``now``."""
+        return ScrapeReport(
+            up=self.is_fresh(now),
+            last_scrape=self.last,
+            duration=self._duration,
+            interval=self._interval,
+            errors=dict(self._errors),
+            last_error=self._last_error,
+            malformed_lines=self.malformed_lines,
+            vllm_restarts=self.restarts,
+            version=str(self._version),
+        )
+
+
+def scrape_reasons() -> list[str]:
+    """Every reason why a poll can fail."""
+    classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, ScrapeError)]
+    return sorted({one.reason for one in classes} - {"scrape", "page"})  # these two are base classes

@@ -1,0 +1,184 @@
+"""The state of one vLLM: takes in its pages and what the plug-in sends, and gives the report of the last poll."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from sidecar.analysis.build import Moment, evidence, model_report
+from sidecar.analysis.engines import Engines
+from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.model_state import ModelState
+from sidecar.analysis.plugin_state import PluginStates
+from sidecar.analysis.report import ModelReport, OwnReport, Report
+from sidecar.analysis.scrape_state import ScrapeState
+from sidecar.analysis.steps import Steps, told_steps
+from sidecar.analysis.verdict import Judge, ModelJudgement
+from sidecar.engine.merge import OTHER
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import PageSnapshot
+from sidecar.errors import ScrapeError
+from sidecar.requests.messages import StepTotals, TemperatureTotals
+from sidecar.settings import Settings
+
+_NO_OWN: Final = OwnReport()
+
+
+class State:
+    """A scrape sink; ``plugin`` is the sink for what plug-ins send. Bounded whatever vLLM and the traffic do.
+
+    All that plug-ins sent before a poll is taken in with that poll, so the report is of one moment.
+    """
+
+    def __init__(self, settings: Settings, listening_since: float) -> None:
+        """``listening_since`` as in ``PluginStates``."""
+        self._settings = settings
+        self._scrape = ScrapeState(settings.scrape_interval)
+        self._engines = Engines(settings)
+        self._models: dict[str, ModelState] = {}
+        self._overflowed_models = self._overflowed_positions = 0
+        self._judge = Judge(settings.thresholds, settings.latency_window)
+        self._polls = 0
+        self._built: tuple[tuple[int, bool, bool, str], tuple[ModelReport, ...]] | None = None
+        self.plugin = PluginStates(listening_since, settings.thresholds.coverage)
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether one poll has ended, successfully or not."""
+        return self._scrape.is_polled
+
+    def is_up(self, now: float) -> bool:
+        """Whether the last poll succeeded and is recent."""
+        return self._scrape.is_fresh(now)
+
+    def apply(self, settings: Settings) -> None:
+        """Judges by these settings' thresholds from the next poll on."""
+        self._settings = settings
+        self._judge.thresholds = settings.thresholds
+        self.plugin.lowest_coverage = settings.thresholds.coverage
+
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
+        """Takes in one poll's page; see ``ScrapeSink``."""
+        before = self._scrape.last
+        counters_fell = self._engines.observe(at, page)
+        self._scrape.scraped(at, duration, interval, page, counters_fell=counters_fell)
+        self._overflowed_positions += sum(
+            max(len(engine.accepted_per_position) - self._settings.limits.positions, 0) for engine in page.engines
+        )
+        self.plugin.polled(at, page)
+        self._keep_models()
+        told = self._take_growth()
+        if before is not None and before < at:
+            self._take_steps(before, at, told)
+        self._take_finished(at)
+        for model in self._models.values():
+            model.mark(at)
+        self._judge.judge([evidence(model, self._engines, self.plugin, at) for model in self._models.values()], at)
+        self._polls += 1
+
+    def failed(self, at: float, error: ScrapeError) -> None:
+        """Takes in a failed poll; see ``ScrapeSink``."""
+        self._scrape.failed(error)
+        self.plugin.failed()
+        self._take_finished(at)
+        self._polls += 1
+
+    @property
+    def limitations(self) -> Mapping[EngineKey, frozenset[Limitation]]:
+        """What the pages do not tell, by engine."""
+        return {key: state.limitations for key, state in self._engines.states.items()}
+
+    def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "", *, with_models: bool = True) -> Report:
+        """The report at ``now``, Unix seconds; ``problem`` says why nobody listens for plug-ins, empty if one does.
+
+        The models are most of the work; they are built once a poll, when somebody asks for them.
+        """
+        plugin = self.plugin.report(problem)
+        overflow = {
+            "engine": self._engines.overflowed,
+            "position": self._overflowed_positions,
+            "model_name": self._overflowed_models,
+            "group": sum(model.groups.overflowed for model in self._models.values()),
+        }
+        return Report(
+            at=now,
+            scrape=self._scrape.report(now),
+            plugin=plugin,
+            models=self._model_reports(now, plugin.text) if with_models else (),
+            own=replace(own, label_overflow=overflow),
+        )
+
+    def _model_reports(self, now: float, plugin_text: str) -> tuple[ModelReport, ...]:
+        judged = self._judge.held(now)
+        seen = (self._polls, self._scrape.is_fresh(now), bool(judged), plugin_text)
+        if self._built is None or self._built[0] != seen:
+            moment = Moment(self._scrape.last or now, seen[1], self._settings.thresholds.min_requests, plugin_text)
+            models = (
+                model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
+                for name, model in self._models.items()
+            )
+            self._built = (seen, tuple(models))
+        return self._built[1]
+
+    def _keep_models(self) -> None:
+        """A state for each model that has an engine; like those, it is forgotten a while after it left the page."""
+        known, self._models = self._models, {}
+        for key in self._engines.states:
+            name = key.model_name
+            self._models[name] = known.get(name) or self._models.get(name) or ModelState(name, self._settings)
+        for model in self._models.values():
+            model.speed.forget_all_but(self._engines.states.keys())
+
+    def _take_growth(self) -> Mapping[EngineKey, Sequence[Sequence[float]]]:
+        """Hands out what the plug-in's totals have grown by; returns the growth of its steps by engine."""
+        steps: dict[EngineKey, list[Sequence[float]]] = {}
+        for key, engine in self.plugin.on_page():
+            model = self._models.get(key.model_name)
+            if model is None or not (engine.observes or engine.tick_at):  # nothing was counted, and nothing will be
+                continue
+            model.crowded_out = not self._may_split(model)
+            if model.crowded_out:
+                self._overflowed_models += 1
+                continue
+            model.observed = True
+            for row, grown, recent in engine.take_growth():
+                if isinstance(row, StepTotals):
+                    if recent:
+                        steps.setdefault(key, []).append(grown)
+                    continue
+                counts = tuple(map(int, grown))
+                if isinstance(row, TemperatureTotals):
+                    model.add(row.temperature, counts, recent=recent)
+                else:
+                    model.add_group(row, counts, recent=recent)
+        return steps
+
+    def _may_split(self, model: ModelState) -> bool:
+        """Whether the model's requests may have labels of their own: so many models may."""
+        if model.observed:
+            return True
+        observed = [one for one in self._models.values() if one.observed]
+        return len(observed) < self._settings.limits.models
+
+    def _take_steps(self, start: float, at: float, told: Mapping[EngineKey, Sequence[Sequence[float]]]) -> None:
+        """What every engine decoded since the last poll: by vLLM's counters or, where these do not tell, by ticks."""
+        speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
+        for key, state in self._engines.states.items():
+            if key == OTHER or state.seen_at != at:
+                continue
+            steps = state.steps
+            if state.untimed is not None and state.grown is not None:
+                steps = told_steps(told.get(key, ()), state.grown)
+                state.is_told = steps is not None or state.is_told
+            if steps is None:
+                continue
+            state.loads.add(steps)
+            if state.speculates:
+                speculating[key.model_name][key] = steps
+        for name, found in speculating.items():
+            self._models[name].speed.polled(start, at, found)
+
+    def _take_finished(self, at: float) -> None:
+        for key, engine in self.plugin.on_page():
+            model = self._models.get(key.model_name)
+            if model is not None and model.observed and (requests := engine.take_finished()):
+                model.finished(at, requests)

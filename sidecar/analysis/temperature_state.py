@@ -1,0 +1,116 @@
+"""The state of one temperature of one model: live totals, and distributions of finished requests."""
+
+from collections import deque
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
+from sidecar.analysis.live_totals import LiveTotals, accepted_per_position, drafted_per_position
+from sidecar.analysis.model_speed import TimeSpent
+from sidecar.analysis.quantile import quantile
+from sidecar.analysis.report import Quantiles, TemperatureReport
+from sidecar.analysis.verdict import Judgement
+from sidecar.requests.messages import FinishedRequest, Outcome
+
+LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a series per temperature
+TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+DURATION_EDGES: Final = (1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
+_MOST: Final = 2000  # finished requests kept for quantiles
+_BINS: Final = 10
+_SPREAD: Final = (0.1, 0.5, 0.9)
+_TIMES: Final = (0.5, 0.95, 0.99)
+
+
+class Measured(NamedTuple):
+    """One finished request's numbers; None where it has none. A time that would be negative is none."""
+
+    acceptance: float | None
+    length: float | None
+    ttft: float | None
+    tpot: float | None
+    duration: float | None
+
+
+def measured(request: FinishedRequest) -> Measured:
+    """The numbers of a request. One that failed has no times; one that its client left has those until then."""
+    arrival, first, last = request.arrival, request.first_token, request.last_token
+    failed = request.outcome is Outcome.ERROR
+    decoded = request.output_tokens - 1
+    decoding = None if failed or decoded < 1 else _between(first, last)
+    return Measured(
+        acceptance=request.accepted_tokens / request.draft_tokens if request.draft_tokens else None,
+        length=1 + request.accepted_tokens / request.drafts if request.drafts else None,
+        ttft=None if failed else _between(arrival, first),
+        tpot=None if decoding is None else decoding / decoded,
+        duration=None if failed else _between(arrival, last),
+    )
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None or end < start else end - start
+
+
+class TemperatureState:
+    """One temperature; bounded whatever the traffic."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self.totals = LiveTotals(window)
+        self._window = window
+        self._acceptances, self._lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
+        self._ttft, self._tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
+        self._durations = Histogram(DURATION_EDGES)
+        self._latest: deque[tuple[float, Measured]] = deque(maxlen=_MOST)
+
+    def finished(self, at: float, found: Measured) -> None:
+        """Adds a finished request."""
+        for histogram, value in zip(
+            (self._acceptances, self._lengths, self._ttft, self._tpot, self._durations), found, strict=True
+        ):
+            if value is not None:
+                histogram.observe(value)
+        self._latest.append((at, found))
+
+    def report(self, label: str, now: float, share: float, judgement: Judgement, speed: TimeSpent) -> TemperatureReport:
+        """The temperature at ``now``; ``share`` is its part of the model's draft tokens over the window."""
+        counts = self.totals.counts
+        while self._latest and not now - self._window <= self._latest[0][0] <= now:
+            self._latest.popleft()
+        latest = [found for _, found in self._latest]
+        acceptances = sorted(one.acceptance for one in latest if one.acceptance is not None)
+        return TemperatureReport(
+            temperature=label,
+            requests=dict(zip(Outcome, counts, strict=False)),
+            drafts=counts[4],
+            draft_tokens=counts[5],
+            accepted_tokens=counts[6],
+            drafted_per_position=drafted_per_position(counts),
+            accepted_per_position=accepted_per_position(counts),
+            acceptances=self._acceptances.snapshot(),
+            lengths=self._lengths.snapshot(),
+            ttft=self._ttft.snapshot(),
+            tpot=self._tpot.snapshot(),
+            durations=self._durations.snapshot(),
+            window=replace(self.totals.window, share=share),
+            acceptance_quantiles=_quantiles(acceptances, _SPREAD),
+            acceptance_bins=_bins(acceptances),
+            ttft_quantiles=_quantiles(sorted(one.ttft for one in latest if one.ttft is not None), _TIMES),
+            tpot_quantiles=_quantiles(sorted(one.tpot for one in latest if one.tpot is not None), _TIMES),
+            judgement=judgement,
+            speedup=speed.speedup,
+            saved_seconds=speed.saved,
+            lost_seconds=speed.lost,
+        )
+
+
+def _quantiles(ordered: list[float], quantiles: tuple[float, ...]) -> Quantiles:
+    found = {one: quantile(ordered, one) for one in quantiles}
+    return Quantiles({one: value for one, value in found.items() if value is not None})
+
+
+def _bins(acceptances: list[float]) -> tuple[int, ...]:
+    counts = [0] * _BINS
+    for one in acceptances:
+        counts[min(int(one * _BINS), _BINS - 1)] += 1
+    return tuple(counts)

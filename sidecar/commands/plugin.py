@@ -1,0 +1,113 @@
+"""``plugin``: writes the plug-in that vLLM loads into a folder, as a Python package that is installed there."""
+
+import argparse
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from sidecar import __version__
+from sidecar.errors import InputError
+from sidecar.settings import Settings
+
+HELP = "write the plug-in that vLLM loads into a folder, for PYTHONPATH"
+
+MODULE: Final = "specdec_plugin"
+_SOURCE: Final = Path(__file__).parent.parent / "requests" / "plugin.py"
+_SUMMARY: Final = "Tells specdec-sidecar what each request drafts and accepts in vLLM's scheduler"
+_METADATA: Final = f"""\
+Metadata-Version: 2.1
+Name: specdec-plugin
+Version: {__version__}
+Summary: {_SUMMARY}
+License: Apache-2.0
+Requires-Python: >=3.9
+"""
+_ENTRY_POINTS: Final = f"""\
+[vllm.general_plugins]
+specdec = {MODULE}:register
+"""
+_PYPROJECT: Final = f"""\
+# For `pip install` of this folder into an image that sets PYTHONPATH itself.
+[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "specdec-plugin"
+version = "{__version__}"
+description = "{_SUMMARY}"
+requires-python = ">=3.9"
+
+[project.entry-points."vllm.general_plugins"]
+specdec = "{MODULE}:register"
+
+[tool.setuptools]
+py-modules = ["{MODULE}"]
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The folder."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="made if need be; vLLM reads it as whatever user")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Writes the plug-in, and says what to set in vLLM's container.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    folder = arguments.folder.absolute()
+    write_plugin(folder)
+    print(f"""\
+wrote {folder / MODULE}.py {__version__}
+
+In vLLM's container, and then restart vLLM:
+  PYTHONPATH={folder}
+      or, where the image sets PYTHONPATH itself, an image built with: pip install {folder}
+  VLLM_PLUGINS: only if it is set, add specdec to it
+  SPECDEC_PLUGIN__SOCKET={settings.plugin.socket}
+      the same as the sidecar's, on a volume that both mount
+
+To see whether all of it is right, in vLLM's container: python -m {MODULE}""")
+    return 0
+
+
+def write_plugin(folder: Path) -> None:
+    """Writes the plug-in into the folder, readable by any user; a process that imports it finds all of it or none.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    package = folder / f"{MODULE}-{__version__}.dist-info"
+    try:
+        _make(folder)
+        _make(package)
+        _write(folder / f"{MODULE}.py", _SOURCE.read_text(encoding="utf-8"))
+        _write(folder / "pyproject.toml", _PYPROJECT)
+        _write(package / "METADATA", _METADATA)
+        _write(package / "entry_points.txt", _ENTRY_POINTS)
+        for other in folder.glob(f"{MODULE}-*.dist-info"):
+            if other != package:  # another version's: vLLM would find the plug-in twice
+                shutil.rmtree(other)
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(PermissionError):  # somebody else's folder, as a volume's; writing to it may be allowed all the same
+        folder.chmod(folder.stat().st_mode | 0o555)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replaces the file at once, whatever the umask."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,34 @@
+"""Asks a running sidecar for its JSON."""
+
+import json
+from typing import Any
+
+from sidecar.engine.fetch import Fetcher
+from sidecar.errors import NotAnExposition
+from sidecar.settings import Settings
+from sidecar.settings.web_config import read_web_config
+
+
+def own_url(settings: Settings) -> str:
+    """Where this machine's sidecar serves, by its settings."""
+    path = settings.web_config_file
+    scheme = "http" if path is None or read_web_config(path).tls is None else "https"
+    return f"{scheme}://{settings.listen.local}"
+
+
+async def sidecar_status(url: str, *, tls: bool) -> dict[str, Any]:
+    """The JSON of the sidecar at ``url``; ``tls``: its certificate must be for that name.
+
+    Raises:
+        ScrapeError: no answer, or not a JSON object.
+    """
+    fetcher = Fetcher(url, tls=tls)
+    try:
+        found = json.loads(await fetcher.get("/api/v1/status"))
+    except (ValueError, RecursionError) as error:
+        raise NotAnExposition("the status is not JSON") from error
+    finally:
+        await fetcher.close()
+    if not isinstance(found, dict):
+        raise NotAnExposition("the status is not one of a specdec-sidecar")
+    return found

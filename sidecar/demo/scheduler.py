@@ -1,0 +1,237 @@
+"""The simulated engine: continuous batching in steps, without its own clock or loop.
+
+``Scheduler`` has the methods and attributes of vLLM's that the plug-in wraps and reads.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import SimpleNamespace
+
+from sidecar.demo.options import SimulatorOptions
+from sidecar.demo.request import Request, RequestStatus
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """What the next step computes, by request id."""
+
+    scheduled_new_reqs: list[SimpleNamespace] = field(default_factory=list)  # with req_id
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SpecDecodingStats:
+    """What one step adds to vLLM's counters of speculation."""
+
+    num_accepted_tokens_per_pos: list[int]
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """What one step gave one request."""
+
+    request: Request
+    new_token_ids: list[int]
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one step adds to the page, and its ``outputs``."""
+
+    speculation: SpecDecodingStats | None = None
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generation_tokens: int = 0
+    first_token_seconds: list[float] = field(default_factory=list)
+    inter_token_seconds: list[float] = field(default_factory=list)
+    finished: list[Request] = field(default_factory=list)
+    outputs: list[NewTokens] = field(default_factory=list)
+
+
+class Scheduler:
+    """Schedules and advances requests; ``now`` is set by whoever drives it, in seconds.
+
+    As in vLLM, a request's first token comes with its prompt; then each step verifies K draft tokens and yields those
+    accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in vLLM, a prompt is
+    computed in one step whatever its length, and a full KV cache admits nothing more but preempts nothing.
+    """
+
+    def __init__(self, options: SimulatorOptions) -> None:
+        self._options = options
+        self.num_spec_tokens = options.num_speculative_tokens
+        speculation = SimpleNamespace(method="draft_model", num_speculative_tokens=self.num_spec_tokens)
+        self.vllm_config = SimpleNamespace(
+            model_config=SimpleNamespace(served_model_name=options.model_name),
+            parallel_config=SimpleNamespace(data_parallel_index=int(options.engine)),
+            speculative_config=speculation if self.num_spec_tokens else None,
+        )
+        self.requests: dict[str, Request] = {}
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.now = 0.0
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Blocks in use / all (0-1)."""
+        return min(1.0, self._blocks(self.running) / self._options.num_gpu_blocks)
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests that wait or run."""
+        return len(self.requests)
+
+    def add_request(self, request: Request) -> None:
+        """Queues a request."""
+        request.arrived = self.now
+        request.lengths = [0] * (self.num_spec_tokens + 1)
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+
+    def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
+        """Ends requests from outside, as when their clients have gone; those that have ended are ignored."""
+        for request in [self.requests[one] for one in request_ids if one in self.requests]:
+            self._end(request, finished_status)
+
+    def schedule(self) -> SchedulerOutput:
+        """Plans the next step; it schedules nothing if there is nothing to do."""
+        output, options = SchedulerOutput(), self._options
+        for request in self.running:
+            output.num_scheduled_tokens[request.request_id] = 1 + self.num_spec_tokens
+            if self.num_spec_tokens:
+                output.scheduled_spec_decode_tokens[request.request_id] = [0] * self.num_spec_tokens
+        while self.waiting and len(self.running) < options.max_num_seqs:
+            if self.running and self._blocks([*self.running, self.waiting[0]]) > options.num_gpu_blocks:
+                break
+            request = self.waiting.popleft()
+            self.running.append(request)
+            request.scheduled = self.now
+            if request.random.random() < options.prefix_hits:
+                request.num_cached_tokens = request.num_prompt_tokens // 2
+            output.scheduled_new_reqs.append(SimpleNamespace(req_id=request.request_id))
+            output.num_scheduled_tokens[request.request_id] = request.num_prompt_tokens - request.num_cached_tokens
+        return output
+
+    def duration(self, output: SchedulerOutput) -> float:
+        """The planned step's seconds; a prompt is computed in one step, and drafts nothing in it."""
+        options = self._options
+        prompts = sum(output.num_scheduled_tokens[new.req_id] for new in output.scheduled_new_reqs)
+        drafts = self.num_spec_tokens if output.scheduled_spec_decode_tokens else 0
+        seconds = options.step_seconds + options.step_seconds_per_request * len(output.num_scheduled_tokens)
+        return seconds + options.prefill_seconds_per_token * prompts + options.draft_seconds_per_token * drafts
+
+    def execute(self, output: SchedulerOutput) -> SimpleNamespace:
+        """VLLM's ``ModelRunnerOutput``: as many tokens for each request as it accepts, and one more."""
+        sampled = []
+        for request_id in output.num_scheduled_tokens:
+            request, accepted = self.requests.get(request_id), 0
+            drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
+            if request is not None and drafted:
+                rate = acceptance_rate(request.sampling_params.temperature, self._options)
+                rate *= self._options.structured_acceptance if request.use_structured_output else 1.0
+                chance = position_probability(rate, drafted)
+                while accepted < drafted and request.random.random() < chance:
+                    accepted += 1
+            sampled.append([0] * (1 + accepted))
+        order = {key: index for index, key in enumerate(output.num_scheduled_tokens)}
+        return SimpleNamespace(req_id_to_index=order, sampled_token_ids=sampled)
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: SimpleNamespace
+    ) -> dict[int, StepReport]:
+        """Ends the planned step: finishes what is done, and reports all of it by client, as vLLM does."""
+        report = StepReport()
+        for request_id, index in model_runner_output.req_id_to_index.items():
+            request = self.requests.get(request_id)
+            if request is None:  # aborted while the step ran
+                continue
+            tokens = model_runner_output.sampled_token_ids[index]
+            drafted, accepted = scheduler_output.scheduled_spec_decode_tokens.get(request_id), len(tokens) - 1
+            if drafted:
+                request.lengths[accepted] += 1
+                report.speculation = self.make_spec_decoding_stats(
+                    report.speculation, len(drafted), accepted, None, request_id
+                )
+            self._emit(request, tokens, report)
+        return {0: report}
+
+    def make_spec_decoding_stats(
+        self,
+        spec_decoding_stats: SpecDecodingStats | None,
+        num_draft_tokens: int,
+        num_accepted_tokens: int,
+        num_invalid_spec_tokens: dict[str, int] | None,  # noqa: ARG002 - vLLM's signature
+        request_id: str,  # noqa: ARG002 - the same
+    ) -> SpecDecodingStats:
+        """Adds one request's verification to the step's statistics."""
+        stats = spec_decoding_stats or SpecDecodingStats([0] * self.num_spec_tokens)
+        stats.num_drafts += 1
+        stats.num_draft_tokens += num_draft_tokens
+        stats.num_accepted_tokens += num_accepted_tokens
+        for position in range(num_accepted_tokens):
+            stats.num_accepted_tokens_per_pos[position] += 1
+        return stats
+
+    def _free_request(self, request: Request) -> None:
+        """Forgets a request that has ended; in vLLM, each ends here."""
+        del self.requests[request.request_id]
+
+    def _emit(self, request: Request, sampled: list[int], report: StepReport) -> None:
+        """Outputs the sampled tokens up to the first that ends the request."""
+        sampling, status, kept = request.sampling_params, None, 0
+        while kept < len(sampled) and status is None:
+            kept += 1
+            if not sampling.ignore_eos and request.random.random() < 1 / self._options.mean_tokens_to_eos:
+                status = RequestStatus.FINISHED_STOPPED
+            elif request.num_output_tokens + kept >= sampling.max_tokens:
+                status = RequestStatus.FINISHED_LENGTH_CAPPED
+        if not request.num_output_tokens:
+            request.first_token = self.now
+            report.first_token_seconds.append(self.now - request.arrived)
+            report.prompt_tokens += request.num_prompt_tokens
+            report.cached_prompt_tokens += request.num_cached_tokens
+        else:
+            report.inter_token_seconds.append(self.now - request.last_token)
+        request.last_token = self.now
+        request.num_output_tokens += kept
+        report.generation_tokens += kept
+        report.outputs.append(NewTokens(request, sampled[:kept]))
+        if status is not None:
+            self._end(request, status)
+            report.finished.append(request)
+
+    def _end(self, request: Request, status: RequestStatus) -> None:
+        (self.running if request in self.running else self.waiting).remove(request)
+        request.status = status
+        self._free_request(request)
+
+    def _blocks(self, requests: Iterable[Request]) -> int:
+        """KV-cache blocks of these requests, with those that a step may fill."""
+        tokens = (one.num_prompt_tokens + one.num_output_tokens + self.num_spec_tokens for one in requests)
+        return sum(-(-number // self._options.block_size) for number in tokens)
+
+
+def acceptance_rate(temperature: float, options: SimulatorOptions) -> float:
+    """Expected accepted / drafted tokens (0-1) at ``temperature``: falls linearly, then is flat."""
+    heat = min(max(temperature, 0.0) / options.hot_temperature, 1.0)
+    return options.cold_acceptance + heat * (options.hot_acceptance - options.cold_acceptance)
+
+
+@lru_cache(maxsize=1024)
+def position_probability(rate: float, positions: int) -> float:
+    """The probability (0-1) per position at which ``rate`` of all draft tokens is accepted.
+
+    A position counts only if all before it were accepted, so the rate is the mean of p, p^2 … p^positions.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(40):  # bisects to float precision
+        middle = (low + high) / 2
+        if sum(middle**position for position in range(1, positions + 1)) / positions < rate:
+            low = middle
+        else:
+            high = middle
+    return high

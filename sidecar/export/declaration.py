@@ -1,0 +1,94 @@
+"""How a metric is declared: its name, type, help and labels, and where in the report tree its value is.
+
+A level of the tree gives the labels that all of its metrics have, and the nodes that there are. A metric adds a
+function from one node to its value: a number or a distribution, a mapping from the values of its further labels to
+these, or None, which means absent.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from sidecar.analysis.report import Distribution, Report
+from sidecar.settings import Settings
+
+Labels = tuple[str, ...]  # values, in the order of the label names
+Values = float | Distribution | None | Mapping[Any, float | None]  # a mapping's keys are strings or tuples of these
+Node = TypeVar("Node")
+
+
+class Kind(StrEnum):
+    """A metric's type, as in ``# TYPE``."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page of metrics is made from."""
+
+    report: Report
+    settings: Settings
+
+
+Sample = tuple[Labels, float | Distribution]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric; ``name`` includes a counter's ``_total``, ``samples`` gives those of a page."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[Shown], Iterator[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Level(Generic[Node]):
+    """A kind of node of the tree; ``nodes`` gives each with the values of ``labels``, which tell it from the others."""
+
+    labels: tuple[str, ...]
+    nodes: Callable[[Shown], Iterable[tuple[Labels, Node]]]
+
+    def gauge(self, name: str, text: str, value: Callable[[Node], Values], *labels: str) -> Metric:
+        """A gauge of each node; ``labels`` are those that the keys of ``value``'s mapping give."""
+        return self._metric(f"specdec_{name}", Kind.GAUGE, text, value, labels)
+
+    def counter(self, name: str, text: str, value: Callable[[Node], Values], *labels: str) -> Metric:
+        """The same for a counter; ``name`` is without ``_total``."""
+        return self._metric(f"specdec_{name}_total", Kind.COUNTER, text, value, labels)
+
+    def histogram(self, name: str, text: str, value: Callable[[Node], Distribution | None]) -> Metric:
+        """A histogram of each node."""
+        return self._metric(f"specdec_{name}", Kind.HISTOGRAM, text, value, ())
+
+    def by_position(self, name: str, text: str, value: Callable[[Node], Sequence[float]]) -> Metric:
+        """A counter of each draft position, from 0 on; those past ``limits.positions`` are ``other`` together."""
+
+        def samples(shown: Shown) -> Iterator[Sample]:
+            most = shown.settings.limits.positions
+            for labels, node in self.nodes(shown):
+                counts = value(node)
+                for position, count in enumerate(counts[:most]):
+                    yield (*labels, str(position)), count
+                if len(counts) > most:
+                    yield (*labels, "other"), sum(counts[most:])
+
+        return Metric(f"specdec_{name}_total", Kind.COUNTER, text, (*self.labels, "position"), samples)
+
+    def _metric(
+        self, name: str, kind: Kind, text: str, value: Callable[[Node], Values], labels: tuple[str, ...]
+    ) -> Metric:
+        def samples(shown: Shown) -> Iterator[Sample]:
+            for outer, node in self.nodes(shown):
+                found = value(node)
+                for inner, one in found.items() if isinstance(found, Mapping) else (((), found),):
+                    if one is not None:
+                        yield outer + ((inner,) if isinstance(inner, str) else inner), one
+
+        return Metric(name, kind, text, self.labels + labels, samples)

@@ -1,0 +1,41 @@
+"""The kinds of nodes in the report tree that metrics belong to."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.analysis.report import EngineReport, GroupReport, LoadReport, ModelReport, Report, TemperatureReport
+from sidecar.engine.merge import OTHER
+from sidecar.export.declaration import Labels, Level, Shown
+from sidecar.settings import Settings
+
+
+def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
+    return ((engine.key, engine) for model in shown.report.models for engine in model.engines)
+
+
+def _single_engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
+    return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
+
+
+def _loads(shown: Shown) -> Iterator[tuple[Labels, LoadReport]]:
+    return (((*key, load.running), load) for key, engine in _single_engines(shown) for load in engine.loads)
+
+
+def _temperatures(shown: Shown) -> Iterator[tuple[Labels, TemperatureReport]]:
+    return (((model.model_name, one.temperature), one) for model in shown.report.models for one in model.temperatures)
+
+
+def _groups(shown: Shown) -> Iterator[tuple[Labels, GroupReport]]:
+    return (((model.model_name, one.by, one.group), one) for model in shown.report.models for one in model.groups)
+
+
+SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
+REPORT: Final[Level[Report]] = Level((), lambda shown: [((), shown.report)])
+MODEL: Final[Level[ModelReport]] = Level(
+    ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
+)
+ENGINE: Final = Level(("model_name", "engine"), _engines)
+SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)  # for what a mixture of engines does not have
+LOAD: Final = Level(("model_name", "engine", "running"), _loads)
+TEMPERATURE: Final = Level(("model_name", "temperature"), _temperatures)
+GROUP: Final = Level(("model_name", "by", "group"), _groups)

@@ -1,0 +1,18 @@
+"""Every metric that the sidecar exports, declared once: name, type, help, labels and where its value is.
+
+They are a contract with rules, dashboards and users (``tests/contract/metrics.txt``). Ratios are from 0 to 1, times in
+seconds.
+"""
+
+from typing import Final
+
+from sidecar.export.declaration import Metric
+from sidecar.export.metrics.engine import *  # noqa: F403 - its metrics
+from sidecar.export.metrics.own import *  # noqa: F403 - its metrics
+from sidecar.export.metrics.requests import *  # noqa: F403 - its metrics
+from sidecar.export.metrics.time import *  # noqa: F403 - its metrics
+
+METRICS: Final = tuple(value for value in vars().values() if isinstance(value, Metric))
+"""All of them, in the order of ``/metrics``."""
+
+MOST_SERIES: Final = 1500  # of a pod with the default limits; tests/export/test_metrics.py fills each of them

@@ -1,0 +1,151 @@
+"""Single engines: vLLM's own counters and what follows from them, and what the plug-in says of an engine."""
+
+from collections.abc import Callable
+from typing import Final
+
+from sidecar.analysis.report import EngineReport
+from sidecar.engine.names import Counter, Gauge
+from sidecar.export.declaration import Values
+from sidecar.export.levels import ENGINE, SINGLE_ENGINE
+
+_QUANTILES: Final = frozenset({0.5, 0.95, 0.99})  # each costs a series for every engine and phase
+
+
+def _counted(counter: Counter) -> Callable[[EngineReport], Values]:
+    return lambda engine: engine.counters.get(counter)
+
+
+def _polled(gauge: Gauge) -> Callable[[EngineReport], Values]:
+    return lambda engine: engine.gauges.get(gauge)
+
+
+def _speculation(engine: EngineReport) -> Values:
+    if (found := engine.speculation) is None:
+        return None
+    adaptive = str(found.adaptive_verification).lower()
+    tokens = str(found.num_speculative_tokens)
+    return {(found.method or "", tokens, adaptive, found.rejection_sample_method or ""): 1}
+
+
+# vLLM's counters under one name for every version, continued across its restarts.
+ENGINE_DRAFTS = ENGINE.counter(
+    "engine_drafts",
+    "Drafts (verification steps of speculating requests) that vLLM counted.",
+    _counted(Counter.DRAFTS),
+)
+ENGINE_DRAFT_TOKENS = ENGINE.counter(
+    "engine_draft_tokens", "Draft tokens that vLLM counted.", _counted(Counter.DRAFT_TOKENS)
+)
+ENGINE_ACCEPTED_TOKENS = ENGINE.counter(
+    "engine_accepted_tokens", "Accepted draft tokens that vLLM counted.", _counted(Counter.ACCEPTED_TOKENS)
+)
+ENGINE_ACCEPTED_PER_POSITION = ENGINE.by_position(
+    "engine_accepted_tokens_per_position",
+    "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
+    lambda engine: engine.accepted_per_position,
+)
+ENGINE_REQUESTS = ENGINE.counter(
+    "engine_requests",
+    "Requests that got their first token, as vLLM counts them.",
+    _counted(Counter.FIRST_TOKENS),
+)
+GENERATION_TOKENS = ENGINE.counter("generation_tokens", "Generated tokens.", _counted(Counter.GENERATION_TOKENS))
+PROMPT_TOKENS = ENGINE.counter("prompt_tokens", "Prompt tokens processed.", _counted(Counter.PROMPT_TOKENS))
+PREEMPTIONS = ENGINE.counter(
+    "preemptions", "Preemptions of requests because the KV cache was full.", _counted(Counter.PREEMPTIONS)
+)
+PREFIX_CACHE_QUERIES = ENGINE.counter(
+    "prefix_cache_queries",
+    "Tokens looked up in the prefix cache (blocks before vLLM 0.9).",
+    _counted(Counter.PREFIX_CACHE_QUERIES),
+)
+PREFIX_CACHE_HITS = ENGINE.counter(
+    "prefix_cache_hits",
+    "Tokens found in the prefix cache (blocks before vLLM 0.9).",
+    _counted(Counter.PREFIX_CACHE_HITS),
+)
+
+# Acceptance and latency derived from these counters and vLLM's histograms.
+ENGINE_WINDOW_ACCEPTANCE = SINGLE_ENGINE.histogram(
+    "engine_window_acceptance_ratio",
+    "Accepted / draft tokens between two polls; one observation per poll with drafts.",
+    lambda engine: engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None,
+)
+ENGINE_LIFETIME_ACCEPTANCE = ENGINE.gauge(
+    "engine_lifetime_acceptance_ratio",
+    "V0 engine only: vLLM's own accepted / draft tokens since its start; an average that hides drops.",
+    _polled(Gauge.LIFETIME_ACCEPTANCE),
+)
+ENGINE_LATENCY = SINGLE_ENGINE.gauge(
+    "engine_latency_seconds",
+    "Quantiles 0.5, 0.95 and 0.99 from vLLM's own histograms over latency_window.",
+    lambda engine: {
+        (phase, str(quantile)): seconds
+        for phase, latency in engine.latencies.items()
+        for quantile, seconds in latency.quantiles.items()
+        if quantile in _QUANTILES
+    },
+    "phase",
+    "quantile",
+)
+ENGINE_LATENCY_GAP = SINGLE_ENGINE.gauge(
+    "engine_latency_gap_seconds",
+    "P99 - P50 over latency_window.",
+    lambda engine: {phase: latency.gap_seconds for phase, latency in engine.latencies.items()},
+    "phase",
+)
+ENGINE_LATENCY_GAP_RATIO = SINGLE_ENGINE.gauge(
+    "engine_latency_gap_ratio",
+    "P99 / P50 over latency_window.",
+    lambda engine: {phase: latency.gap_ratio for phase, latency in engine.latencies.items()},
+    "phase",
+)
+ENGINE_LIMITATION = SINGLE_ENGINE.gauge(
+    "engine_limitation",
+    "1 for each limitation of what this engine's page exports.",
+    lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
+    "limitation",
+)
+
+# KV cache and load.
+KV_CACHE_USAGE = ENGINE.gauge("kv_cache_usage_ratio", "KV-cache usage at the last poll.", _polled(Gauge.KV_CACHE_USAGE))
+KV_CACHE_PEAK = ENGINE.gauge(
+    "kv_cache_usage_peak_ratio",
+    "Highest KV-cache usage of all polls within kv_peak_window.",
+    lambda engine: engine.kv_cache_peak,
+)
+KV_CACHE_SAMPLED = SINGLE_ENGINE.histogram(
+    "kv_cache_sampled_usage_ratio",
+    "KV-cache usage; one observation per poll.",
+    lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
+)
+KV_CACHE_CAPACITY = ENGINE.gauge(
+    "kv_cache_capacity_tokens", "Capacity of the KV cache in tokens.", lambda engine: engine.kv_cache_capacity_tokens
+)
+REQUESTS_RUNNING = ENGINE.gauge(
+    "requests_running", "Running requests at the last poll.", _polled(Gauge.REQUESTS_RUNNING)
+)
+REQUESTS_WAITING = ENGINE.gauge(
+    "requests_waiting", "Waiting requests at the last poll.", _polled(Gauge.REQUESTS_WAITING)
+)
+WAITING_FOR_CAPACITY = ENGINE.gauge(
+    "requests_waiting_for_capacity",
+    "Requests waiting for capacity at the last poll (newer vLLM).",
+    _polled(Gauge.WAITING_FOR_CAPACITY),
+)
+
+# What the plug-in says.
+COVERAGE = ENGINE.gauge(
+    "request_coverage_ratio",
+    "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started.",
+    lambda engine: engine.coverage,
+)
+SPECULATION_INFO = ENGINE.gauge(
+    "speculation_info",
+    "1, labelled with the engine's speculative configuration as the plug-in reads it.",
+    _speculation,
+    "method",
+    "num_speculative_tokens",
+    "adaptive_verification",
+    "rejection_sample_method",
+)

@@ -1,0 +1,130 @@
+"""The sidecar itself: its polls, its settings and the plug-in's messages."""
+
+import platform
+
+from sidecar import __version__
+from sidecar.export.levels import REPORT, SETTINGS
+
+BUILD_INFO = REPORT.gauge(
+    "build_info",
+    "1, labelled with the version of the sidecar and of Python.",
+    lambda _: {(__version__, platform.python_version()): 1},
+    "version",
+    "python_version",
+)
+UP = REPORT.gauge(
+    "up",
+    "1 if the last poll of vLLM's /metrics succeeded and is at most two intervals old, else 0.",
+    lambda report: report.scrape.up,
+)
+LAST_SCRAPE = REPORT.gauge(
+    "last_scrape_timestamp_seconds",
+    "Unix time of the last successful poll.",
+    lambda report: report.scrape.last_scrape,
+)
+SCRAPE_DURATION = REPORT.gauge(
+    "scrape_duration_seconds",
+    "Duration of the last successful poll.",
+    lambda report: report.scrape.duration if report.scrape.up else None,
+)
+SCRAPE_INTERVAL = REPORT.gauge(
+    "scrape_interval_seconds", "Current interval between two polls.", lambda report: report.scrape.interval
+)
+SCRAPE_ERRORS = REPORT.counter(
+    "scrape_errors", "Polls that returned no usable page, by reason.", lambda report: report.scrape.errors, "reason"
+)
+MALFORMED_LINES = REPORT.counter(
+    "scrape_malformed_lines",
+    "Malformed lines and histograms that were skipped on vLLM's page.",
+    lambda report: report.scrape.malformed_lines,
+)
+VLLM_RESTARTS = REPORT.counter(
+    "vllm_restarts", "Restarts of vLLM that the sidecar has seen.", lambda report: report.scrape.vllm_restarts
+)
+VLLM_INFO = REPORT.gauge(
+    "vllm_info",
+    "1, labelled with the range of vLLM versions that the page may come from.",
+    lambda report: {report.scrape.version: 1} if report.scrape.up else None,
+    "version",
+)
+INTERNAL_ERRORS = REPORT.counter(
+    "internal_errors",
+    "Failures of a part of the sidecar, each followed by a restart of that part.",
+    lambda report: report.own.failures,
+    "part",
+)
+LABEL_OVERFLOW = REPORT.counter(
+    "label_overflow",
+    "Label values reported as 'other' to bound the number of series, counted at every poll.",
+    lambda report: report.own.label_overflow,
+    "label",
+)
+HTTP_REFUSED = REPORT.counter(
+    "http_refused",
+    "Connections and requests to the sidecar's own pages that were refused or timed out.",
+    lambda report: report.own.http_refusals,
+    "reason",
+)
+LOOP_STALL = REPORT.gauge(
+    "event_loop_stall_seconds",
+    "Longest stall of the event loop within the last minute.",
+    lambda report: report.own.loop_stall,
+)
+SETTINGS_RELOADS = REPORT.counter(
+    "settings_reloads",
+    "Reloads of the settings, by outcome: applied or refused.",
+    lambda report: report.own.reloads,
+    "outcome",
+)
+ALERTS_SENT = REPORT.counter(
+    "alerts_sent",
+    "Alerts pushed directly to Alertmanager, repeats included.",
+    lambda report: report.own.alerts_sent,
+    "alertmanager",
+    "outcome",
+)
+LINKS = SETTINGS.gauge(
+    "links_info",
+    "1; the labels are the addresses that alerts link to, empty if not configured.",
+    lambda settings: {(settings.alerting.runbooks or "", settings.alerting.dashboards or ""): 1},
+    "runbooks",
+    "dashboards",
+)
+THRESHOLD = SETTINGS.gauge(
+    "threshold",
+    "Thresholds in force, and latency_window in seconds; rules and dashboards read them.",
+    lambda settings: {**settings.thresholds.model_dump(), "latency_window": settings.latency_window},
+    "name",
+)
+
+LATENCY_BASELINE = SETTINGS.gauge(
+    "latency_baseline_seconds",
+    "Latency quantiles in the configured baseline.",
+    lambda settings: {
+        (model, phase, str(quantile)): seconds
+        for model, phases in settings.baselines.items()
+        for phase, quantiles in phases.items()
+        for quantile, seconds in quantiles.items()
+    },
+    "model_name",
+    "phase",
+    "quantile",
+)
+PLUGIN_INFO = REPORT.gauge(
+    "plugin_info",
+    "1 for each engine whose plug-in is connected, labelled with its state and the versions of both.",
+    lambda report: {(one.engine, one.version, one.vllm_version, one.state): 1 for one in report.plugin.engines},
+    "engine",
+    "version",
+    "vllm_version",
+    "state",
+)
+REQUEST_EVENTS = REPORT.counter(
+    "request_events", "Finished requests that the plug-in reported.", lambda report: report.plugin.events
+)
+REQUEST_EVENTS_DROPPED = REPORT.counter(
+    "request_events_dropped",
+    "Messages and finished requests of the plug-in that were lost or refused, by reason.",
+    lambda report: report.plugin.dropped,
+    "reason",
+)

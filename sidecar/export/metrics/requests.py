@@ -1,0 +1,102 @@
+"""What vLLM's scheduler counted of its requests, by temperature and by group, and the verdicts."""
+
+from sidecar.analysis.verdict import Basis, Judgement, Verdict
+from sidecar.export.declaration import Values
+from sidecar.export.levels import GROUP, MODEL, TEMPERATURE
+
+
+def _verdicts(judgement: Judgement) -> Values:
+    return {verdict: verdict is judgement.verdict for verdict in Verdict} if judgement.is_known else None
+
+
+def _bases(judgement: Judgement) -> Values:
+    return {basis: basis is judgement.basis for basis in Basis} if judgement.is_known else None
+
+
+# By temperature, live: they grow while requests run, and sum to vLLM's own.
+REQUESTS = TEMPERATURE.counter(
+    "requests",
+    "Finished requests; aborted are those whose client left or whose text met a stop string: the engine cannot tell.",
+    lambda one: one.requests,
+    "outcome",
+)
+DRAFTS = TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda one: one.drafts)
+DRAFT_TOKENS = TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda one: one.draft_tokens)
+ACCEPTED_TOKENS = TEMPERATURE.counter("accepted_tokens", "Accepted draft tokens.", lambda one: one.accepted_tokens)
+DRAFT_TOKENS_PER_POSITION = TEMPERATURE.by_position(
+    "draft_tokens_per_position",
+    "Draft tokens by draft position, starting at 0.",
+    lambda one: one.drafted_per_position,
+)
+ACCEPTED_PER_POSITION = TEMPERATURE.by_position(
+    "accepted_tokens_per_position",
+    "Accepted draft tokens by draft position, starting at 0.",
+    lambda one: one.accepted_per_position,
+)
+
+# By temperature, one observation a finished request.
+REQUEST_ACCEPTANCE = TEMPERATURE.histogram(
+    "request_acceptance_ratio", "Accepted / draft tokens; one observation per request.", lambda one: one.acceptances
+)
+REQUEST_ACCEPTANCE_LENGTH = TEMPERATURE.histogram(
+    "request_acceptance_length",
+    "Tokens per verification step, bonus token included; one observation per request.",
+    lambda one: one.lengths,
+)
+REQUEST_TTFT = TEMPERATURE.histogram(
+    "request_time_to_first_token_seconds",
+    "Time from a request's arrival at vLLM to its first token, as the engine saw them.",
+    lambda one: one.ttft,
+)
+REQUEST_TPOT = TEMPERATURE.histogram(
+    "request_time_per_output_token_seconds", "Time per output token after the first.", lambda one: one.tpot
+)
+REQUEST_DURATION = TEMPERATURE.histogram(
+    "request_duration_seconds",
+    "Time from a request's arrival at vLLM to its last token, as the engine saw them.",
+    lambda one: one.durations,
+)
+REQUEST_ACCEPTANCE_P10 = MODEL.gauge(
+    "request_acceptance_p10_ratio",
+    "10th percentile of single requests' acceptance over latency_window, or over the latest min_requests of an hour if "
+    "there are fewer.",
+    lambda model: model.acceptance_p10,
+)
+
+# By group: prompt_tokens, output and, if plugin.adapters is on, adapter.
+GROUP_REQUESTS = GROUP.counter("group_requests", "Finished requests of a group.", lambda group: group.requests)
+GROUP_DRAFTS = GROUP.counter("group_drafts", "Drafts (verification steps) of a group.", lambda group: group.drafts)
+GROUP_DRAFT_TOKENS = GROUP.counter("group_draft_tokens", "Draft tokens of a group.", lambda group: group.draft_tokens)
+GROUP_ACCEPTED_TOKENS = GROUP.counter(
+    "group_accepted_tokens", "Accepted draft tokens of a group.", lambda group: group.accepted_tokens
+)
+
+# What is judged: the same numbers as on the page and in pushed alerts.
+ACCEPTANCE = TEMPERATURE.gauge(
+    "acceptance_ratio",
+    "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates.",
+    lambda one: one.judgement.acceptance,
+)
+VERDICT = TEMPERATURE.gauge(
+    "verdict", "1 for the current verdict, 0 for the others.", lambda one: _verdicts(one.judgement), "verdict"
+)
+VERDICT_BASIS = TEMPERATURE.gauge(
+    "verdict_basis",
+    "1 for the basis of the verdict: a measured speedup, else the acceptance rate.",
+    lambda one: _bases(one.judgement),
+    "basis",
+)
+MODEL_ACCEPTANCE = MODEL.gauge(
+    "model_acceptance_ratio",
+    "specdec_acceptance_ratio of all of a model's requests, by vLLM's own counters.",
+    lambda model: model.judgement.acceptance,
+)
+MODEL_VERDICT = MODEL.gauge(
+    "model_verdict", "specdec_verdict of the model as a whole.", lambda model: _verdicts(model.judgement), "verdict"
+)
+MODEL_VERDICT_BASIS = MODEL.gauge(
+    "model_verdict_basis",
+    "specdec_verdict_basis of the model as a whole.",
+    lambda model: _bases(model.judgement),
+    "basis",
+)

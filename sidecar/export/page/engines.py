@@ -1,0 +1,66 @@
+"""One engine on the page: acceptance and KV cache over time, latencies, load."""
+
+from collections.abc import Mapping
+from html import escape
+
+from sidecar.analysis.acceptance import NO_DRAFTS
+from sidecar.analysis.latency import Latency, gap_growth
+from sidecar.analysis.report import EngineReport
+from sidecar.engine.names import Gauge, Phase
+from sidecar.export.page.charts import over_time
+from sidecar.export.page.text import by_position, percent
+from sidecar.export.page.text import latency as shown
+from sidecar.settings.groups import Thresholds
+
+_LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
+
+
+def engine_section(engine: EngineReport, thresholds: Thresholds, baselines: Mapping[str, Mapping[float, float]]) -> str:
+    """Three panels. ``baselines`` are the model's latencies in seconds, by phase and quantile."""
+    acceptance = engine.acceptance or NO_DRAFTS
+    length = f", {acceptance.length:.2f} tokens a step" if acceptance.length else ""
+    load = ", ".join(f"{engine.gauges[gauge]:.0f} {what}" for gauge, what in _LOAD.items() if gauge in engine.gauges)
+    capacity = engine.kv_cache_capacity_tokens
+    tokens = "" if capacity is None else f" of {capacity:,} tokens"
+    return (
+        f"<h2>{escape(engine.key.model_name)} <small>engine {escape(engine.key.engine)}</small></h2>"
+        '<div class="panels">'
+        f'<div class="panel"><h3>Acceptance rate, all requests</h3>{value(percent(acceptance.rate))}'
+        f"{length}{over_time(engine.acceptance_history, thresholds.acceptance_net_negative)}"
+        f'<div class="facts">{by_position(acceptance, "of all drafts")}</div></div>'
+        f'<div class="panel"><h3>KV cache in use, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
+        f"{over_time(engine.kv_cache_history, thresholds.kv_cache_usage)}"
+        f'<div class="facts">{load}</div></div>'
+        f'<div class="panel"><h3>Latency</h3>{_latencies(engine.latencies, baselines)}</div></div>'
+    )
+
+
+def value(text: str) -> str:
+    """A panel's main number."""
+    return f'<span class="value number">{text}</span>'
+
+
+def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]) -> str:
+    if not latencies:
+        return '<p class="facts">No request in the window.</p>'
+    rows = "".join(
+        f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(one, 0.5)}</td>"
+        f"<td class=number>{_quantile(one, 0.95)}</td><td class=number>{_quantile(one, 0.99)}</td>"
+        f"<td class=number>{_gap(one, baselines.get(phase, {}))}</td></tr>"
+        for phase, one in latencies.items()
+    )
+    return f"<table><tr><th></th><td>P50</td><td>P95</td><td>P99</td><td>P99 - P50</td></tr>{rows}</table>"
+
+
+def _quantile(latency: Latency, quantile: float) -> str:
+    """In vLLM's first bucket only its edge is known."""
+    found, resolution = latency.quantiles[quantile], latency.resolution
+    return escape(f"< {shown(resolution)}") if found < resolution else shown(found)
+
+
+def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
+    """In the first bucket the quantiles, the gap and its growth are unknown."""
+    if latency.quantiles[0.99] < latency.resolution:
+        return _quantile(latency, 0.99)
+    growth = gap_growth(latency, baseline)
+    return shown(latency.gap_seconds) + ("" if growth is None else f" ({growth:.1f} times the baseline)")

@@ -1,0 +1,50 @@
+"""What to know and what to do: the state of the plug-in, and what vLLM's page does not tell."""
+
+import re
+from collections.abc import Iterator
+from html import escape
+
+from sidecar.analysis.limitation import EXPLANATIONS
+from sidecar.analysis.report import PluginEngineReport, PluginReport, Report
+from sidecar.analysis.speedup import WITHHELD
+from sidecar.export.page.text import counted, percent
+
+
+def plugin_line(plugin: PluginReport, said: str) -> str:
+    """The state of the plug-in, unless it was ``said``, and the versions that are connected."""
+    versions = ", ".join(dict.fromkeys(map(_versions, plugin.engines)))
+    small = f" <small>{escape(versions)}</small>" if versions else ""
+    return f'<p class="plugin {plugin.state}">{marked(plugin.text) if plugin.text not in said else ""}{small}</p>'
+
+
+def _versions(engine: PluginEngineReport) -> str:
+    return f"plug-in {engine.version} in vLLM {engine.vllm_version}"
+
+
+def hints_section(report: Report) -> str:
+    """A list; empty without hints."""
+    notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(_hints(report)))
+    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
+
+
+def _hints(report: Report) -> Iterator[str]:
+    for model in report.models:
+        if model.speed is not None and model.speed.withheld is not None:
+            yield f"No speedup of {model.model_name} is known: {WITHHELD[model.speed.withheld]}."
+    for reason, count in report.plugin.dropped.items():
+        if count:
+            yield f"{counted(count, 'message')} of the plug-in {'was' if count == 1 else 'were'} dropped: `{reason}`."
+    for model in report.models:
+        for engine in model.engines:
+            yield from (EXPLANATIONS[limitation] for limitation in sorted(engine.limitations))
+
+
+def marked(note: str) -> str:
+    """Marks text in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+
+
+def coverage_note(coverages: dict[str, float | None]) -> str:
+    """How much of each engine's drafts the plug-in reported; empty if unknown."""
+    known = [f"engine {engine}: {percent(coverage)}" for engine, coverage in coverages.items() if coverage is not None]
+    return f"Draft tokens seen by the plug-in, of those that vLLM counted: {', '.join(known)}." if known else ""

@@ -1,0 +1,151 @@
+"""One model on the page: its verdict, its temperatures, who loses, how it speculates, and its time."""
+
+from html import escape
+
+from sidecar.analysis.report import GroupReport, LoadReport, ModelReport, TemperatureReport
+from sidecar.analysis.speedup import Speedup
+from sidecar.analysis.verdict import Basis, Judgement
+from sidecar.export.page.answer import TONES, effect, seen, times_as_fast
+from sidecar.export.page.charts import bar, distribution
+from sidecar.export.page.engines import value
+from sidecar.export.page.hints import coverage_note, marked
+from sidecar.export.page.text import by_position, counted, duration, milliseconds, percent, span
+from sidecar.settings.groups import Thresholds
+
+_BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter": "adapter {}"}
+_SAVED_OVER_A_DAY = (
+    "sum(increase(specdec_time_saved_seconds_total[1d])) - sum(increase(specdec_time_lost_seconds_total[1d]))"
+)
+
+
+def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
+    """All that is known of one model over its engines; ``said`` is not repeated."""
+    judged = model.judgement
+    advice = "".join(f"<div class=advice>{marked(text)}</div>" for text in (judged.advice, *judged.caveats) if text)
+    split = _withheld(model, said) if model.split_withheld else _split(model, thresholds)
+    return (
+        f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
+        f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
+        f'<div class="name">All requests</div>{_verdict(judged)}'
+        f'<div class="line">{_line(judged, model.speed.speedup if model.speed else None)}</div>{advice}</div>'
+        f"{split}</div>{_losers(model)}{_speed(model)}"
+    )
+
+
+def _speculates(model: ModelReport) -> str:
+    """How its engines speculate, as far as the plug-in tells."""
+    found = dict.fromkeys(engine.speculation for engine in model.engines if engine.speculation is not None)
+    texts = []
+    for one in found:
+        parts = [one.method or "unknown method", counted(one.num_speculative_tokens, "token")]
+        parts += ["by batch size"] if one.per_batch_size else []
+        parts += ["adaptive verification"] if one.adaptive_verification else []
+        parts += [f"sampler {one.rejection_sample_method}"] if one.rejection_sample_method else []
+        texts.append(", ".join(parts))
+    return "; ".join(texts)
+
+
+def _verdict(judgement: Judgement) -> str:
+    return f'<div class="verdict">{judgement.verdict.replace("_", " ")}</div>'
+
+
+def _line(judgement: Judgement, speedup: Speedup | None) -> str:
+    """Acceptance, speedup and milliseconds in one line."""
+    window = seen(judgement)
+    if not window.draft_tokens:
+        return "No draft tokens in the window."
+    accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
+    length = f", {window.length:.2f} tokens a step" if window.length else ""
+    faster = f"; {times_as_fast(speedup)}: {effect(speedup)}" if speedup else ""
+    return f"{accepted} within {span(window.seconds)}{length}{faster}"
+
+
+def _split(model: ModelReport, thresholds: Thresholds) -> str:
+    """The temperatures."""
+    rows = "".join(_bucket(one, thresholds) for one in model.temperatures if one.window.draft_tokens)
+    if not rows:
+        return '<p class="facts">No request drafted in the window.</p>'
+    marks = ""
+    if model.judgement.basis is Basis.ACCEPTANCE:
+        low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
+        marks = f"Marks: below {low} speculation costs more than it gives, from {high} it pays. "
+    rates = by_position(seen(model.judgement), "of those drafted there")
+    coverage = coverage_note({engine.key.engine: engine.coverage for engine in model.engines})
+    return f'{rows}<p class="facts">{marks}Columns: finished requests by acceptance, 0% to 100%. {rates}{coverage}</p>'
+
+
+def _withheld(model: ModelReport, said: str) -> str:
+    return "" if model.split_withheld in said else f'<p class="facts">{marked(model.split_withheld)}</p>'
+
+
+def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
+    judged, low = one.judgement, thresholds.acceptance_net_negative
+    limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
+    window, p10 = seen(judged), one.acceptance_quantiles[0.1]
+    advice = f'<div class="advice">{escape(judged.advice)}</div>' if judged.advice else ""
+    return (
+        f'<div class="bucket {TONES[judged.verdict]}">'
+        f'<div class="name">T {escape(one.temperature)}<small>{percent(window.share)} of the drafts</small></div>'
+        f"{_verdict(judged)}"
+        f'<div class="bar">{value(percent(window.rate))}{bar(window.rate, limits)}</div>'
+        f'<div class="spread">{distribution(one.acceptance_bins, low)}</div>'
+        f'<div class="facts number">P10 {percent(p10)}<br>{counted(sum(one.acceptance_bins), "request")}</div>'
+        f"{_gain(one)}{advice}</div>"
+    )
+
+
+def _gain(one: TemperatureReport) -> str:
+    """A temperature's speedup and the time saved and lost, if known."""
+    if one.speedup is None:
+        return ""
+    return (
+        f'<div class="advice">{times_as_fast(one.speedup)}: {effect(one.speedup)}; '
+        f"{duration(one.saved_seconds)} of request time saved, {duration(one.lost_seconds)} lost since the sidecar "
+        "started</div>"
+    )
+
+
+def _losers(model: ModelReport) -> str:
+    """The groups that accept clearly less than the model's other requests; empty if there are none."""
+    rows = "".join(map(_loser, (group for group in model.groups if group.loses)))
+    if not rows:
+        return ""
+    return (
+        '<h3>Who loses</h3><table class="losers"><tr><th></th><td>acceptance</td><td>below the other requests by</td>'
+        f"<td>of the draft tokens</td></tr>{rows}</table>"
+    )
+
+
+def _loser(group: GroupReport) -> str:
+    name = escape(_BY[group.by].format(group.group))
+    below = -100 * (group.difference or 0.0)
+    error = f" ± {200 * group.error:.0f}" if group.error is not None else ""
+    return (
+        f"<tr><th>{name}</th><td class=number>{percent(group.window.rate)}</td>"
+        f"<td class=number>{below:.0f}{error} points</td><td class=number>{percent(group.window.share)}</td></tr>"
+    )
+
+
+def _speed(model: ModelReport) -> str:
+    """Times per token by load, and the query for the time saved over a day; empty without a reference."""
+    speed = model.speed
+    if speed is None or model.reference is None:
+        return ""
+    running = speed.steps.running if speed.steps else 0.0
+    now = f"{value(f'{speed.speedup.ratio:.2f}')} ± {2 * speed.speedup.error:.2f}, " if speed.speedup else ""
+    break_even = speed.break_even_acceptance
+    least = "" if break_even is None else f"Breaks even at an acceptance of {percent(break_even)}. "
+    rows = "".join(map(_load, model.loads))
+    return (
+        f"<h2>{escape(model.model_name)} against plain decoding <small>{escape(model.reference)}</small></h2>"
+        f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running:.1f} requests running'
+        f'<div class="facts">{least}Time saved over a day, in Prometheus: <code>{_SAVED_OVER_A_DAY}</code></div></div>'
+        '<div class="panel"><h3>Time per token by requests running</h3>'
+        f"<table><tr><th></th><td>speculating</td><td>plain</td></tr>{rows}</table></div></div>"
+    )
+
+
+def _load(load: LoadReport) -> str:
+    times = (load.actual_seconds, load.plain_seconds)
+    cells = "".join(f"<td class=number>{'' if time is None else milliseconds(time)}</td>" for time in times)
+    return f"<tr><th>{load.running}</th>{cells}</tr>"

@@ -1,0 +1,297 @@
+"""The wire format between the plug-in in vLLM and the sidecar, and what the sidecar reads from it.
+
+One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each field has a type, a
+range and a bound, and a packet that violates one is refused as a whole. Unknown keys of an object are ignored.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Final, Literal, NamedTuple, Protocol
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+VERSION: Final = 1
+MAX_PACKET_BYTES: Final = 65_536
+MAX_FINISHED: Final = 64  # finished requests in a packet
+MAX_KEYS: Final = 256  # of a table; then OTHER
+MAX_POSITIONS: Final = 32  # deeper ones are added to the last
+OTHER: Final = "other"
+_MOST: Final = 2**31
+_MOST_DRAFTED: Final = 1024  # tokens of a draft
+_MOST_CHARACTERS: Final = 64
+
+Count = Annotated[int, Field(ge=0, le=2**53)]  # the largest range of integers that a double holds exactly
+Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
+UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
+Name = Annotated[str, Field(max_length=256)]
+Version = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
+Exponent = Annotated[int, Field(ge=0, le=64)]
+Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS)]
+Lengths = Annotated[tuple[Count, ...], Field(max_length=_MOST_DRAFTED + 1)]
+Parameters = Annotated[tuple[Annotated[str, Field(max_length=32)], ...], Field(max_length=16)]
+Other = Literal["other"]
+
+
+class Outcome(StrEnum):
+    """How a request ended in the engine."""
+
+    STOPPED = "stopped"  # at an end token, or at a stop token
+    LENGTH = "length"
+    ABORTED = "aborted"  # the client left, or the API server stopped it at a stop string
+    ERROR = "error"
+
+
+class PluginState(StrEnum):
+    """What the plug-in does in an engine; ``Hello.reason`` says why it does not observe."""
+
+    OBSERVING = "observing"
+    REFUSED = "refused"  # it wraps nothing: vLLM's methods are not those that it knows
+    DISABLED = "disabled"  # it failed, and took itself out
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """The engine's speculative configuration; the names are vLLM's.
+
+    ``per_batch_size``: the number of tokens follows a schedule by batch size.
+    """
+
+    method: Name | None
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=_MOST_DRAFTED)]
+    per_batch_size: bool = False
+    adaptive_verification: bool = False
+    rejection_sample_method: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Who is at the other end: the first message of each connection, sent again when the state changes.
+
+    ``start`` is one life of one scheduler: totals begin at 0 with each. ``speculation`` is None without speculation.
+    """
+
+    plugin: Version
+    vllm: Version | None
+    model: Annotated[str, Field(max_length=1024)] | None
+    engine: Annotated[int, Field(ge=0, le=_MOST)]
+    start: Annotated[str, Field(min_length=1, max_length=64)]
+    started: UnixSeconds
+    state: PluginState
+    reason: Annotated[str, Field(max_length=200)] = ""
+    speculation: Speculation | None = None
+
+
+class Totals(NamedTuple):
+    """Verification steps that drafted, draft tokens and accepted tokens."""
+
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+
+
+class Endings(NamedTuple):
+    """Finished requests by outcome."""
+
+    stopped: Count
+    length: Count
+    aborted: Count
+    error: Count
+
+
+class TemperatureTotals(NamedTuple):
+    """The totals of one temperature, in hundredths rounded up, with draft and accepted tokens by position."""
+
+    temperature: Hundredths | Other
+    requests: Endings
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+    drafted_at: Positions
+    accepted_at: Positions
+
+
+class PromptTotals(NamedTuple):
+    """The totals of requests whose prompts have more than ``2**(key - 1)`` and at most ``2**key`` tokens."""
+
+    key: Exponent
+    requests: Count
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+
+
+class OutputTotals(NamedTuple):
+    """The totals of requests with or without structured output."""
+
+    key: Literal["free", "structured"]
+    requests: Count
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+
+
+class AdapterTotals(NamedTuple):
+    """The totals of one LoRA adapter's requests; the key is its name, or "" without one."""
+
+    key: Name
+    requests: Count
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+
+
+GroupTotals = PromptTotals | OutputTotals | AdapterTotals
+
+
+class StepTotals(NamedTuple):
+    """The steps in which more than ``2**(exponent - 1)`` and at most ``2**exponent`` requests were decoding.
+
+    ``seconds`` sums the steps' lengths, ``decodes`` the requests that decoded, ``request_seconds`` the products of the
+    two, and ``tokens`` what those requests were given.
+    """
+
+    exponent: Exponent
+    steps: Count
+    seconds: Seconds
+    decodes: Count
+    request_seconds: Seconds
+    tokens: Count
+
+
+_Table: Final = Field(max_length=MAX_KEYS + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Totals since ``Hello.start``; a row that is not there has not changed since it was last sent.
+
+    ``lost`` counts finished requests that could not be sent as the sidecar was away.
+    """
+
+    at: UnixSeconds
+    lost: Count
+    total: Totals
+    temperature: Annotated[tuple[TemperatureTotals, ...], _Table] = ()
+    prompt: Annotated[tuple[PromptTotals, ...], _Table] = ()
+    output: Annotated[tuple[OutputTotals, ...], Field(max_length=2)] = ()
+    adapter: Annotated[tuple[AdapterTotals, ...], _Table] = ()
+    steps: Annotated[tuple[StepTotals, ...], _Table] = ()
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether no row has accepted more than it drafted."""
+        groups: tuple[GroupTotals, ...] = (*self.prompt, *self.output, *self.adapter)
+        columns = [(row.accepted_tokens, row.draft_tokens) for row in (*self.temperature, *groups)]
+        columns.append((self.total.accepted_tokens, self.total.draft_tokens))
+        return all(accepted <= drafted for accepted, drafted in columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRequest:
+    """One finished request; each of ``n`` choices is one.
+
+    ``temperature`` is the one in effect, in hundredths rounded up. ``lengths[j]`` is the number of verification steps
+    that accepted ``j`` draft tokens. ``arrival`` is by the API server's clock, the tokens' times by the engine's.
+    ``parameters`` names the sampling parameters in the request that not every vLLM serves under speculation.
+    """
+
+    temperature: Hundredths
+    drafts: Count
+    draft_tokens: Count
+    accepted_tokens: Count
+    lengths: Lengths
+    prompt_tokens: Count
+    cached_tokens: Count | None
+    output_tokens: Count
+    arrival: UnixSeconds | None
+    first_token: UnixSeconds | None
+    last_token: UnixSeconds | None
+    outcome: Outcome
+    structured: bool = False
+    adapter: Name | None = None
+    parameters: Parameters = ()
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether it accepted no more than it drafted."""
+        return self.accepted_tokens <= self.draft_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """One packet; its parts are to be taken in this order."""
+
+    v: Literal[1]
+    hello: Hello | None = None
+    tick: Tick | None = None
+    done: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED)] = ()
+
+
+class PluginSink(Protocol):
+    """Takes what the plug-ins sent, on the event loop. Calls are quick, never block and never raise.
+
+    ``connection`` is a number that is never used again; its first call is ``hello`` or ``unreadable``, its last
+    ``closed``.
+    """
+
+    def hello(self, connection: int, hello: Hello) -> None:
+        """An engine connected, or its plug-in's state changed."""
+
+    def tick(self, connection: int, tick: Tick) -> None:
+        """Totals of the engine."""
+
+    def finished(self, connection: int, request: FinishedRequest) -> None:
+        """A request ended."""
+
+    def closed(self, connection: int) -> None:
+        """The engine is gone, or was disconnected."""
+
+    def dropped(self, reason: str, count: int) -> None:
+        """``count`` messages were refused; ``reason`` is one of the receiver's ``DROP_REASONS``."""
+
+    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
+        """A plug-in of the version ``plugin``, if it said so, speaks version ``version`` of the format."""
+
+
+class Malformed(Exception):
+    """Not a packet of any version."""
+
+
+class AnotherVersion(Exception):
+    """A packet of another version of the format."""
+
+    def __init__(self, version: int, plugin: str | None) -> None:
+        super().__init__(version)
+        self.version = version
+        self.plugin = plugin
+
+
+def read_packet(packet: bytes | bytearray) -> Packet:
+    """Reads one packet.
+
+    Raises:
+        AnotherVersion: it is of another version of the format.
+        Malformed: a field is not there, or not of its type or within its range.
+    """
+    try:
+        return _packets().validate_json(packet, strict=True)
+    except ValidationError:
+        pass
+    try:
+        said = json.loads(packet)
+        version, plugin = int(said["v"]), (said.get("hello") or {}).get("plugin")
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise Malformed from error
+    if version == VERSION or not 0 <= version <= _MOST:
+        raise Malformed
+    if isinstance(plugin, str):  # json leaves lone surrogates in, which no page could encode
+        raise AnotherVersion(version, plugin[:_MOST_CHARACTERS].encode(errors="replace").decode())
+    raise AnotherVersion(version, None)
+
+
+@cache
+def _packets() -> TypeAdapter[Packet]:
+    return TypeAdapter(Packet)

@@ -1,0 +1,400 @@
+"""Counts, inside vLLM's scheduler, what every request drafts and accepts, and tells the sidecar in the same pod.
+
+vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls ``register()``, which
+wraps four methods of vLLM's ``Scheduler``: the constructor, to say hello to the sidecar; ``make_spec_decoding_stats``,
+called for each request and step with draft tokens (before 0.14 it does not say for which request, and the same numbers
+are taken from the arguments of ``update_from_output``); ``update_from_output``, called once a step; ``_free_request``.
+
+Each wrapper calls vLLM's own method once with the arguments that it was given, returns what that returned, and lets
+through what that raised. All else is inside ``try``: the first fault of this file takes it out for good, with one line
+in the log. It starts no thread, waits for nothing, writes no file, reads nothing from its socket and changes no
+request; what it keeps is bounded. No text, token or id of a request leaves the process.
+"""
+
+import functools
+import inspect
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import accumulate, count, islice
+from math import ceil
+from operator import add, mul, sub
+from typing import Any
+
+VERSION = "0.1.0"  # of the sidecar that wrote this file
+SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
+PERIOD = 1.0  # seconds between reports while there is traffic
+SLICE = 25e-6  # seconds of a step that a report may take; the next step goes on with it
+MAX_FINISHED = 4096  # requests kept while the sidecar is away; the oldest give way, and are counted
+MAX_KEYS, MAX_POSITIONS = 256, 32  # of a table: further rows are added to one for "other", positions to the last
+MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # in a packet, which must stay below 65,536 bytes
+
+# The methods with the parameters that they may have, each by position or name; with any others nothing is wrapped.
+NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"  # before 0.14
+KNOWN = {
+    "make_spec_decoding_stats": (f"{NAMELESS} num_invalid_spec_tokens request_id", NAMELESS),
+    "update_from_output": ("self scheduler_output model_runner_output",),
+    "_free_request": ("self request delay_free_blocks", "self request"),
+}
+OUTCOMES = ["stopped", "length", "aborted", "error"]
+OUTCOME_OF = {"STOPPED": 0, "REPETITION": 0, "LENGTH_CAPPED": 1, "IGNORED": 1, "ABORTED": 2}  # any other: error
+# Sampling parameters that not every vLLM serves under speculation, and the values that switch them off.
+PARAMETERS = {"min_p": [0], "logit_bias": [None, {}], "logprobs": [None], "frequency_penalty": [0],
+              "presence_penalty": [0], "repetition_penalty": [1]}  # fmt: skip
+log = logging.getLogger("vllm.specdec_plugin")  # written where and how vLLM writes its own lines
+encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class Counts:
+    """One request's counts. They hang on vLLM's Request, and go when it goes."""
+
+    def __init__(self, request: Any, depth: int) -> None:
+        self.parameters = request.sampling_params
+        self.prefill = getattr(request, "prefill_stats", None)  # from 0.20; vLLM lets go of it at the first token
+        self.first_token, self.ended = 0.0, False
+        self.drafted = [0] * (depth + 1)  # drafts by length
+        # Drafts by accepted tokens. The last, [-1], came back without any token: -1 accepted, as vLLM has it to 0.15.
+        self.accepted = [0] * (depth + 2)
+        self.told = [0] * (3 + 2 * min(depth, MAX_POSITIONS))  # what of it is in the totals
+        adapter = request.lora_request.lora_name if request.lora_request is not None else ""
+        self.keys = (  # of its row in each table; a temperature is rounded up to hundredths, and is 100 at most
+            ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6)),
+            max(request.num_prompt_tokens - 1, 0).bit_length(),
+            "structured" if request.use_structured_output else "free",
+            adapter[:200].encode("utf-8", "replace").decode(),
+        )
+
+
+class Observer:
+    """Counts for one Scheduler, and reports to the sidecar."""
+
+    def __init__(self, scheduler: Any, vllm_version: Any, path: str) -> None:
+        self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
+        self.socket, self.connected, self.pid = None, False, os.getpid()
+        self.depth = scheduler.num_spec_tokens  # vLLM's own lists are as long
+        self.total = [0, 0, 0]  # drafts, draft tokens, accepted tokens
+        self.tables = {"temperature": {}, "prompt": {}, "output": {}, "adapter": {}, "steps": {}}  # totals by key
+        self.unsent = set()  # table and key of the rows that changed since they were sent
+        self.starting = {}  # requests that were scheduled and have no token yet, by id
+        self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
+        self.now, self.in_step, self.length = time.time(), False, 0.0
+        # When the last steps ended: two with two pipeline stages, where a request is in every other step.
+        self.times = deque(maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1))
+        self.slices, self.due = None, 0.0  # the report that is under way, and when the next one is due
+
+    def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
+        clock, times, requests = time.monotonic(), self.times, scheduler.requests
+        self.length = clock - times[0] if len(times) == times.maxlen else 0.0
+        times.append(clock)
+        self.now, self.in_step = time.time(), True
+        for new in scheduler_output.scheduled_new_reqs:
+            request = requests.get(new.req_id)
+            if request is not None and request.sampling_params is not None:  # without, it is a pooling request
+                self.follow(request)
+                self.starting[new.req_id] = request
+        if model_runner_output is not None:
+            # Before 0.14: by the rule of vLLM's method, and ahead of it, since it frees what ends in this step.
+            index, sampled = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
+            for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
+                request = requests.get(request_id)
+                if request is not None and draft:  # None: aborted while the model ran
+                    self.count(request, len(draft), len(sampled[index[request_id]]) - 1 if len(sampled) else -1)
+
+    def count(self, request: Any, drafted: int, accepted: int) -> None:
+        counts = request.__dict__.get("_specdec") or self.follow(request)
+        counts.drafted[drafted] += 1
+        counts.accepted[accepted] += 1
+
+    def after_step(self, scheduler: Any, result: Any) -> None:
+        self.in_step = False
+        results = result.values() if isinstance(result, dict) else [result]  # by client from 0.9.2
+        lengths = [len(output.new_token_ids) for outputs in results for output in outputs.outputs]
+        decodes, tokens = len(lengths) - lengths.count(0), sum(lengths)
+        for request_id, request in [*self.starting.items()]:
+            counts, output = request._specdec, request.num_output_tokens
+            if output or counts.ended:
+                del self.starting[request_id]
+            if output:  # its first: for this request, the step was its prefill
+                counts.first_token = counts.first_token or self.now
+                decodes -= 1
+                tokens -= output
+        if decodes > 0 and self.length:
+            numbers = [1, self.length, decodes, decodes * self.length, tokens]
+            self.grow("steps", (decodes - 1).bit_length(), numbers)
+        if self.slices is not None or self.times[-1] >= self.due or not scheduler.running:
+            self.go_on(scheduler)
+
+    def follow(self, request: Any) -> Counts:
+        """The request's counts: new ones for a new request, and for a resumed one with other sampling parameters."""
+        counts = request.__dict__.get("_specdec")
+        if counts is None or counts.parameters is not request.sampling_params:
+            if counts is not None:
+                self.fold(counts)
+            counts = request._specdec = Counts(request, self.depth)
+        return counts
+
+    def end(self, scheduler: Any, request: Any) -> None:
+        if request.sampling_params is None:
+            return
+        counts = self.follow(request)
+        if counts.ended:  # under a KV connector a second end can follow
+            return
+        counts.ended = True
+        outcome = OUTCOMES[OUTCOME_OF.get(request.status.name.replace("FINISHED_", ""), 3)]
+        self.fold(counts, outcome)
+        self.lost += len(self.finished) == MAX_FINISHED  # the oldest gives way
+        self.finished.append(encode(finished_request(request, counts, outcome, self.now)))
+        if not self.in_step and not scheduler.running:  # aborted between two steps
+            self.go_on(scheduler)
+
+    def fold(self, counts: Counts, outcome: str = "") -> None:
+        """Adds to the totals what the request has counted since this was last called."""
+        drafted, (*accepted, void), told = counts.drafted, counts.accepted, counts.told
+        if outcome or sum(drafted) > told[0]:
+            draft_tokens, accepted_tokens = sum(map(mul, drafted, count())), sum(map(mul, accepted, count())) - void
+            counts.told = [sum(drafted), draft_tokens, max(accepted_tokens, told[2])]  # no total ever falls
+            counts.told += by_position(drafted) + by_position(accepted)
+            ended, grown = [int(outcome == name) for name in OUTCOMES], [*map(sub, counts.told, told)]
+            self.total = [*map(add, self.total, grown)]
+            for table, key in zip(self.tables, counts.keys):
+                self.grow(table, key, ended + grown if table == "temperature" else [sum(ended), *grown[:3]])
+
+    def grow(self, table: str, key: Any, numbers: list[Any]) -> None:
+        rows = self.tables[table]
+        if key not in rows and len(rows) >= MAX_KEYS:
+            key = "other"
+        rows[key] = [*map(add, rows[key], numbers)] if key in rows else numbers
+        self.unsent.add((table, key))
+
+    def go_on(self, scheduler: Any) -> None:
+        """Reports for SLICE seconds; to the end if the engine goes idle, as its next step may be long in coming."""
+        idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
+        if idle or self.slices is None:
+            self.slices, self.due = self.report([*scheduler.requests.values()]), time.monotonic() + PERIOD
+        if idle:
+            self.times.clear()
+        until = time.perf_counter() + SLICE
+        for _ in self.slices:
+            if not idle and time.perf_counter() > until:
+                return
+        self.slices = None
+
+    def report(self, requests: list[Any]) -> Iterator[None]:
+        """Sends totals, then finished requests; a generator, so that several steps can share the work."""
+        if os.getpid() != self.pid:
+            return  # this is an engine's copy, in a process that was forked
+        middle = 7 + min(self.depth, MAX_POSITIONS)  # of a temperature's row: accepted tokens by position follow
+        for request in requests:
+            if "_specdec" in request.__dict__:
+                self.fold(request._specdec)
+                yield
+        if not self.connected:
+            self.say("observing")
+        changed = [*self.unsent]  # as each step changes one, this would not end if it sent those of later steps too
+        while changed:
+            some, changed = changed[:MAX_ROWS_SENT], changed[MAX_ROWS_SENT:]
+            tick = {"at": self.now, "lost": self.lost, "total": self.total}
+            for table, key in some:
+                row = self.tables[table][key]
+                if table == "temperature":  # requests by outcome, totals, draft and accepted tokens by position
+                    row = [row[:4], *row[4:7], row[7:middle], row[middle:]]
+                tick.setdefault(table, []).append([key, *row])
+            if not self.send('"tick":' + encode(tick)):
+                return
+            self.unsent.difference_update(some)
+            yield
+        for _ in range(0, len(self.finished), MAX_FINISHED_SENT):
+            some = [*islice(self.finished, MAX_FINISHED_SENT)]
+            if not self.send('"done":[%s]' % ",".join(some)):
+                return
+            for _ in some:
+                self.finished.popleft()
+            yield
+
+    def say(self, state: str, reason: str = "") -> None:
+        """Sends a hello, on a new connection if there is none; then all rows are to be sent again."""
+        if not self.connected:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            self.connected = not self.socket.connect_ex(self.path)
+        if self.send('"hello":' + encode({**self.hello, "state": state, "reason": reason[:200]})):
+            self.unsent.update((table, key) for table, rows in self.tables.items() for key in rows)
+
+    def send(self, part: str) -> bool:
+        """Whether the socket took the packet. A full one does not, nor a broken one, which is given up."""
+        try:
+            return self.socket.send(('{"v":1,%s}' % part).encode(), socket.MSG_NOSIGNAL) > 0
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                self.socket.close()
+                self.connected = False
+            return False
+
+
+def by_position(by_length: list[int]) -> list[int]:
+    """How many had a token at position 0, 1, …, from how many had 0, 1, … tokens."""
+    numbers = [*accumulate(reversed(by_length[1:]))][::-1]
+    return [*numbers[: MAX_POSITIONS - 1], sum(numbers[MAX_POSITIONS - 1 :])][: len(numbers)]
+
+
+def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> dict[str, Any]:
+    """What is told of a finished request."""
+    temperature, _, output, adapter = counts.keys
+    *lengths, void = counts.accepted
+    lengths[0] += void
+    drafts, draft_tokens, accepted_tokens = counts.told[:3]
+    cached = getattr(counts.prefill or request, "num_cached_tokens", -1)
+    now, used = now if request.num_output_tokens else None, counts.parameters
+    return {
+        "temperature": temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
+        "cached_tokens": cached if cached >= 0 else None,  # -1: it was never scheduled
+        "output_tokens": request.num_output_tokens, "structured": output == "structured", "adapter": adapter or None,
+        "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens, "lengths": lengths[:129],
+        "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
+        "first_token": counts.first_token or now, "last_token": now,
+        "parameters": [name for name, off in PARAMETERS.items() if getattr(used, name, off[0]) not in off],
+    }  # fmt: skip
+
+
+def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
+    """The hello, less state and reason."""
+    names, parallel, speculative = vllm.model_config.served_model_name, vllm.parallel_config, vllm.speculative_config
+    # Before 0.14.1 there is only the rank: in a dense model's data parallelism it is 0 in every engine.
+    engine = getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0))
+    return {
+        "plugin": VERSION, "vllm": vllm_version, "model": names[0] if isinstance(names, list) else names,
+        "engine": engine, "start": os.urandom(8).hex(), "started": time.time(),
+        "speculation": speculative and {
+            "method": speculative.method, "num_speculative_tokens": speculative.num_speculative_tokens or 0,
+            "per_batch_size": bool(getattr(speculative, "num_speculative_tokens_per_batch_size", None)),
+            "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
+            "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
+        },
+    }  # fmt: skip
+
+
+def misfit(found: dict[str, str]) -> str:
+    """Which of these methods, with their parameters, are not those that this file knows; "" if all are."""
+    return ", ".join(f"{name}({found.get(name, 'missing')})" for name in KNOWN if found.get(name) not in KNOWN[name])
+
+
+def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
+    if scheduler._specdec is not None:
+        try:
+            act(scheduler._specdec, *args)
+        except Exception as error:
+            fail(scheduler, act.__name__, error)
+
+
+def fail(scheduler: Any, part: str, error: Exception) -> None:
+    """From now on the scheduler's wrappers only call vLLM's own methods."""
+    observer, scheduler._specdec = scheduler._specdec, None
+    with suppress(Exception):  # an error's repr may raise, and a log's handler
+        log.error("specdec %s took itself out, and vLLM goes on without it; the fault: %s: %r", VERSION, part, error)
+        observer.say("disabled", f"{part}: {error!r}")
+
+
+def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
+    """Wraps the methods of vLLM's Scheduler, or of a class like it; one that is wrapped already stays as it is."""
+    if "_specdec" in vars(scheduler_class):
+        return
+    scheduler_class._specdec = None  # of an instance that is observed: its Observer
+    methods = {name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)}
+    found = {name: inspect.signature(method).parameters.values() for name, method in methods.items()}
+    refusal = misfit({name: " ".join(one.name + "*" * (one.kind != 1) for one in found[name]) for name in found})
+    wrappers = {wrapper.__name__: wrapper for wrapper in ([] if refusal else wrap(*methods.values()))}
+    construct = scheduler_class.__init__
+
+    @functools.wraps(construct)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        try:
+            own = [name for name in wrappers if getattr(type(self), name) is not wrappers[name]]
+            reason = refusal or " ".join(own and [type(self).__name__, "has its own", *own])
+            self._specdec_link = observer = Observer(self, vllm_version, path)
+            self._specdec = None if reason else observer
+            observer.say("refused" if reason else "observing", reason)
+            log.info("specdec %s: %s", VERSION, f"refused: {reason}" if reason else f"observing for {path}")
+        except Exception as error:
+            fail(self, "__init__", error)
+
+    for name, wrapper in {**wrappers, "__init__": __init__}.items():
+        setattr(scheduler_class, name, wrapper)
+
+
+def wrap(make: Any, update: Any, free: Any) -> list[Any]:
+    @functools.wraps(make)
+    def make_spec_decoding_stats(
+        self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
+    ):
+        if self._specdec is not None:
+            try:
+                # Tokens that the grammar struck out before verification are not in vLLM's counters either.
+                invalid = num_invalid_spec_tokens.get(request_id, 0) if num_invalid_spec_tokens else 0
+                self._specdec.count(self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens)
+            except Exception as error:
+                fail(self, "count", error)
+        return make(
+            self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
+        )
+
+    @functools.wraps(update)
+    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        attempt(self, Observer.before_step, self, scheduler_output, None if by_id else model_runner_output)
+        result = update(self, scheduler_output, model_runner_output)
+        attempt(self, Observer.after_step, self, result)
+        return result
+
+    @functools.wraps(free)
+    def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        result = free(self, request, *args, **kwargs)
+        attempt(self, Observer.end, self, request)
+        return result
+
+    by_id = "request_id" in inspect.signature(make).parameters
+    return [make_spec_decoding_stats, update_from_output, _free_request][0 if by_id else 1 :]
+
+
+def register() -> None:
+    """vLLM calls this in each of its processes. It never raises, since then vLLM would not start."""
+    try:
+        if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
+            return  # a worker: it has no scheduler, and need not spend the time to import one
+        import vllm
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        install(Scheduler, vllm.__version__)
+    except Exception as error:
+        log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
+
+
+def doctor() -> int:
+    """Says what stands in the way, if anything does. Reads vLLM's source, and imports nothing of it."""
+    import ast
+    from importlib import metadata, util
+    from pathlib import Path
+
+    vllm, allowed = util.find_spec("vllm"), os.environ.get("VLLM_PLUGINS")
+    points = [point for package in metadata.distributions() for point in package.entry_points]
+    source = Path(vllm.origin).with_name("v1") / "core/sched/scheduler.py" if vllm else Path(os.devnull)
+    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
+    unknown = misfit({node.name: " ".join(arg.arg for arg in node.args.args) for node in nodes if node.name in KNOWN})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        error = link.connect_ex(SOCKET)
+    findings = {
+        "vLLM finds its entry point": any((p.group, p.name) == ("vllm.general_plugins", "specdec") for p in points),
+        f"VLLM_PLUGINS allows it: {allowed or 'not set'}": allowed is None or "specdec" in allowed.split(","),
+        f"vLLM's Scheduler is one that it knows: {unknown or 'yes' if vllm else 'there is no vLLM here'}": not unknown,
+        f"a sidecar listens at {SOCKET}: {os.strerror(error) if error else 'yes'}": not error,
+    }
+    print(*(f"{'ok  ' if good else 'FAIL'} {finding}" for finding, good in findings.items()), sep="\n")
+    return 0 if all(findings.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(doctor())

@@ -1,0 +1,167 @@
+"""Scenes for ``promtool test rules``: what is scraped, and which alerts are expected when."""
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote_plus
+
+import yaml
+
+from sidecar.alerting.rules import load_rules
+from tests.alerts.pods import DASHBOARDS, RUNBOOKS
+
+RULES = Path(__file__).parents[2] / "alerts"
+_RECORDED = re.compile(r"\b[a-z_]+:specdec_[\w:]+\b")
+_CONDITIONAL = re.compile(r"\{\{ with \$labels\.instance \}\}.+\{\{ end \}\}")
+
+
+@dataclass
+class Firing:
+    """One expected alert: its labels without the rule's own, and the value that its texts quote."""
+
+    labels: dict
+    value: float = 1.0
+    severity: str | None = None
+    context: str | None = None
+
+    def expected(self, name):
+        rules = load_rules()
+        rule = rules.get(f"{name}/{self.severity}", rules[name])
+        labels = {"namespace": "prod"} | self.labels if self.labels else {}
+        labels = {name: value for name, value in labels.items() if value is not None}
+        description = _CONDITIONAL.sub(labels.get("instance", "any sidecar at all"), rule.description)
+        annotations = {
+            "summary": rule.text(rule.summary, labels, self.value),
+            "description": rule.text(description, labels, self.value),
+            "runbook_url": f"{RUNBOOKS}/{name}.md",
+            "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables(labels)}",
+        }
+        if self.context is not None:
+            annotations["context"] = self.context
+        return {"exp_labels": labels | rule.labels, "exp_annotations": annotations}
+
+
+def of(instance, value=1.0, *, model="m", severity=None, context=None, **labels):
+    """An alert on a pod's model."""
+    where = {"instance": f"{instance}:9911", "job": "vllm", "model_name": model}
+    return Firing(where | labels, value, severity, context)
+
+
+def of_sidecar(instance, value=1.0, **labels):
+    """An alert on a sidecar."""
+    return Firing({"instance": f"{instance}:9911", "job": "vllm"} | labels, value)
+
+
+@dataclass
+class Scene:
+    """``checks`` are (minute, what fires); ``numbers`` are (minute, expression, {labels: value}).
+
+    The annotation ``context`` is left out of the rules unless a check expects it.
+    """
+
+    name: str
+    alert: str | None
+    pods: list
+    checks: list = field(default_factory=list)
+    numbers: list = field(default_factory=list)
+    reads: tuple = ()  # alerts that the alert's expression reads
+
+    def test(self, text):
+        """The input of promtool; series that ``text``, the rules' text, does not name are left out."""
+        series = {}
+        for pod in self.pods:
+            assert not set(series) & set(pod.series), self.name
+            series |= {one: values for one, values in pod.series.items() if _used(one, text)}
+        return {
+            "name": self.name,
+            "interval": "1m",
+            "input_series": [{"series": one, "values": values} for one, values in series.items()],
+            "alert_rule_test": [
+                {
+                    "eval_time": f"{minute}m",
+                    "alertname": self.alert,
+                    "exp_alerts": [one.expected(self.alert) for one in firing],
+                }
+                for minute, firing in self.checks
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": expr,
+                    "eval_time": f"{minute}m",
+                    "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
+                }
+                for minute, expr, samples in self.numbers
+            ],
+        }
+
+
+def variables(labels):
+    """A dashboard's variables in a link, one for each label."""
+    return "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
+
+
+@cache
+def _contents():
+    return [yaml.safe_load((RULES / name).read_text()) for name in ("recording.yaml", "alerts.yaml")]
+
+
+def shipped():
+    """The rules as they are committed, in the order in which they are evaluated."""
+    return [rule for content in _contents() for group in content["groups"] for rule in group["rules"]]
+
+
+def without_context(rule):
+    annotations = {name: text for name, text in rule.get("annotations", {}).items() if name != "context"}
+    return rule | ({"annotations": annotations} if annotations else {})
+
+
+def recorded(text):
+    """The recorded series that an expression or an annotation names."""
+    return set(_RECORDED.findall(text))
+
+
+def concerned(rules, scene):
+    """The rules that a scene is about, with all that they depend on; the others would only take time."""
+    alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
+    waiting = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts))
+    waiting |= {name for _, query, _ in scene.numbers for name in recorded(query)}
+    found = set()
+    while waiting:
+        found |= waiting
+        read = (recorded(rule["expr"]) for rule in rules if rule.get("record") in waiting)
+        waiting = set().union(*read) - found
+    return [rule for rule in rules if rule.get("record") in found or rule in alerts]
+
+
+def promtool(directory, scene, rules):
+    """The output of promtool if the scene fails under these rules, else None."""
+    with_context = any(one.context is not None for _, firing in scene.checks for one in firing)
+    kept = [rule if with_context else without_context(rule) for rule in rules]
+    text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in kept)
+    (directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "all", "rules": kept}]}))
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [scene.test(text)]}
+    (directory / "scenes.yaml").write_text(json.dumps(document))  # JSON is also YAML, and quick to write
+    environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
+    command = ["promtool", "test", "rules", "scenes.yaml"]
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+    return None if done.returncode == 0 else done.stdout + done.stderr
+
+
+def assert_valid(directory, rules):
+    (directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
+    command = ["promtool", "check", "rules", "--lint=none", "rules.yaml"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _used(series, text):
+    metric, _, labels = series.partition("{")
+    if metric == "specdec_threshold":
+        return any(name in text for name in re.findall(r'name="(\w+)"', labels))
+    return metric in text

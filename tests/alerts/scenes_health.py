@@ -1,0 +1,294 @@
+"""Scenes for the alerts on load, on vLLM, on the plug-in and on the sidecar itself."""
+
+from sidecar.requests.messages import PluginState
+from tests.alerts.pods import DASHBOARDS, RUNBOOKS, Pod
+from tests.alerts.scene import Firing, Scene, of, of_sidecar
+from tests.alerts.series import DAY, counter, gauge
+
+
+def gap_wide():
+    def pod(instance, p99=0.051, drafts=5.0, requests=4.2, **own):
+        made = Pod(instance, minutes=45, **own).drafting(drafts, 0.8, requests=requests)
+        return made.baseline(0.02, 0.04).tpot(0.02, p99)
+
+    firing = [of("wide", 1.55), of("slow", 1.55)]
+    yield Scene(
+        "against the baseline, with as many requests as it takes",
+        "SpecDecodeLatencyGapWide",
+        [
+            pod("wide"),
+            pod("slow", drafts=1.05),
+            pod("less", 0.049),
+            pod("idle", 0.06, drafts=0.05),
+            pod("few", 0.06, requests=3.8),
+            Pod("unknown", minutes=45).drafting(5, 0.8).tpot(0.02, 0.06),
+            pod("lenient", latency_gap_growth=2),
+        ],
+        [(14, []), (25, firing), (43, firing)],
+    )
+    past = Pod("past", minutes=DAY + 60, poll=60).drafting(5, 0.8).away(90, DAY)
+    past.tpot(0.02, 0.04, minutes=DAY, then=(0.02, 0.051))
+    young = Pod("young", minutes=DAY + 60, poll=60).drafting(5, 0.8).away(25, DAY)
+    young.tpot(0.02, 0.04, minutes=DAY, then=(0.02, 0.051))
+    yield Scene(
+        "without a baseline against the same hour of the day before",
+        "SpecDecodeLatencyGapWide",
+        [past, young],
+        [(80, []), (DAY + 10, []), (DAY + 40, [of("past", 1.55)])],
+    )
+
+
+def kv_cache():
+    def pod(instance, peak, *waiting, capacity=None, **own):
+        return Pod(instance, minutes=45, **own).drafting(5, 0.8).cache(peak, *waiting, capacity=capacity)
+
+    several = pod("several", 0.5, (60, 1)).drafting(1, 0.8, engine="1").cache(0.95, (60, 3), engine="1")
+    together = pod("together", 0.95, (60, 0.4)).drafting(1, 0.8, engine="1").cache(0.5, (60, 0.4), engine="1")
+    expected = [
+        of("full", 0.91),
+        of("now-and-then", 0.91),
+        of("capacity", 0.91),
+        of("failing", 0.91),
+        of("several", 0.95),
+        of("together", 0.95),
+    ]
+    yield Scene(
+        "full and waited for",
+        "SpecDecodeKVCachePressure",
+        [
+            pod("full", 0.91, (60, 2)),
+            pod("now-and-then", 0.91, *[(2, 0), (2, 3)] * 15),
+            pod("less", 0.89, (60, 2)),
+            pod("unwaited", 0.99, (60, 0)),
+            pod("capacity", 0.91, (60, 9), capacity=[(60, 0.6)]),
+            pod("deferred", 0.99, (60, 9), capacity=[(60, 0.4)]),
+            pod("one-scrape", 0.99, *[(1, 1), (4, 0)] * 12),
+            pod("one-burst", 0.99, (20, 0), (1, 50), (39, 0)),
+            pod("lenient", 0.91, (60, 2), kv_cache_usage=0.95),
+            pod("failing", 0.91, (60, 2)).failing(lambda number: number % 5 == 4),
+            several,
+            together,
+        ],
+        [(9, []), (15, expected), (40, expected)],
+    )
+
+
+def vllm_down():
+    def pod(instance, up, down, **more):
+        """Polls succeed for ``up`` minutes, and then fail for ``down``."""
+        return Pod(instance, minutes=80, **more).drafting(5, 0.8).failing(lambda n: up <= n / 2 < up + down)
+
+    forgot = pod("forgot", 20, 80)  # the sidecar is restarted after vLLM went down
+    forgot.away(22, 23)
+    down = [of_sidecar("down"), of_sidecar("forgot")]
+    pods = [
+        pod("down", 20, 80),
+        forgot,
+        pod("short", 20, 2.5),
+        pod("starting", 0, 90),
+        Pod("fine", minutes=80).drafting(5, 0.8),
+    ]
+    yield Scene("no page where there was one", "SpecDecodeVLLMDown", pods, [(22, []), (27, down), (70, down)])
+    never = [of_sidecar("starting")]
+    pods = [pod("starting", 0, 90), pod("slow", 0, 25), pod("down", 20, 80)]
+    yield Scene("no page at all", "SpecDecodeVLLMNeverUp", pods, [(29, []), (31, never), (70, never)])
+
+
+def restarting():
+    def pod(instance, *minutes, **own):
+        return Pod(instance, minutes=120, **own).drafting(5, 0.8).restarting(*minutes)
+
+    yield Scene(
+        "three within an hour",
+        "SpecDecodeVLLMRestarting",
+        [
+            pod("three", 10, 12, 14),
+            pod("two", 10, 12),
+            pod("spread", 5, 70, 110),
+            pod("many", *range(5, 15), restarts_per_hour=10),
+            pod("less", *range(5, 14), restarts_per_hour=10),
+        ],
+        [
+            (13, []),
+            (20, [of_sidecar("three", 3), of_sidecar("many", 10)]),
+            (69, [of_sidecar("three", 3), of_sidecar("many", 10)]),
+            (85, []),
+        ],
+    )
+
+
+def unstable():
+    shaky = Pod("shaky", minutes=60).drafting(5, 0.8).failing(lambda number: number % 4 < 2)
+    shaky.vllm.engine().peak = None
+    yield Scene(
+        "a page that fails every other minute is never down for three",
+        "SpecDecodeVLLMUnstable",
+        [
+            shaky,
+            Pod("rarely", minutes=60).drafting(5, 0.8).failing(lambda number: number % 20 == 4),
+            Pod("down", minutes=60).drafting(5, 0.8).failing(lambda number: number > 20),
+        ],
+        [(14, []), (30, [of_sidecar("shaky", 5)])],
+    )
+
+
+def plugin():
+    def pod(instance, state):
+        made = Pod(instance, minutes=60).bucket("0", 5, 0.8)
+        made.vllm.plugin_state = state
+        return made
+
+    def fails(instance, state):
+        return of_sidecar(instance, engine="0", state=state, version="1", vllm_version="0.32.0")
+
+    firing = [fails("refused", "refused"), fails("disabled", "disabled")]
+    yield Scene(
+        "where someone must act",
+        "SpecDecodePluginFailing",
+        [
+            pod("refused", PluginState.REFUSED),
+            pod("disabled", PluginState.DISABLED),
+            pod("observing", PluginState.OBSERVING),
+            Pod("without", minutes=60).drafting(5, 0.8),
+        ],
+        [(13, []), (17, firing), (30, firing)],
+    )
+    part = Pod("part", minutes=60).bucket("0", 5, 0.8).drafting(6.25, 0.8)
+    yield Scene(
+        "it reports less than vLLM counts",
+        "SpecDecodeCoverageLow",
+        [
+            part,
+            Pod("ended", minutes=41).bucket("0", 5, 0.8).drafting(6.25, 0.8),
+            Pod("all", minutes=60).bucket("0", 5, 0.8),
+            Pod("nearly", minutes=60).bucket("0", 5, 0.8).drafting(5.05, 0.8),
+            Pod("idle", minutes=60).bucket("0", 0.76, 0.8).drafting(0.95, 0.8),
+            Pod("slow", minutes=60).bucket("0", 0.84, 0.8).drafting(1.05, 0.8),
+        ],
+        [
+            (28, []),
+            (44, [of("part", 0.8073, engine="0"), of("slow", 0.8074, engine="0"), of("ended", 0.8081, engine="0")]),
+        ],
+    )
+
+
+def events_dropped():
+    def pod(instance, lost, seen, **own):
+        made = Pod(instance, minutes=60, **own).plain("specdec_request_events_total", counter((60, seen)))
+        for reason in ("lost", "overflow"):
+            values = counter((60, lost / 2))
+            made.plain("specdec_request_events_dropped_total", values, reason=reason)
+        return made
+
+    ill = Pod("ill", minutes=60).drafting(5, 0.8).failing(lambda number: 30 <= number < 80)
+    ill.plain("specdec_request_events_total", counter((60, 50)))
+    ill.plain("specdec_request_events_dropped_total", counter((15, 0), (29, 50), (16, 0)), reason="lost")
+    firing = [of_sidecar("lossy", 0.0105)]
+    yield Scene(
+        "more than a hundredth; it ends with the alert on a vLLM that is down",
+        "SpecDecodeEventsDropped",
+        [
+            pod("lossy", 10.5, 989.5),
+            pod("less", 9.5, 990.5),
+            pod("idle", 0, 0),
+            pod("lenient", 10.5, 989.5, events_dropped=0.05),
+            ill,
+        ],
+        [(10, []), (20, firing), (38, [*firing, of_sidecar("ill", 0.5)]), (42, firing)],
+        reads=("SpecDecodeVLLMDown",),
+    )
+
+
+def not_judged():
+    old = Pod("old", minutes=60).drafting(5, 0.3).without("verdict", "_acceptance_ratio{")
+    v0 = Pod("v0", minutes=60).plain(
+        "specdec_engine_limitation", gauge((60, 1)), model_name="m", engine="0", limitation="v0_counters"
+    )
+    yield Scene(
+        "the V0 engine, and a sidecar that is older than the rules",
+        "SpecDecodeNotJudged",
+        [old, v0, Pod("fine", minutes=60).drafting(5, 0.3)],
+        [(14, []), (25, [of("old", reason="old_sidecar"), of("v0", reason="v0_counters")])],
+    )
+
+
+def scraped(instance, built, *phases):
+    """A target's ``up``; for ``built`` minutes it was a sidecar."""
+    made = Pod(instance, minutes=0)
+    if built:
+        made.plain("specdec_up", gauge((built, 1))).plain("specdec_build_info", gauge((built, 1)), version="1")
+        made.plain("specdec_links_info", gauge((built, 1)), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
+    return made.plain("up", gauge(*phases))
+
+
+def sidecar_absent():
+    name = "SpecDecodeSidecarAbsent"
+    yield Scene(
+        "no page where there was one; a pod that was scaled down is not missed, nor another job's",
+        name,
+        [
+            scraped("gone", 20, (20, 1), (60, 0)),
+            scraped("fine", 80, (80, 1)),
+            scraped("scaled-down", 20, (20, 1)),
+            scraped("short", 20, (20, 1), (4, 0), (50, 1)),
+            scraped("other", 0, (80, 0)),
+        ],
+        [(23, []), (30, [of_sidecar("gone")])],
+    )
+    nothing = Pod("none", minutes=0)
+    nothing.added[f'specdec_links_info{{runbooks="{RUNBOOKS}",dashboards="{DASHBOARDS}"}}'] = "1x60"
+    yield Scene("no sidecar at all", name, [nothing], [(4, []), (7, [Firing({})])])
+
+
+def own():
+    def failing(instance, metric, *labels):
+        growing, once = (Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "once"))
+        for one in labels:
+            growing.plain(metric, counter((60, 1)), **one)
+            once.plain(metric, gauge((20, 0), (40, 1)), **one)
+        return [growing, once]
+
+    yield Scene(
+        "a part that keeps failing",
+        "SpecDecodeSidecarFailing",
+        failing("part", "specdec_internal_errors_total", {"part": "scrape"}),
+        [(9, []), (30, [of_sidecar("part-often", 5, part="scrape")])],
+    )
+    am = {"alertmanager": "am:9093"}
+    refused = failing("am", "specdec_alerts_sent_total", *(am | {"outcome": one} for one in ("failed", "rejected")))
+    yield Scene(
+        "an Alertmanager that refuses",
+        "SpecDecodePushRefused",
+        [*refused, Pod("fine", minutes=60).plain("specdec_alerts_sent_total", counter((60, 5)), outcome="accepted")],
+        [(9, []), (30, [of_sidecar("am-often", 10, alertmanager="am:9093")])],
+    )
+
+
+def rules_failing():
+    bare = Pod("bare", minutes=60).drafting(5, 0.8).without("specdec_threshold")
+    errors = Pod("prometheus", minutes=60)
+    group = 'prometheus_rule_evaluation_failures_total{rule_group="/etc/specdec.yaml;specdec-pod"}'
+    errors.added[group] = "0+1x60"
+    other = Firing({"rule_group": "/etc/specdec.yaml;specdec-pod", "fault": "errors"})
+    other.labels |= {"namespace": None}
+    yield Scene(
+        "series without their thresholds, and rules that fail",
+        "SpecDecodeRulesFailing",
+        [bare, errors, Pod("fine", minutes=60).drafting(5, 0.8)],
+        [(9, []), (30, [of("bare", fault="no thresholds"), other])],
+    )
+
+
+SCENES = [
+    *gap_wide(),
+    *kv_cache(),
+    *vllm_down(),
+    *restarting(),
+    *unstable(),
+    *plugin(),
+    *events_dropped(),
+    *not_judged(),
+    *sidecar_absent(),
+    *own(),
+    *rules_failing(),
+]

@@ -1,0 +1,262 @@
+"""The direct push: what each Alertmanager replica receives, and when."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import replace
+from datetime import datetime
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from sidecar.alerting.push import Push
+from sidecar.analysis.verdict import Verdict
+from sidecar.log import StateLog
+from sidecar.settings import load_settings
+from tests.export import reports
+
+REFUSED = "SpecDecodePushRefused"
+WALL = 1_700_000_000.0
+
+
+def of(verdict, rate, *, up=True):
+    judgement = reports.judgement(verdict, rate)
+    made = reports.report(reports.model(name="m", engines=(), judgement=judgement))
+    return made if up else replace(made, scrape=replace(made.scrape, up=False))
+
+
+LOW, FINE = of(Verdict.NET_NEGATIVE, 0.4), of(Verdict.NET_POSITIVE, 0.9)
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def warning(self, event, **fields):
+        self.lines.append(("warning", event, fields))
+
+    def info(self, event, **fields):
+        self.lines.append(("info", event, fields))
+
+
+class Replica:
+    """An Alertmanager that keeps what it receives and answers with ``status``."""
+
+    def __init__(self):
+        self.status = 200
+        self.posts = []
+        self.paths = set()
+
+    async def take(self, request):
+        self.paths.add((request.method, request.path, request.content_type))
+        self.posts.append(await request.json())
+        return web.Response(status=self.status, headers={"Location": "/elsewhere"})
+
+    def ends(self):
+        return [at(post[0]["endsAt"]) for post in self.posts]
+
+
+class Pushed:
+    """A push whose report and clock the test sets: ``await pushed.evaluate(report, after=seconds)``."""
+
+    def __init__(self, urls, **settings):
+        environment = {"ALERTMANAGERS": json.dumps(urls), "PACE": "0", "INSTANCE": "pod-7", "TIMEOUT": "2s"} | settings
+        self.now, self.log, self.report, self.set_back = 1000.0, Log(), FINE, 0.0
+        self.name = urls[0].partition("://")[2]
+        self.push = Push(
+            lambda: self.report,
+            load_settings(None, {f"SPECDEC_ALERTING__{name}": value for name, value in environment.items()}),
+            "http://pod-7:9911",
+            StateLog(self.log, lambda: self.now),
+            monotonic=lambda: self.now,
+            wall=lambda: WALL + self.now - self.set_back,
+        )
+
+    async def evaluate(self, report, after=0):
+        self.now += after
+        self.report = report
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
+            await self.push.evaluate(session)
+
+
+@pytest.fixture
+async def scene(served):
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(*replicas, prefix="", **settings):
+            takes = [getattr(replica, "take", replica) for replica in replicas]
+            urls = [await stack.enter_async_context(served(take)) + prefix for take in takes]
+            return Pushed(urls, **settings)
+
+        yield make
+
+
+def at(text):
+    return datetime.fromisoformat(text).timestamp() - WALL
+
+
+async def test_a_firing_alert_says_all_of_itself(scene):
+    replica = Replica()
+    pushed = await scene(replica, prefix="/am", RUNBOOKS="https://r.example", LABELS='{"cluster": "eu"}')
+    await pushed.evaluate(LOW)
+    assert replica.paths == {("POST", "/am/api/v2/alerts", "application/json")}
+    ((alert,),) = replica.posts
+    assert alert["labels"] == {
+        "alertname": "SpecDecodeAcceptanceLow",
+        "severity": "critical",
+        "scope": "model",
+        "source": "sidecar",
+        "instance": "pod-7",
+        "cluster": "eu",
+        "model_name": "m",
+    }
+    assert alert["annotations"]["context"].startswith("Acceptance 40.0%, a loss below 50.0%.")
+    assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
+    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, less than")
+    assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 4 * 60)
+
+
+async def test_it_links_to_a_dashboard_only_if_there_is_one_and_to_its_own_runbooks(scene):
+    without, with_one = Replica(), Replica()
+    await (await scene(without)).evaluate(LOW)
+    await (await scene(with_one, DASHBOARDS="https://g.example")).evaluate(LOW)
+    assert without.posts[0][0]["annotations"]["runbook_url"] == (
+        "http://pod-7:9911/runbooks/SpecDecodeAcceptanceLow.md"
+    )
+    assert "dashboard_url" not in without.posts[0][0]["annotations"]
+    assert with_one.posts[0][0]["annotations"]["dashboard_url"] == (
+        "https://g.example/d/specdec-operator?from=now-6h&to=now&var-instance=pod-7&var-source=sidecar&var-model_name=m"
+    )
+
+
+async def test_it_is_sent_again_only_after_the_resend_interval_and_then_resolved_at_once(scene):
+    replica = Replica()
+    pushed = await scene(replica)
+    await pushed.evaluate(LOW)
+    await pushed.evaluate(LOW, after=59)
+    assert len(replica.posts) == 1
+    await pushed.evaluate(LOW, after=1)
+    assert replica.ends() == [1240, 1300]
+    await pushed.evaluate(FINE, after=15)
+    await pushed.evaluate(FINE, after=15)
+    assert replica.ends() == [1240, 1300, 1075]
+    ended = replica.posts[-1][0]
+    assert ended["labels"] == replica.posts[0][0]["labels"]
+    assert at(ended["startsAt"]) == 1000
+
+
+async def test_a_firing_alert_is_renewed_and_resolved_though_the_clock_was_set_back(scene):
+    """Alertmanager rejects an alert whose start is after its end."""
+    replica = Replica()
+    pushed = await scene(replica)
+    await pushed.evaluate(LOW)
+    pushed.set_back = 3600
+    await pushed.evaluate(LOW, after=60)
+    pushed.set_back = 7200
+    await pushed.evaluate(FINE, after=15)
+    times = [(at(post[0]["startsAt"]), at(post[0]["endsAt"])) for post in replica.posts]
+    assert times == [(1000, 1240), (-2540, -2300), (-6125, -6125)]
+
+
+async def test_failed_polls_leave_alerts_on_models_in_force_for_a_minute(scene):
+    replica = Replica()
+    pushed = await scene(replica)
+    down = of(Verdict.INSUFFICIENT_DATA, None, up=False)
+
+    async def firing(report, after):
+        await pushed.evaluate(report, after=after)
+        return {alert["labels"]["alertname"] for alert in replica.posts[-1] if at(alert["endsAt"]) > pushed.now}
+
+    assert await firing(LOW, 0) == {"SpecDecodeAcceptanceLow"}
+    assert await firing(down, 60) == {"SpecDecodeAcceptanceLow", "SpecDecodeVLLMDown"}
+    assert await firing(down, 60) == {"SpecDecodeVLLMDown"}
+
+
+async def test_every_replica_is_notified_and_one_that_is_down_later(scene):
+    well, ill = Replica(), Replica()
+    ill.status = 503
+    pushed = await scene(well, ill)
+    await pushed.evaluate(LOW)
+    await pushed.evaluate(LOW, after=14)  # backed off
+    assert len(ill.posts) == 1
+    await pushed.evaluate(LOW, after=1)
+    assert len(ill.posts) == 2
+    await pushed.evaluate(LOW, after=15)  # twice as long now
+    assert len(ill.posts) == 2
+    ill.status = 200
+    await pushed.evaluate(LOW, after=15)
+    assert len(ill.posts) == 3
+    kinds = [(kind, event) for kind, event, _ in pushed.log.lines]
+    assert kinds == [("warning", "Alertmanager did not accept alerts"), ("info", "Alertmanager accepts alerts again")]
+
+
+async def test_a_replica_that_refuses_alerts_is_reported_to_the_others(scene):
+    well, ill = Replica(), Replica()
+    ill.status = 400
+    pushed = await scene(well, ill)
+    for _ in range(3):
+        await pushed.evaluate(LOW, after=60)
+    refused = [alert for post in well.posts for alert in post if alert["labels"]["alertname"] == REFUSED]
+    name = list(dict.fromkeys(name for name, _ in pushed.push.sent))[1]
+    assert refused[0]["annotations"]["description"] == f"The sidecar pod-7 cannot deliver its alerts to {name}."
+    ill.status = 200
+    for _ in range(2):
+        await pushed.evaluate(LOW, after=60)
+    refused = [alert for post in well.posts for alert in post if alert["labels"]["alertname"] == REFUSED]
+    assert at(refused[-1]["endsAt"]) <= pushed.now  # resolved
+
+
+async def test_a_wrong_url_shows_before_there_is_an_alert(scene):
+    replica = Replica()
+    replica.status = 404
+    pushed = await scene(replica, PACE="1")
+    await pushed.evaluate(FINE)
+    assert pushed.log.lines == [
+        ("warning", "Alertmanager did not accept alerts", {"reason": "status 404", "alertmanager": pushed.name})
+    ]
+    replica.status = 200
+    for _ in range(3):
+        await pushed.evaluate(FINE, after=60)
+    assert replica.posts == [[], []]
+    assert sum(pushed.push.sent.values()) == 0
+
+
+async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_credentials_in_the_log(scene):
+    async def hang(_):
+        await asyncio.Event().wait()
+
+    away = Pushed(["http://user:secret@127.0.0.1:9/x"])
+    for pushed in (await scene(hang), away):
+        await pushed.evaluate(LOW)
+        assert [outcome for (_, outcome), count in pushed.push.sent.items() if count] == ["failed"]
+    assert "secret" not in f"{away.log.lines}{list(away.push.sent)}"
+    assert "127.0.0.1:9" in str(away.log.lines)
+
+
+async def test_a_redirect_is_not_followed(scene):
+    replica = Replica()
+    replica.status = 302
+    await (await scene(replica)).evaluate(LOW)
+    assert {path for _, path, _ in replica.paths} == {"/api/v2/alerts"}
+
+
+async def test_run_evaluates_until_it_is_cancelled(scene, eventually):
+    replica = Replica()
+    pushed = await scene(replica, INTERVAL="100ms", RESEND="100ms")
+    pushed.report = LOW
+    task = asyncio.create_task(pushed.push.run())
+    await eventually(lambda: len(replica.posts) >= 1)
+    pushed.now += 1
+    await eventually(lambda: len(replica.posts) >= 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_new_settings_bring_new_thresholds(scene):
+    replica = Replica()
+    pushed = await scene(replica)
+    pushed.push.settings = load_settings(None, {"SPECDEC_THRESHOLDS__ACCEPTANCE_P10": "0.6"})
+    await pushed.evaluate(FINE)
+    assert [alert["labels"]["alertname"] for alert in replica.posts[0]] == ["SpecDecodeAcceptanceP10Low"]

@@ -1,0 +1,231 @@
+"""The committed rules against scenes, by Prometheus' own test runner."""
+
+import re
+import zipfile
+
+import pytest
+import yaml
+from hatchling.builders.wheel import WheelBuilder
+
+from sidecar.export.metrics import METRICS
+from sidecar.settings.groups import Thresholds
+from tests.alerts import alert_mutations
+from tests.alerts.pods import Pod
+from tests.alerts.scene import (
+    RULES,
+    Scene,
+    concerned,
+    of,
+    of_sidecar,
+    promtool,
+    recorded,
+    shipped,
+    without_context,
+)
+from tests.alerts.scenes import SCENES
+from tests.alerts.scenes_health import scraped
+from tests.alerts.series import DAY, gauge
+from tests.alerts.variants import LABELS, at_interval, with_labels
+
+ALERTS = list(dict.fromkeys(rule["alert"] for rule in shipped() if "alert" in rule))
+NOT_METRICS = {"latency_window"}  # in specdec_threshold beside the thresholds
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.alert or 'numbers'}: {scene.name}")
+def test_scene(scene, tmp_path):
+    failed = promtool(tmp_path, scene, concerned(shipped(), scene))
+    assert failed is None, failed
+
+
+class Changed:
+    """A scene whose promtool test ``change`` changes."""
+
+    checks = ()
+
+    def __init__(self, scene, change):
+        self._scene, self._change = scene, change
+
+    def test(self, text):
+        return self._change(self._scene.test(text))
+
+
+def is_short(scene):
+    return scene.alert and max(minute for minute, _ in scene.checks) < DAY
+
+
+def of_pods(scene):
+    """Whether a scene is only about single pods in one namespace."""
+    firing = [one for _, expected in scene.checks for one in expected]
+    return len({pod.own["namespace"] for pod in scene.pods}) == 1 and all("instance" in one.labels for one in firing)
+
+
+FIRST = list({scene.alert: scene for scene in reversed(SCENES) if is_short(scene) and of_pods(scene)}.values())
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.parametrize("seconds", [30, 120])
+@pytest.mark.parametrize("scene", FIRST, ids=lambda scene: scene.alert)
+def test_scene_at_another_scrape_interval(scene, seconds, tmp_path):
+    last = Scene(scene.name, scene.alert, scene.pods, [scene.checks[0], scene.checks[-1]], reads=scene.reads)
+    rules = [without_context(rule) for rule in concerned(shipped(), scene)]
+    failed = promtool(tmp_path, Changed(last, lambda test: at_interval(test, seconds)), rules)
+    assert failed is None, failed
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("scene", FIRST, ids=lambda scene: scene.alert)
+def test_scene_with_other_labels(scene, labels, tmp_path):
+    if labels == "federated" and scene.alert == "SpecDecodeSidecarAbsent":
+        pytest.skip("up is the federating Prometheus' own")
+    rules = [without_context(rule) for rule in concerned(shipped(), scene)]
+    failed = promtool(tmp_path, Changed(scene, lambda test: with_labels(test, LABELS[labels])), rules)
+    assert failed is None, failed
+
+
+@pytest.mark.servers
+def test_without_addresses_links_lead_to_the_sidecars_and_none_is_dead(tmp_path):
+    """A pod's alert links to the pod itself, one on a dead sidecar to a living one, and no dashboard is made up."""
+    low = Pod("low", minutes=50).drafting(5, 0.3)
+    del low.environment["SPECDEC_ALERTING__RUNBOOKS"], low.environment["SPECDEC_ALERTING__DASHBOARDS"]
+    gone = Pod("gone", minutes=0).plain("specdec_up", gauge((20, 1))).plain("up", gauge((20, 1), (60, 0)))
+    for alert, firing in (("AcceptanceLow", of("low", 0.3)), ("SidecarAbsent", of_sidecar("gone"))):
+        scene = Scene("links", f"SpecDecode{alert}", [low, gone], [(40, [firing])])
+
+        def linked(test):
+            for check in test["alert_rule_test"]:
+                for one in check["exp_alerts"]:
+                    link = f"http://low:9911/runbooks/{check['alertname']}.md"
+                    one["exp_annotations"] |= {"runbook_url": link, "dashboard_url": ""}
+            return test
+
+        rules = [without_context(rule) for rule in concerned(shipped(), scene)]
+        failed = promtool(tmp_path, Changed(scene, linked), rules)
+        assert failed is None, failed
+
+
+@pytest.mark.servers
+def test_alerts_without_their_recording_rules_say_so(tmp_path):
+    """As if only one of the two files were loaded."""
+    firing = of("low", fault="not recorded")
+    scene = Scene("not recorded", "SpecDecodeRulesFailing", [Pod("low", minutes=30).drafting(5, 0.2)])
+    scene.checks = [(9, []), (20, [firing])]
+    rules = [rule for rule in concerned(shipped(), scene) if not rule.get("record", "fleet:").startswith("pod")]
+    failed = promtool(tmp_path, scene, rules)
+    assert failed is None, failed
+
+
+class Silence(Scene):
+    """Expects nothing but ``firing`` of any alert at each of ``minutes``."""
+
+    firing = ()
+
+    def test(self, text):
+        expected = [
+            {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": []}
+            for minute in (50, 77, 115)
+            for alert in ALERTS
+            if alert not in self.firing
+        ]
+        return super().test(text) | {"alert_rule_test": expected}
+
+
+def healthy():
+    """Two pods that speculate, one of them restarted and with some failed polls, one that has just begun, one plain."""
+    for instance in ("a", "b", "new"):
+        pod = Pod(instance, minutes=120, start=75 if instance == "new" else 0)
+        pod.bucket("0", 3, 0.85).bucket("1+", 2, 0.66).generating(2).p10(0.63)
+        yield pod.tpot(0.02, 0.04).cache(0.6, (300, 1)).plain("up", gauge((120, 1)))
+        if instance == "b":
+            pod.restarting(60).failing(lambda number: number in {20, 21, 90})
+    yield Pod("plain", minutes=120).generating(60).tpot(0.03, 0.05)
+
+
+@pytest.mark.servers
+def test_a_healthy_fleet_is_silent(tmp_path):
+    failed = promtool(tmp_path, Silence("healthy", None, list(healthy())), shipped())
+    assert failed is None, failed
+
+
+@pytest.mark.servers
+def test_without_series_only_the_absence_fires(tmp_path):
+    scene = Silence("nothing", None, [scraped("other", 0, (130, 1))])
+    scene.firing = ("SpecDecodeSidecarAbsent",)
+    failed = promtool(tmp_path, scene, shipped())
+    assert failed is None, failed
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_its_scenes(alert):
+    """Pending and firing: at least one check of silence before and one of firing."""
+    checks = [check for scene in SCENES if scene.alert == alert for check in scene.checks]
+    first = min(minute for minute, firing in checks if firing)
+    assert any(not firing and minute < first for minute, firing in checks)
+
+
+def test_what_happened_once_has_left_the_window_before_an_alert_fires():
+    """A rate is above 0 as long as its window holds a single event, which alone must not fire."""
+    checked = set()
+    for rule in shipped():
+        found = re.findall(r"(?:rate|increase)(\d+m)\b|(?:rate|increase)\([^()]*\[(\d+m)\]", rule["expr"])
+        if "alert" in rule and "for" in rule and found:
+            held = re.fullmatch(r"(\d+)([mh])", rule["for"])
+            window = max(int(one.rstrip("m")) for pair in found for one in pair if one)
+            assert int(held[1]) * {"m": 1, "h": 60}[held[2]] > window, rule["alert"]
+            checked.add(rule["alert"])
+    assert {"SpecDecodeSidecarFailing", "SpecDecodeEventsDropped", "SpecDecodePushRefused"} <= checked
+
+
+def test_the_rules_stay_inside_what_prometheus_2_42_takes():
+    for name in ("recording.yaml", "alerts.yaml"):
+        for group in yaml.safe_load((RULES / name).read_text())["groups"]:
+            assert set(group) == {"name", "interval", "rules"}
+            for rule in group["rules"]:
+                allowed = {"record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
+                assert set(rule) <= allowed
+
+
+def test_every_metric_and_threshold_in_a_rule_is_in_the_contract():
+    """A rule on a metric that is not exported never fires, which goes unnoticed."""
+    known = {metric.name for metric in METRICS}
+    for rule in shipped():
+        text = rule["expr"] + str(rule.get("annotations", ""))
+        for name in re.findall(r"(?<![\w:/.-])specdec_\w+(?![\w:])", text):
+            assert name in known, name
+        for name in re.findall(r"specdec_threshold\{name=[\"'](\w+)", text):
+            assert name in {*Thresholds.model_fields, *NOT_METRICS}, name
+
+
+def test_no_rule_repeats_the_length_of_a_window_that_is_a_setting():
+    """latency_window: what is judged over it is read from the sidecar."""
+    for rule in shipped():
+        assert not re.search(r"\b300\b|\[1h:5m\]", rule["expr"]), rule
+
+
+def test_every_recorded_series_that_is_read_is_recorded_and_the_other_way_round():
+    rules = shipped()
+    made = {rule["record"] for rule in rules if "record" in rule}
+    read = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in rules))
+    dashboards = " ".join(path.read_text() for path in (RULES.parent / "dashboards").glob("*.json"))
+    assert made == read | (made & recorded(dashboards))
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.limit(1800)  # promtool runs each change; `make mutations` makes all of them
+def test_no_rule_can_be_changed_unnoticed():
+    """Operators, thresholds, gates, numbers, selectors, aggregations, ``for``: one change in twenty."""
+    printed, alive = alert_mutations.check(every=20)
+    print(printed)  # noqa: T201 - shown with -s
+    assert alive == []
+
+
+def test_the_wheel_has_the_alerts_and_the_runbooks(tmp_path):
+    (wheel,) = WheelBuilder(str(RULES.parent)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("sidecar/alerts/alerts.yaml") == (RULES / "alerts.yaml").read_bytes()
+        packed = {name for name in archive.namelist() if name.startswith("sidecar/alerts/runbooks/")}
+    assert packed == {f"sidecar/alerts/runbooks/{path.name}" for path in (RULES / "runbooks").iterdir()}

@@ -1,0 +1,48 @@
+"""Growth over a sliding window."""
+
+import pytest
+
+from sidecar.analysis.growth import GrowthWindow
+
+
+def window(*readings, seconds=60.0):
+    found = GrowthWindow(seconds)
+    for at, *totals in readings:
+        found.append(at, tuple(totals))
+    return found
+
+
+def test_growth_is_that_of_the_window_not_of_all_that_was_counted():
+    found = window(*((float(at), 1000.0 + 5 * at) for at in range(200)))
+    assert found.growth == (300.0,)
+    assert found.seconds == 60.0
+
+
+def test_before_the_window_is_full_it_covers_what_is_known():
+    assert window().growth == ()
+    assert (window((0, 7)).growth, window((0, 7)).seconds) == ((0,), 0)
+    assert (window((0, 7), (10, 9)).growth, window((0, 7), (10, 9)).seconds) == ((2,), 10)
+
+
+def test_a_position_that_appears_later_has_grown_from_0():
+    assert window((0, 7), (10, 9, 3)).growth == (2, 3)
+
+
+def test_memory_does_not_grow_with_the_polls():
+    found = window(*((at / 10, 1.0) for at in range(100_000)))
+    assert len(found.blocks(100_000)) <= 61
+    assert found.seconds == pytest.approx(60, abs=1.1)
+
+
+def test_a_clock_set_back_begins_a_new_window():
+    found = window((1000, 10), (1010, 20), (500, 30), (510, 34))
+    assert (found.growth, found.seconds) == ((4,), 10)
+
+
+def test_blocks_add_up_to_the_whole():
+    found = window(*((float(at), float(at * at)) for at in range(100)))
+    blocks = found.blocks(12)
+    assert len(blocks) == 12
+    assert sum(block[0] for block in blocks) == found.growth[0]
+    assert len(window((0, 1), (1, 2)).blocks(12)) == 1
+    assert window((0, 1)).blocks(12) == []

@@ -1,0 +1,112 @@
+"""One model's speed, poll by poll and request by request."""
+
+import pytest
+
+from sidecar.analysis.model_speed import ModelSpeed
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.speedup import Reference, Withheld
+from sidecar.engine.plan import EngineKey
+from tests.analysis.analysis_tools import curve, finished
+from tests.analysis.decoding import KEY, Engine
+
+
+class Model:
+    """A model with one engine under observation."""
+
+    def __init__(self, reference=None):
+        self.engine = Engine()
+        self.speed = ModelSpeed(reference, Withheld.NO_REFERENCE, window=300.0, history=900.0)
+
+    def run(self, polls, running, step_seconds, **options):
+        for _ in range(polls):
+            before = self.engine.at
+            self.engine.run(running, step_seconds, **options)
+            self.speed.polled(before, self.engine.at, {KEY: self.engine.steps})
+
+    def request(self, temperature, *, tokens, seconds, wait=0.0, **changes):
+        """One that has just ended; its ``tokens`` after the first took ``seconds``."""
+        at = self.engine.at
+        times = {"arrival": at - seconds - wait, "first_token": at - seconds, "last_token": at} | changes
+        self.speed.finished(at, {temperature: [finished(output_tokens=tokens + 1, **times)]})
+
+    @property
+    def whole(self):
+        return self.speed.read(self.engine.at, Withheld.TOO_LITTLE)
+
+    def at(self, temperature):
+        return self.speed.read_temperature(temperature, self.engine.at, self.whole)
+
+
+def test_speedup_by_temperature_against_a_baseline():
+    """Steps of 30 ms where plain ones take 20: 2 tokens a step are faster, 1.2 slower."""
+    model = Model(curve(0.02))
+    for _ in range(20):
+        model.run(6, 4, 0.03, length=1.6, drafted=3)
+        model.request("cold", tokens=200, seconds=3.0)
+        model.request("hot", tokens=120, seconds=3.0)
+    assert model.speed.reference is Reference.BASELINE
+    assert model.whole.speedup.ratio == pytest.approx(1.6 * 0.02 / 0.03)
+    cold, hot = model.at("cold"), model.at("hot")
+    assert cold.speedup.ratio == pytest.approx(200 * 0.02 / 3)
+    assert hot.speedup.ratio == pytest.approx(120 * 0.02 / 3)
+    assert (cold.saved, cold.lost) == (pytest.approx(20 * (200 * 0.02 - 3)), 0)
+    assert (hot.saved, hot.lost) == (0, pytest.approx(20 * (3 - 120 * 0.02)))
+
+
+def test_a_request_is_compared_with_the_load_after_its_first_token():
+    """It waits while 16 decode, and decodes alone."""
+    rising = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.04), deviations=((0.0,), (0.0,)), prompt_share=0.0)
+    model = Model(rising)
+    for _ in range(10):
+        model.run(8, 16, 0.06, length=2, drafted=3)
+        model.run(3, 1, 0.03, length=2, drafted=3)
+        model.request("cold", tokens=200, seconds=3.0, wait=6.0)
+    assert model.at("cold").speedup.ratio == pytest.approx(200 * 0.02 / 3)
+
+
+def test_time_saved_includes_what_other_prompts_add_to_plain_steps():
+    model = Model(curve(0.02, prompt_seconds=0.001))
+    for _ in range(10):
+        model.run(6, 5, 0.03, length=2, drafted=3, prompt_share=2)
+        model.request("cold", tokens=200, seconds=3.0)
+    assert model.at("cold").speedup.ratio == pytest.approx(200 * 0.028 / 3)
+    assert model.at("cold").saved == pytest.approx(10 * (200 * 0.028 - 3))
+
+
+@pytest.mark.parametrize("unknown", [{"first_token": None}, {"last_token": None}, {"last_token": 0.0}])
+def test_a_request_whose_times_are_unknown_counts_nowhere(unknown):
+    model = Model(curve(0.02))
+    for _ in range(10):
+        model.run(6, 4, 0.03, length=2, drafted=3)
+        model.request("cold", tokens=200, seconds=3.0, **unknown)
+    assert model.at("cold").speedup is None
+    assert (model.at("cold").saved, model.at("cold").lost) == (0, 0)
+
+
+def test_without_a_baseline_nothing_is_claimed():
+    model = Model()
+    model.run(40, 4, 0.03, length=2, drafted=3)
+    model.request("cold", tokens=200, seconds=3.0)
+    assert (model.whole.speedup, model.whole.withheld, model.speed.reference) == (None, Withheld.NO_REFERENCE, None)
+    assert model.whole.steps.step_seconds == pytest.approx(0.03)
+    assert model.at("cold").speedup is None
+    assert model.speed.plain_seconds == {}
+
+
+def test_steps_without_drafts_become_the_reference():
+    """Drafting stops under load, as with vLLM's schedule of draft tokens by batch size."""
+    model = Model()
+    for _ in range(10):
+        model.run(5, 4, 0.05, length=2.5, drafted=3)
+        model.run(5, 8, 0.03)
+    assert model.speed.reference is Reference.UNDRAFTED
+    assert model.speed.curve.at(8).seconds == pytest.approx(0.03)
+    assert model.whole.withheld is Withheld.LOAD  # nothing says how long a plain step takes with 4 requests
+
+
+def test_engines_that_left_are_forgotten_and_the_whole_stays():
+    model = Model(curve(0.02))
+    model.run(40, 4, 0.03, length=2, drafted=3)
+    model.speed.forget_all_but([EngineKey("m", "1")])
+    assert model.speed.read_engine(KEY, model.engine.at, Withheld.TOO_LITTLE).speedup is None
+    assert model.whole.speedup is not None

@@ -1,0 +1,366 @@
+"""What the plug-ins say: its totals put together and continued, its states, and whether it agrees with vLLM."""
+
+import pickle
+
+import pytest
+
+from sidecar.analysis.report import PluginState
+from sidecar.engine.plan import EngineKey
+from sidecar.requests import messages
+from sidecar.requests.messages import Outcome
+from tests.analysis.analysis_tools import PluginEnd, Server, snap
+
+REFUSED, DISABLED = messages.PluginState.REFUSED, messages.PluginState.DISABLED
+
+
+@pytest.fixture
+def server():
+    found = Server(thresholds={"min_requests": 1})
+    found.poll(snap(drafts=0))
+    return found
+
+
+def drafts(server, label="0"):
+    return server.temperature(label).drafts
+
+
+def serve(server, plugin, polls, each=10, *, vllm=None, missing=0):
+    """Polls, each after a tick of ``each`` drafts at temperature 0; vLLM counts the same and ``missing`` a poll."""
+    total = sum(one[1] for one in plugin.totals.values()) if vllm is None else vllm
+    for _ in range(polls):
+        plugin.serve(drafts=each, accepted=2 * each).tick(at=server.at + 0.5)
+        total += each + missing
+        server.poll(snap(drafts=total))
+
+
+def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(server):
+    plugin = PluginEnd(server).tick()
+    server.poll(snap(drafts=0))
+    assert [one.temperature for one in server.model().temperatures] == [
+        "0",
+        "0-0.3",
+        "0.3-0.5",
+        "0.5-0.7",
+        "0.7-1",
+        "1+",
+    ]
+    assert all(one.drafts == 0 and sum(one.requests.values()) == 0 for one in server.model().temperatures)
+    plugin.serve(80, requests=0, drafts=7, accepted=9).tick()
+    server.poll(snap(drafts=7, accepted=9))
+    hot = server.temperature("0.7-1")
+    assert (hot.drafts, hot.draft_tokens, hot.accepted_tokens) == (7, 21, 9)
+    assert (hot.drafted_per_position, hot.accepted_per_position) == ((7, 7, 7), (7, 2, 0))
+    assert hot.window.rate == pytest.approx(9 / 21)
+    assert sum(hot.requests.values()) == 0
+
+
+def test_rows_that_are_not_sent_have_not_changed(server):
+    plugin = PluginEnd(server)
+    plugin.serve(0, drafts=5).serve(80, drafts=5).tick()
+    server.poll(snap(drafts=10))
+    plugin.serve(0, drafts=5).tick(only=0)
+    server.poll(snap(drafts=15))
+    assert (drafts(server, "0"), drafts(server, "0.7-1")) == (10, 5)
+
+
+def test_a_lost_tick_and_a_connection_made_again_cost_nothing(server):
+    plugin = PluginEnd(server)
+    plugin.serve(drafts=5).tick()
+    server.poll(snap(drafts=5))
+    plugin.close()
+    plugin.serve(drafts=5)
+    server.poll(snap(drafts=10))
+    plugin.connection = 2
+    plugin.hello()
+    plugin.tick()
+    server.poll(snap(drafts=10))
+    assert drafts(server) == 10
+
+
+def test_what_came_before_this_sidecar_is_in_no_window_however_slowly_it_polls(server):
+    plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000, accepted=300).serve(80, drafts=50)
+    begun = server.at
+    plugin.tick(at=begun)
+    plugin.serve(drafts=10, accepted=25).tick(only=0, at=begun + 5)
+    plugin.serve(29, drafts=400).serve(drafts=0).tick(only=29, at=begun + 6)  # among the last of many rows
+    plugin.serve(29, drafts=4, accepted=4).tick(only=29, at=begun + 7)
+    server.poll(snap(drafts=1464), seconds=15.0)
+    found = {label: server.temperature(label) for label in ("0", "0-0.3", "0.7-1")}
+    assert [one.drafts for one in found.values()] == [1010, 404, 50]
+    assert [one.window.drafts for one in found.values()] == [10, 4, 0]
+    assert found["0"].window.rate == pytest.approx(25 / 30)
+
+
+def test_totals_continue_when_vllm_restarts(server):
+    old = PluginEnd(server, start="a")
+    old.serve(drafts=100).tick()
+    server.poll(snap(drafts=100))
+    old.close()
+    server.fail()
+    new = PluginEnd(server, 2, start="b")
+    new.serve(drafts=3).tick()
+    server.poll(snap(drafts=3), start=2.0)
+    assert drafts(server) == 103
+    new.serve(drafts=4).tick()
+    server.poll(snap(drafts=7), start=2.0)
+    assert drafts(server) == 107
+    assert server.temperature("0").window.drafts == 107
+
+
+def test_what_was_counted_before_the_sidecar_started_is_in_the_totals_and_in_no_window(server):
+    plugin = PluginEnd(server, started=10.0)
+    plugin.serve(drafts=1000, accepted=0).tick()
+    server.poll(snap(drafts=1000))
+    assert drafts(server) == 1000
+    assert server.temperature("0").window.drafts == 0
+    plugin.serve(drafts=10, accepted=20).tick(at=server.at + 3)
+    server.poll(snap(drafts=1010))
+    assert drafts(server) == 1010
+    assert server.temperature("0").window.rate == pytest.approx(20 / 30)
+
+
+def test_engines_of_a_model_add_up(server):
+    first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b", engine=1)
+    first.serve(drafts=5).tick()
+    second.serve(drafts=7).tick()
+    server.poll(snap("0", 5), snap("1", 7))
+    assert drafts(server) == 12
+    server.poll(snap("0", 5), snap("1", 7))
+    assert {key.engine: engine.coverage for key, engine in server.engines().items()} == {"0": 1.0, "1": 1.0}
+    assert (server.report().plugin.observed, server.report().plugin.expected) == (2, 2)
+    assert [engine.speculation.num_speculative_tokens for engine in server.engines().values()] == [3, 3]
+
+
+def test_outcomes_are_counted_by_their_names(server):
+    plugin = PluginEnd(server)
+    plugin.serve(requests=3).tick()
+    server.poll(snap(drafts=10))
+    assert server.temperature("0").requests == {
+        Outcome.STOPPED: 3, Outcome.LENGTH: 0, Outcome.ABORTED: 0, Outcome.ERROR: 0,
+    }  # fmt: skip
+
+
+def test_coverage_is_1_but_for_one_tick_s_traffic(server):
+    """vLLM's counter runs ahead of the tick, or behind it, by what is served between the two."""
+    plugin = PluginEnd(server)
+    for ahead in (0, 9, 0, 5, -5):
+        plugin.serve(drafts=10).tick(at=server.at + 0.5)
+        server.poll(snap(drafts=plugin.totals[0][1] + ahead))
+        assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+    assert server.model().split_withheld == ""
+
+
+@pytest.mark.parametrize(("missing", "ratio"), [(10, 0.5), (-5, 2.0)])
+def test_a_split_that_does_not_add_up_is_withheld_with_the_reason(server, missing, ratio):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 60, 10, vllm=0, missing=missing)
+    model = server.model()
+    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(ratio, rel=0.05)
+    assert (model.temperatures, model.groups, model.acceptance_p10) == ((), (), None)
+    assert "engine 0" in model.split_withheld
+    assert model.judgement.is_known
+
+
+def test_it_is_not_withheld_for_less_than_two_in_a_hundred(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 300, 100, vllm=0, missing=1)
+    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(0.9967, abs=0.001)
+    assert server.temperature("0").drafts == 30_000
+
+
+def test_a_sidecar_that_starts_beside_an_idle_engine_compares_from_the_second_poll_on():
+    server = Server()
+    plugin = PluginEnd(server, started=10.0)
+    plugin.serve(drafts=500).tick()
+    server.poll(snap(drafts=1000))
+    assert server.engines()[EngineKey("m", "0")].coverage is None
+    server.poll(snap(drafts=1000))
+    assert server.engines()[EngineKey("m", "0")].coverage == 0.5
+
+
+def test_two_that_say_they_are_the_same_engine_are_noticed(server):
+    """Early data-parallel engines may all have the rank 0."""
+    first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b")
+    for count in range(1, 60):
+        first.serve(drafts=10).tick(at=server.at + 0.5)
+        second.serve(drafts=10).tick(at=server.at + 0.5)
+        server.poll(snap("0", 10 * count), snap("1", 10 * count))
+    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(2, abs=0.1)
+    assert server.model().temperatures == ()
+
+
+def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
+    plugin = PluginEnd(server)
+    plugin.serve(drafts=10).tick()
+    server.poll(snap(counters={}))
+    assert server.engines()[EngineKey("m", "0")].coverage is None
+    assert drafts(server) == 10
+
+
+def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
+    for stranger in (PluginEnd(server, 1, engine=5), PluginEnd(server, 2, start="b", model="another")):
+        stranger.serve(drafts=10).tick()
+        stranger.finish()
+    report = server.poll(snap(drafts=0))
+    assert report.plugin.dropped["other_engine"] == 4
+    assert report.plugin.observed == 0
+    assert report.models[0].temperatures == ()
+    assert "not on vLLM's page" in report.plugin.text
+
+
+def test_before_there_is_a_page_nothing_is_refused():
+    server = Server()
+    plugin = PluginEnd(server)
+    plugin.serve(drafts=10).tick()
+    plugin.finish()
+    server.poll(snap(drafts=10))
+    assert drafts(server) == 10
+    assert server.temperature("0").acceptances.count == 1
+    assert server.report().plugin.dropped["other_engine"] == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "expected", "words"),
+    [
+        (REFUSED, "no method _free_request", PluginState.REFUSED, "no method _free_request"),
+        (DISABLED, "ValueError", PluginState.DISABLED, "took itself out"),
+        (messages.PluginState.OBSERVING, "", PluginState.IDLE, "no request"),
+    ],
+)
+def test_states_and_what_to_do(server, state, reason, expected, words):
+    PluginEnd(server, state=state, reason=reason)
+    plugin = server.poll(snap()).plugin
+    assert plugin.state is expected
+    assert words in plugin.text
+    assert [one.state for one in plugin.engines] == [expected]
+    assert plugin.engines[0].reason == reason
+
+
+def test_not_heard_is_not_the_same_as_gone(server):
+    never = server.report().plugin
+    assert (never.state, never.heard) == (PluginState.NOT_CONNECTED, False)
+    assert "connects with the next request" in never.text
+    assert server.model().split_withheld == never.text
+    plugin = PluginEnd(server)
+    plugin.serve().tick()
+    assert server.poll(snap(drafts=10)).plugin.state is PluginState.OBSERVING
+    plugin.close()
+    gone = server.poll(snap(drafts=10)).plugin
+    assert (gone.state, gone.heard, gone.engines) == (PluginState.NOT_CONNECTED, True, ())
+    assert "no longer" in gone.text
+    assert drafts(server) == 10  # what was counted stays
+
+
+def test_a_socket_that_cannot_be_opened_is_the_reason(server):
+    assert "Permission denied" in server.report(problem="Permission denied").plugin.text
+
+
+def test_one_of_two_engines_observed_is_said(server):
+    PluginEnd(server).serve().tick()
+    plugin = server.poll(snap("0", 10), snap("1", 10)).plugin
+    assert (plugin.observed, plugin.expected) == (1, 2)
+    assert "1 of the 2" in plugin.text
+
+
+def test_another_format_is_named_until_its_sender_leaves(server):
+    server.state.plugin.unreadable(1, "9.0", 2)
+    plugin = server.report().plugin
+    assert (plugin.state, plugin.heard) == (PluginState.OTHER_FORMAT, True)
+    assert "9.0" in plugin.text
+    assert "version 2" in plugin.text
+    server.state.plugin.closed(1)
+    assert server.report().plugin.state is PluginState.NOT_CONNECTED
+
+
+def test_what_was_lost_is_counted_once_and_not_what_an_earlier_sidecar_missed(server):
+    plugin = PluginEnd(server, started=10.0)
+    plugin.tick(lost=7)
+    assert server.report().plugin.dropped["lost"] == 0
+    plugin.tick(lost=9)
+    plugin.tick(lost=9)
+    assert server.report().plugin.dropped["lost"] == 2
+
+
+def test_finished_requests_without_end_wait_in_bounded_memory(server):
+    plugin = PluginEnd(server)
+    for _ in range(5000):
+        plugin.finish()
+    assert server.report().plugin.dropped["overflow"] == 5000 - 4096
+    server.poll(snap(drafts=0))
+    assert server.temperature("0").acceptances.count == 4096
+    assert server.report().plugin.events == 5000
+
+
+def test_keys_and_lives_without_end_cost_bounded_memory(server):
+    plugin = PluginEnd(server)
+    for temperature in range(1000):
+        plugin.totals = {temperature: (1, 1, 1)}
+        plugin.tick()
+    assert server.report().plugin.dropped["overflow"] == 1000 - 257
+    sizes = []
+    for life in range(1000):
+        plugin.start = str(life)
+        plugin.hello()
+        sizes.append(len(pickle.dumps(server.state.plugin)))
+    assert max(sizes[100:]) < 2 * sizes[50]
+
+
+def test_a_plugin_without_a_model_s_name_belongs_to_the_only_one(server):
+    plugin = PluginEnd(server, model=None)
+    plugin.serve(drafts=5).tick()
+    server.poll(snap(drafts=5))
+    assert drafts(server) == 5
+
+
+def test_a_plugin_that_took_itself_out_later_says_so_and_its_coverage_is_unknown(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 5)
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+    plugin.hello(state=DISABLED, reason="KeyError")
+    assert server.poll(snap(drafts=1000)).plugin.state is PluginState.DISABLED
+    assert server.engines()[EngineKey("m", "0")].coverage is None
+    assert drafts(server) == 50
+
+
+def test_what_did_not_add_up_stays_withheld_until_vllm_restarts(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 60, 10, vllm=0, missing=10)
+    plugin.close()
+    server.poll(snap(drafts=1200))
+    assert server.model().temperatures == ()
+    server.poll(snap(drafts=0), start=2.0)
+    assert drafts(server) == 600
+
+
+@pytest.mark.parametrize("age", [0, 1e6])
+def test_a_clock_set_back_hides_nothing(server, age):
+    plugin = PluginEnd(server, started=server.at - age)
+    serve(server, plugin, 30)
+    server.at -= 300
+    serve(server, plugin, 10)
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+    assert server.temperature("0").window.drafts >= 90
+    serve(server, plugin, 40, each=5, missing=5, vllm=400)
+    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(600 / 800, abs=0.02)
+
+
+def test_a_plugin_that_refused_from_the_start_makes_no_split_of_zeros(server):
+    PluginEnd(server, state=REFUSED, reason="no method _free_request")
+    server.poll(snap(drafts=10))
+    assert server.model().temperatures == ()
+    assert "no method _free_request" in server.model().split_withheld
+
+
+def test_a_plugin_that_falls_silent_while_vllm_drafts_loses_its_split(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 5)
+    for second in range(20):
+        server.poll(snap(drafts=50 + 10 * second))
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+    for second in range(20, 40):
+        server.poll(snap(drafts=50 + 10 * second))
+    assert server.engines()[EngineKey("m", "0")].coverage < 0.2
+    assert server.model().temperatures == ()
+    plugin.serve(drafts=390, accepted=780).tick(at=server.at + 0.5)
+    server.poll(snap(drafts=440))
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0

@@ -1,0 +1,168 @@
+"""From vLLM's pages to verdicts by speedup; where the page does not time steps, from the plug-in's."""
+
+from dataclasses import replace
+
+import pytest
+
+from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.verdict import Basis, Verdict
+from sidecar.engine.names import Counter
+from sidecar.requests.messages import Speculation
+from sidecar.settings.baselines import PlainStepTimes
+from tests.analysis.analysis_tools import PluginEnd, Server
+from tests.analysis.decoding import KEY, Engine
+
+PLAIN = {"m": PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0002, 0.0002))}
+GATES = {"min_requests": 1}
+
+
+class Decoding(Server):
+    """A vLLM whose engine decodes with four requests, 3 draft tokens a step of which ``accepted`` (0 to 1) are."""
+
+    def __init__(self, speculating=True, **settings):
+        super().__init__(**{"plain_steps": PLAIN, "thresholds": GATES} | settings)
+        self.engine = Engine(speculating=speculating, at=self.at)
+        self.poll(self.engine.polls[-1])
+
+    def decode(self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, running=4, **options):
+        for second in range(polls):
+            drafted = 3 if Counter.DRAFTS in self.engine.counters else 0
+            length = 1 + drafted * accepted
+            self.engine.run(running, step_seconds, length=length, drafted=drafted)
+            if drafted:
+                self.engine.counters[Counter.ACCEPTED_TOKENS] = self.engine.counters[Counter.DRAFT_TOKENS] * accepted
+            self.engine.counters[Counter.FIRST_TOKENS] += 1
+            self.engine.counters[Counter.GENERATION_TOKENS] += 1
+            counters = dict(self.engine.counters)
+            if per_token:
+                tokens = counters[Counter.GENERATION_TOKENS] - counters[Counter.FIRST_TOKENS]
+                counters[Counter.DECODE_STEPS] = tokens
+            if plugin is not None:
+                self.tell(plugin, second, step_seconds, length)
+            self.poll(replace(self.engine.polls[-1], counters=counters), **options)
+        return self
+
+    def tell(self, plugin, second, step_seconds, length):
+        """The same as the plug-in counts it, and one request that ended."""
+        steps = round((second + 1) / step_seconds)
+        seconds = (second + 1.0) * 4
+        plugin.totals[80] = (second + 1, 4 * steps, round(4 * steps * (length - 1)))
+        plugin.tick(steps=[(2, steps, second + 1.0, 4 * steps, seconds, round(4 * steps * length))], at=self.at + 0.5)
+        end = self.at + 0.4
+        tokens = round(length / step_seconds)
+        plugin.finish(80, arrival=end - 1.1, first_token=end - 1.0, last_token=end, output_tokens=tokens + 1)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "step_seconds", "verdict", "by_acceptance"),
+    [
+        (0.35, 0.025, Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE),  # accepts little, and is 1.64 times faster
+        (0.7, 0.1, Verdict.NET_NEGATIVE, Verdict.NET_POSITIVE),  # accepts much, and is slower
+        (0.5, 0.05, Verdict.BREAK_EVEN, Verdict.BREAK_EVEN),
+    ],
+)
+def test_the_measured_speedup_decides_not_the_acceptance(accepted, step_seconds, verdict, by_acceptance):
+    server = Decoding()
+    server.decode(120, accepted=accepted, step_seconds=step_seconds, plugin=PluginEnd(server))
+    for judged in (server.model().judgement, server.temperature("0.7-1").judgement):
+        assert (judged.verdict, judged.basis, judged.by_acceptance) == (verdict, Basis.SPEEDUP, by_acceptance)
+        assert judged.evidence.speedup.value == pytest.approx((1 + 3 * accepted) * 0.02 / step_seconds, rel=0.02)
+
+
+def test_the_report_has_speedup_loads_and_time_saved():
+    server = Decoding()
+    server.decode(120, accepted=0.35, plugin=PluginEnd(server))
+    model, engine = server.model(), server.engines()[KEY]
+    assert engine.speed.speedup.ratio == pytest.approx(1.64)
+    assert engine.speed.break_even_acceptance == pytest.approx(0.25 / 3)
+    assert server.temperature("0.7-1").speedup.ratio == pytest.approx(1.64, rel=0.02)
+    assert server.temperature("0.7-1").saved_seconds == pytest.approx(118 * 0.64, rel=0.05)
+    assert server.temperature("0.7-1").lost_seconds == 0
+    (load,) = [load for load in engine.loads if load.steps]
+    assert (load.running, load.plain_seconds) == ("3-4", pytest.approx(0.02))
+    # The first poll accepted something, but too little to trust the page's steps by.
+    assert (load.seconds, load.tokens) == pytest.approx((4 * 120, 4 * 120 / 0.025 * 2.05))
+    assert {load.running for load in model.loads} == {"1", "2", "3-4", "5-8", "9-16"}
+
+
+def test_without_a_reference_the_rule_of_thumb_speaks():
+    server = Decoding(plain_steps={}).decode(120, accepted=0.35)
+    model = server.model()
+    assert (model.judgement.verdict, model.judgement.basis) == (Verdict.NET_NEGATIVE, Basis.ACCEPTANCE)
+    assert (model.speed.speedup, model.speed.withheld) == (None, Withheld.NO_REFERENCE)
+
+
+def test_a_baseline_of_another_model_is_named_as_the_reason():
+    server = Decoding(plain_steps={"other": PLAIN["m"]}).decode(120)
+    assert server.model().speed.withheld is Withheld.OTHER_MODEL
+
+
+def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
+    server = Decoding()
+    server.decode(120, accepted=0.35, plugin=PluginEnd(server))
+    before = server.engines()[KEY].loads
+    server.fail()
+    assert (server.model().speed, server.engines()[KEY].speed) == (None, None)
+    assert server.temperature("0.7-1").speedup is None
+    assert server.engines()[KEY].loads == before
+    assert server.temperature("0.7-1").saved_seconds > 0
+
+
+def test_decoding_is_counted_by_load_on_plain_pods_too():
+    server = Decoding(speculating=False)
+    server.decode(10, step_seconds=0.05)
+    server.decode(10, running=1, step_seconds=0.02)
+    loads = {load.running: load for load in server.engines()[KEY].loads}
+    assert loads["3-4"].seconds == pytest.approx(40)
+    assert loads["1"].seconds / loads["1"].steps == pytest.approx(0.02)
+    assert loads["257+"].steps == 0
+    assert server.model().speed is None
+
+
+@pytest.mark.parametrize(
+    ("page", "withheld"),
+    [
+        ({"start": None}, Withheld.NO_STEPS),  # several API servers count a step several times
+        ({"per_token": True}, Withheld.ITL_PER_TOKEN),  # vLLM's sum ÷ count is 2.5 times too small
+    ],
+)
+def test_where_the_page_does_not_time_steps_the_plugin_does(page, withheld):
+    alone, told = Decoding(), Decoding()
+    alone.decode(60, **page)
+    assert (alone.model().speed.speedup, alone.model().speed.withheld) == (None, withheld)
+    assert not any(load.steps for load in alone.engines()[KEY].loads)
+    told.decode(60, **page, plugin=PluginEnd(told))
+    assert told.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.025)
+    for server in (alone, told):
+        limitations = server.engines()[KEY].limitations
+        assert (Limitation.ITL_PER_TOKEN in limitations) == (withheld is Withheld.ITL_PER_TOKEN)
+
+
+@pytest.mark.parametrize("accepted", [0.0, 0.05, 0.9])
+def test_inter_token_latency_by_step_is_never_taken_for_one_by_token(accepted):
+    server = Decoding().decode(60, accepted=accepted)
+    assert Limitation.ITL_PER_TOKEN not in server.engines()[KEY].limitations
+    assert server.model().speed.speedup.ratio == pytest.approx((1 + 3 * accepted) * 0.02 / 0.025)
+
+
+def test_a_vllm_without_step_times_is_told_from_an_idle_one():
+    assert Decoding().model().speed.withheld is Withheld.TOO_LITTLE
+    old = Decoding()
+    del old.engine.counters[Counter.DECODE_SECONDS]
+    assert old.decode(3).model().speed.withheld is Withheld.NO_STEPS
+
+
+def test_adaptive_verification_leaves_no_break_even_acceptance():
+    server = Decoding()
+    adaptive = Speculation("eagle", 3, adaptive_verification=True)
+    server.decode(60, plugin=PluginEnd(server, speculation=adaptive))
+    assert server.engines()[KEY].speed.speedup is not None
+    assert server.engines()[KEY].speed.break_even_acceptance is None
+
+
+def test_a_clock_set_back_is_survived():
+    server = Decoding().decode(60)
+    server.at -= 1000
+    server.decode(60, step_seconds=0.0125)
+    assert server.model().speed.speedup.ratio == pytest.approx(2.5 * 0.02 / 0.0125, rel=0.05)

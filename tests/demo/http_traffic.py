@@ -1,0 +1,93 @@
+"""HTTP requests to a vLLM on this machine, and what its replies say of themselves: usage and acceptance."""
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+import aiohttp
+
+WORDS = ("draft", "token", "verify", "accept", "reject", "sample", "cache", "block", "batch", "queue")
+
+
+@dataclass(slots=True)
+class Sums:
+    """vLLM's per-request numbers, summed over the replies that carried them."""
+
+    requests: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass
+class Sent:
+    completed: int = 0
+    failed: int = 0
+    completion_tokens: int = 0  # of replies with usage
+    by_temperature: Counter = field(default_factory=Counter)  # completed requests; None: none named
+    acceptance: dict = field(default_factory=dict)  # Sums by temperature
+
+
+async def send(url, mix, requests, *, model="demo", concurrency=8, max_tokens=100, seconds=600.0, streamed=0.7, seed=0):
+    """Sends so many requests of a mix {temperature or None: weight}; half of them are chats."""
+    sent, random, left = Sent(), Random(seed), iter(range(requests))
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as http,
+        asyncio.TaskGroup() as group,
+    ):
+
+        async def client():
+            for _ in left:
+                path, body = _request(mix, random, streamed)
+                body |= {"model": model, "max_tokens": random.randint(16, max_tokens), "ignore_eos": True}
+                try:
+                    _count(sent, body.get("temperature"), await exchange(http, url + path, body))
+                except (aiohttp.ClientError, OSError):
+                    sent.failed += 1
+
+        for _ in range(concurrency):
+            group.create_task(client())
+    return sent
+
+
+async def exchange(http, url, body):
+    """The body of a reply, or the last event of a stream.
+
+    Raises:
+        aiohttp.ClientError: the request was refused or the reply broke off.
+    """
+    async with http.post(url, json=body) as response:
+        response.raise_for_status()
+        reply = await response.read()
+    if not body.get("stream"):
+        return json.loads(reply)
+    *_, last, mark, _ = [b"", b"", *reply.split(b"\n\n")]
+    if mark != b"data: [DONE]":
+        raise aiohttp.ClientPayloadError
+    return json.loads(last.removeprefix(b"data: "))
+
+
+def _request(mix, random, streamed):
+    temperature = random.choices(list(mix), weights=list(mix.values()))[0]
+    text = " ".join(random.choices(WORDS, k=random.randrange(20, 60)))
+    body = {} if temperature is None else {"temperature": temperature}
+    if random.random() < streamed:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if random.random() < 0.5:
+        return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": text}]}
+    return "/v1/completions", body | {"prompt": text}
+
+
+def _count(sent, temperature, reply):
+    sent.completed += 1
+    sent.by_temperature[temperature] += 1
+    sent.completion_tokens += (reply.get("usage") or {}).get("completion_tokens", 0)
+    numbers = (reply.get("metrics") or {}).get("speculative_decoding")
+    if numbers is not None:
+        sums = sent.acceptance.setdefault(temperature, Sums())
+        sums.requests += 1
+        sums.drafts += numbers["num_spec_steps"]
+        sums.draft_tokens += numbers["num_draft_tokens"]
+        sums.accepted_tokens += numbers["num_accepted_draft_tokens"]

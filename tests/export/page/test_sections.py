@@ -1,0 +1,158 @@
+"""The parts of the page, as text without tags."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from sidecar.analysis.latency import Latency
+from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.report import PluginState
+from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.verdict import Verdict
+from sidecar.engine.names import Phase
+from sidecar.export.page.page import content
+from sidecar.requests.messages import Speculation
+from tests.export import reports
+
+
+def html(*models, environment=None, **changes):
+    return content(reports.shown(reports.report(*models, **changes), **environment or {}))
+
+
+def text(*models, **changes):
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", html(*models, **changes)))).strip()
+
+
+def test_each_model_and_temperature_has_its_verdict_in_a_line():
+    hot = reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, saved_seconds=20.0, lost_seconds=4000.0)
+    shown = text(reports.timed_model(hot))
+    assert (
+        "All requests net positive 50% of 3,000 draft tokens accepted within 5 minutes, 2.50 tokens a step; 1.50 ± "
+        "0.02 times as fast as plain decoding: saves 10 ms a token" in shown
+    )
+    assert "Marks" not in shown  # of a rule that does not decide here
+    assert "T 0.7-1 50% of the drafts net negative 30%" in shown
+    assert (
+        "0.91 ± 0.02 times as fast as plain decoding: costs 3 ms a token; 20 s of request time saved, 1.1 h lost since "
+        "the sidecar started" in shown
+    )
+
+
+def test_names_are_escaped():
+    nasty = '<b>&"model'
+    shown = html(reports.model(reports.temperature("0"), name=nasty), plugin=replace(reports.OBSERVING, text="<i>"))
+    assert "<b>" not in shown
+    assert "<i>" not in shown
+    assert "&lt;b&gt;&amp;&quot;model" in shown
+
+
+def test_who_loses_with_share_and_error():
+    groups = (
+        reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.37, error=0.02, loses=True),
+        reports.group("prompt_tokens", "0-512", 0.68, share=0.5, difference=0.1, error=0.02),
+        reports.group("adapter", "legal", 0.4, share=0.12, difference=-0.21, error=0.05, loses=True),
+    )
+    shown = text(reports.model(reports.temperature("0"), groups=groups))
+    assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in shown
+    assert "adapter legal 40% 21 ± 10 points 12%" in shown
+    assert "0-512" not in shown
+    assert "Who loses" not in text(reports.model(reports.temperature("0"), groups=groups[1:2]))
+
+
+def test_how_it_speculates():
+    found = Speculation(
+        "eagle3", 6, per_batch_size=True, adaptive_verification=True, rejection_sample_method="synthetic"
+    )
+    shown = text(
+        reports.model(engines=(reports.engine(speculation=found), reports.engine(index="1", speculation=found)))
+    )
+    assert shown.count("eagle3, 6 tokens, by batch size, adaptive verification, sampler synthetic") == 1
+    assert "demo engine 0" in text(reports.model(engines=(reports.engine(speculation=None),)))
+
+
+def test_what_misleads_is_said_beside_the_number():
+    caveats = ("The acceptance is synthetic: it is configured, not measured.", "Engine 1 alone loses.")
+    shown = text(reports.model(judgement=reports.judgement(Verdict.NET_POSITIVE, 0.7, caveats=caveats)))
+    assert all(caveat in shown for caveat in caveats)
+
+
+@pytest.mark.parametrize("state", list(PluginState))
+def test_the_plug_in_s_state_is_always_there(state):
+    plugin = replace(reports.OBSERVING, state=state, text=f"State {state}: run `specdec-sidecar plugin DIR`.")
+    shown = html(reports.model(), plugin=plugin)
+    assert f'class="plugin {state}"' in shown
+    assert "run <code>specdec-sidecar plugin DIR</code>." in shown
+    assert "plug-in 0.2.0 in vLLM 0.32.0" in shown
+
+
+def test_a_split_that_is_withheld_says_why():
+    why = "The plug-in saw 91% of the draft tokens that vLLM counted: the split is withheld."
+    assert why in text(reports.model(split_withheld=why))
+
+
+def test_how_much_of_the_drafts_the_plug_in_saw():
+    engines = (reports.engine(coverage=1.0), reports.engine(index="1", coverage=0.99))
+    shown = text(reports.model(reports.temperature("0"), engines=engines))
+    assert "Draft tokens seen by the plug-in, of those that vLLM counted: engine 0: 100%, engine 1: 99%." in shown
+
+
+def test_position_rates_of_both_ways():
+    """vLLM's own fall with the number of tokens drafted, too."""
+    judged = reports.judgement(Verdict.NET_POSITIVE, 0.6)
+    window = replace(judged.judged, drafted_per_position=(1000.0, 800.0, 500.0), accepted_per_position=(900, 600, 300))
+    engine = reports.engine(acceptance=replace(window, drafted_per_position=()))
+    model = reports.model(reports.temperature("0"), engines=(engine,), judgement=replace(judged, judged=window))
+    shown = text(model)
+    assert "Accepted at each position, of those drafted there: 90%, 75%, 60%." in shown
+    assert "Accepted at each position, of all drafts: 90%, 60%, 30%." in shown
+
+
+def test_time_per_token_by_load_and_what_was_won():
+    shown = text(reports.timed_model())
+    assert "sum(increase(specdec_time_saved_seconds_total[1d])) - sum(increase(specdec_time_lost" in shown
+    assert "demo against plain decoding baseline" in shown
+    assert "Times as fast 1.50 ± 0.02, 9.2 requests running Breaks even at an acceptance of 31%." in shown
+    assert "speculating plain 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms" in shown
+
+
+def test_without_a_reference_it_says_how_to_get_one():
+    shown = text(reports.model(speed=reports.speed(withheld=Withheld.NO_REFERENCE)))
+    assert "No speedup of demo is known: nothing says how long a step takes without speculation; measure it" in shown
+    assert "against plain decoding" not in shown
+
+
+def test_latencies_below_vllm_s_first_bucket_are_bounds():
+    low = Latency({0.5: 0.0005, 0.9: 0.0009, 0.95: 0.002, 0.99: 0.003}, 40.0, 0.001)
+    first = Latency({0.5: 0.0005, 0.9: 0.0006, 0.95: 0.0007, 0.99: 0.0008}, 40.0, 0.001)
+    engine = reports.engine(latencies={Phase.TTFT: low, Phase.ITL: first})
+    shown = text(reports.model(engines=(engine,)))
+    assert "TTFT < 1 ms 2 ms 3 ms 2 ms" in shown
+    assert "ITL < 1 ms < 1 ms < 1 ms < 1 ms" in shown
+
+
+def test_the_gap_is_compared_with_the_baseline():
+    environment = {"BASELINE": '{"demo": {"ttft": {"p50": 0.02, "p99": 0.06}}}'}
+    assert "TTFT 20 ms 60 ms 100 ms 80 ms (2.0 times the baseline)" in text(reports.model(), environment=environment)
+
+
+def test_hints_name_what_is_missing_once():
+    limited = frozenset({Limitation.NO_POSITIONS})
+    engines = tuple(reports.engine(index=index, limitations=limited) for index in "01")
+    shown = text(
+        reports.model(engines=engines), plugin=replace(reports.OBSERVING, dropped={"malformed": 2, "silent": 0})
+    )
+    assert shown.count("does not export accepted tokens by draft position") == 1
+    assert "2 messages of the plug-in were dropped: malformed" in shown
+    assert "silent" not in shown
+
+
+def test_while_vllm_is_down_only_that_is_shown():
+    from sidecar.errors import Unreachable
+
+    shown = text(reports.model(), scrape=reports.down(Unreachable("connection refused")))
+    assert shown == (
+        "vLLM's metrics cannot be read. connection refused. Is vLLM running, and is this its address? The sidecar "
+        f"keeps trying. {reports.OBSERVING.text} plug-in 0.2.0 in vLLM 0.32.0"
+    )

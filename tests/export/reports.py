@@ -1,0 +1,250 @@
+"""Report trees built by hand, as analysis would build them."""
+
+from dataclasses import replace
+from math import sin
+
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
+from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.histogram import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES
+from sidecar.analysis.latency import QUANTILES, Latency
+from sidecar.analysis.report import (
+    Distribution,
+    EngineReport,
+    GroupReport,
+    LoadReport,
+    ModelReport,
+    OwnReport,
+    PluginEngineReport,
+    PluginReport,
+    PluginState,
+    Quantiles,
+    Report,
+    ScrapeReport,
+    TemperatureReport,
+)
+from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup, Withheld
+from sidecar.analysis.steps import Steps
+from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
+from sidecar.analysis.verdict import Judgement, Verdict
+from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.plan import EngineKey
+from sidecar.export.declaration import Shown
+from sidecar.requests.messages import Outcome, Speculation
+from sidecar.settings import load_settings
+
+NOW = 1_700_000_003.5
+EAGLE = Speculation("eagle3", 3, rejection_sample_method="standard")
+
+
+def settings(**environment):
+    return load_settings(None, {f"SPECDEC_{name}": value for name, value in environment.items()})
+
+
+def shown(report_, **environment):
+    return Shown(report_, settings(**environment))
+
+
+def distribution(edges, *counts):
+    """With the cumulative ``counts``, of which the last ones repeat."""
+    filled = (counts + counts[-1:] * len(edges))[: len(edges) + 1] if counts else (0,) * (len(edges) + 1)
+    return Distribution(edges, filled, 0.5 * filled[-1])
+
+
+def window(rate, drafts=1000.0, share=1.0, tokens=3):
+    drafted = drafts * tokens
+    return Acceptance(
+        seconds=300.0,
+        requests=40.0,
+        drafts=drafts,
+        draft_tokens=drafted,
+        accepted_tokens=rate * drafted,
+        accepted_per_position=tuple(rate * drafts * (1 + (tokens - 1 - 2 * place) / 16) for place in range(tokens)),
+        drafted_per_position=(drafts,) * tokens,
+        share=share,
+    )
+
+
+def judgement(verdict, rate=None, *, share=1.0, speculation=None, by_speedup=False, **changes):
+    """On a window that accepts ``rate`` of its draft tokens; None: nothing was drafted."""
+    seen = NO_DRAFTS if rate is None else window(rate, share=share)
+    enough = verdict is not Verdict.INSUFFICIENT_DATA
+    values = {
+        "evidence": Evidence(window=seen, speculation=speculation),
+        "judged": seen if enough else None,
+        "by_acceptance": verdict,
+        "by_speedup": verdict if by_speedup else None,
+    }
+    return Judgement(is_known=True, **values | changes)
+
+
+def speedup(plain_ms, actual_ms, error=0.01):
+    return Speedup(
+        ratio=plain_ms / actual_ms,
+        error=error,
+        plain_seconds=plain_ms / 1000,
+        actual_seconds=actual_ms / 1000,
+        tokens=1000.0,
+    )
+
+
+def speed(plain_ms=30.0, actual_ms=20.0, withheld=None):
+    """An engine's or a model's, with 9.2 requests running."""
+    steps = Steps(
+        seconds=92.0, decode_steps=920.0, engine_steps=110.0, tokens=1800.0, first_tokens=92.0, drafts=900.0,
+        draft_tokens=2700.0,
+    )  # fmt: skip
+    if withheld is not None:
+        return EngineSpeed(steps=steps, withheld=withheld)
+    return EngineSpeed(
+        steps=steps, speedup=speedup(plain_ms, actual_ms), break_even_length=1.6, break_even_acceptance=0.31
+    )
+
+
+def engine(model="demo", index="0", **changes):
+    counters = {counter: 100.0 + place for place, counter in enumerate(Counter)}
+    values = {
+        "key": EngineKey(model, index),
+        "counters": counters | {Counter.DRAFT_TOKENS: 900.0, Counter.ACCEPTED_TOKENS: 540.0},
+        "accepted_per_position": (270.0, 180.0, 90.0),
+        "kv_cache_usages": distribution(USAGE_EDGES, 1, 2, 3),
+        "window_acceptances": distribution(WINDOW_EDGES, 0, 0, 0, 1, 2),
+        "loads": (LoadReport("1", 10.0, 400.0, 900.0, 0.03), LoadReport("2"), LoadReport("3-4", 4.0, 100.0, 250.0)),
+        "gauges": {Gauge.REQUESTS_RUNNING: 4.0, Gauge.REQUESTS_WAITING: 1.0, Gauge.KV_CACHE_USAGE: 0.375},
+        "kv_cache_peak": 0.5,
+        "kv_cache_capacity_tokens": 442_368,
+        "latencies": {phase: latency(0.02) for phase in Phase},
+        "acceptance": window(0.6),
+        "acceptance_history": tuple((NOW - 300 + 10 * step, 0.62 + 0.08 * sin(step)) for step in range(30)),
+        "kv_cache_history": tuple((NOW - 300 + 10 * step, 0.4 + 0.1 * sin(step / 3)) for step in range(30)),
+        "limitations": frozenset(),
+        "speed": speed(withheld=Withheld.NO_REFERENCE),
+        "speculation": EAGLE,
+        "coverage": 1.0,
+    }
+    return EngineReport(**values | changes)
+
+
+def latency(median):
+    return Latency(dict(zip(QUANTILES, (median, 2 * median, 3 * median, 5 * median), strict=True)), 40.0, 0.001)
+
+
+def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **changes):
+    values = {
+        "temperature": label,
+        "requests": dict.fromkeys(Outcome, 0) | {Outcome.STOPPED: 40},
+        "drafts": 1000,
+        "draft_tokens": 3000,
+        "accepted_tokens": int(3000 * rate),
+        "drafted_per_position": (1000, 1000, 1000),
+        "accepted_per_position": (900, 700, 500),
+        "acceptances": distribution(ACCEPTANCE_EDGES, 0, 1, 2, 5, 40),
+        "lengths": distribution(LENGTH_EDGES, 0, 10, 40),
+        "ttft": distribution(TTFT_EDGES, 0, 40),
+        "tpot": distribution(TPOT_EDGES, 40),
+        "durations": distribution(DURATION_EDGES, 0, 0, 40),
+        "window": window(rate, share=share),
+        "acceptance_quantiles": Quantiles({0.1: rate - 0.2, 0.5: rate, 0.9: rate + 0.1}),
+        "acceptance_bins": (0, 0, 1, 2, 4, 9, 14, 8, 2, 0),
+        "ttft_quantiles": Quantiles({0.5: 0.08, 0.95: 0.2, 0.99: 0.3}),
+        "tpot_quantiles": Quantiles({0.5: 0.02, 0.95: 0.03, 0.99: 0.04}),
+        "judgement": judgement(verdict, rate, share=share),
+        "speedup": None,
+        "saved_seconds": 0.0,
+        "lost_seconds": 0.0,
+    }
+    return TemperatureReport(**values | changes)
+
+
+def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
+    """A temperature whose verdict is by time."""
+    return temperature(
+        label, verdict, rate, judgement=judgement(verdict, rate, share=0.5, by_speedup=True),
+        speedup=speedup(plain_ms, actual_ms), **changes,
+    )  # fmt: skip
+
+
+def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, loses=False):
+    return GroupReport(
+        by=by,
+        group=name,
+        requests=20,
+        drafts=500,
+        draft_tokens=1500,
+        accepted_tokens=int(1500 * rate),
+        window=window(rate, share=share),
+        difference=difference,
+        error=error,
+        loses=loses,
+    )
+
+
+def model(*temperatures, name="demo", engines=None, **changes):
+    values = {
+        "model_name": name,
+        "engines": (engine(name),) if engines is None else engines,
+        "temperatures": temperatures,
+        "groups": (),
+        "judgement": judgement(Verdict.NET_POSITIVE, 0.7),
+        "speed": speed(withheld=Withheld.NO_REFERENCE),
+        "reference": None,
+        "loads": (),
+        "acceptance_p10": 0.5,
+        "split_withheld": "" if temperatures else "The plug-in has not been heard since this sidecar started.",
+    }
+    return ModelReport(**values | changes)
+
+
+def timed_model(*temperatures, **changes):
+    """A model with a reference."""
+    loads = (
+        LoadReport("1", plain_seconds=0.02),
+        LoadReport("5-8", 2.0, 60.0, 100.0, 0.03),
+        LoadReport("9-16", 3.0, 60.0, 100.0),
+    )
+    return model(
+        *temperatures,
+        **{
+            "speed": speed(),
+            "reference": Reference.BASELINE,
+            "loads": loads,
+            "judgement": judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True),
+        }
+        | changes,
+    )
+
+
+OBSERVING = PluginReport(
+    state=PluginState.OBSERVING,
+    text="The plug-in observes the one engine of this page.",
+    observed=1,
+    expected=1,
+    heard=True,
+    engines=(
+        PluginEngineReport(
+            model_name="demo", engine="0", version="0.2.0", vllm_version="0.32.0", state=PluginState.OBSERVING,
+            reason="", last_heard=NOW,
+        ),
+    ),
+    events=40,
+    dropped={"unreadable": 0, "stranger": 0},
+)  # fmt: skip
+
+UP = ScrapeReport(
+    up=True,
+    last_scrape=NOW - 0.5,
+    duration=0.0078125,
+    interval=1.0,
+    errors={"timeout": 1, "unreachable": 0},
+    last_error=None,
+    malformed_lines=0,
+    vllm_restarts=1,
+    version="V1 engine, 0.30 or later",
+)
+
+
+def report(*models, plugin=OBSERVING, scrape=UP, **own):
+    return Report(at=NOW, scrape=scrape, plugin=plugin, models=models, own=OwnReport(**own))
+
+
+def down(error):
+    return replace(UP, up=False, last_error=error)

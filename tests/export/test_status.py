@@ -1,0 +1,76 @@
+"""The tree as JSON."""
+
+import json
+from dataclasses import dataclass, fields, is_dataclass
+
+from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.report import Report
+from sidecar.analysis.verdict import Verdict
+from sidecar.errors import TimedOut
+from sidecar.export.status import plain, status
+from tests.export import reports
+
+
+def read(report, **environment):
+    return json.loads(json.dumps(status(reports.shown(report, **environment)), allow_nan=False))
+
+
+def test_every_field_of_the_tree_is_there_under_its_name():
+    report = reports.report(reports.timed_model(reports.timed("0", Verdict.NET_POSITIVE, 0.7, 30, 20)))
+
+    def missing(value, found):
+        if is_dataclass(value) and not isinstance(value, type):
+            for field in fields(value):
+                if field.name not in found:
+                    yield f"{type(value).__name__}.{field.name}"
+                yield from missing(getattr(value, field.name), found.get(field.name))
+        elif isinstance(value, tuple) and isinstance(found, list):
+            for one, other in zip(value, found, strict=True):
+                yield from missing(one, other)
+
+    found = read(report)
+    assert {field.name for field in fields(Report)} <= set(found)
+    assert list(missing(report, found)) == []
+
+
+def test_what_scripts_read_most():
+    engine = reports.engine(limitations=frozenset({Limitation.NO_POSITIONS, Limitation.DIFFUSION}))
+    hot = reports.temperature("0.7-1", Verdict.NET_NEGATIVE, 0.25)
+    found = read(reports.report(reports.model(hot, engines=(engine,))), THRESHOLDS__KV_CACHE_USAGE="0.8")
+    assert found["thresholds"]["kv_cache_usage"] == 0.8
+    (model,) = found["models"]
+    assert model["judgement"]["verdict"] == "net_positive"
+    assert model["engines"][0]["key"] == {"model_name": "demo", "engine": "0"}
+    assert model["engines"][0]["limitations"] == ["diffusion", "no_positions"]
+    assert model["engines"][0]["latencies"]["ttft"]["quantiles"]["0.99"] == 0.1
+    (temperature,) = model["temperatures"]
+    assert (temperature["judgement"]["verdict"], temperature["judgement"]["acceptance"]) == ("net_negative", 0.25)
+    assert temperature["requests"] == {"stopped": 40, "length": 0, "aborted": 0, "error": 0}
+    assert found["answer"]["text"] == "Speculation loses at temperature 0.7-1, which has 50% of the draft tokens."
+
+
+def test_a_failed_poll_says_what_to_do():
+    found = read(reports.report(scrape=reports.down(TimedOut("incomplete after 5 s"))))
+    assert found["scrape"]["last_error"] == {
+        "reason": "timeout",
+        "message": "incomplete after 5 s",
+        "remedy": "vLLM is overloaded or stuck; scrape_timeout sets how long to wait.",
+    }
+
+
+@dataclass(frozen=True)
+class Odd:
+    ratio: float
+    by: dict
+
+    @property
+    def twice(self):
+        return 2 * self.ratio
+
+
+def test_what_json_cannot_have():
+    assert plain(Odd(float("nan"), {("a", "b"): (1, None), 0.5: True})) == {
+        "ratio": None,
+        "by": {"a b": [1, None], "0.5": True},
+        "twice": None,
+    }

@@ -1,0 +1,95 @@
+"""A guarded server, plain or with a web configuration, and clients that say what they get."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from sidecar.http.access import Access
+from sidecar.http.guard import GuardedServer
+from sidecar.http.limits import GuardOptions
+from tests.http.log_double import Log
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+ODDITY = "an oddity"
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Site:
+    """What the handlers of the served app wait for, and how many run."""
+
+    def __init__(self):
+        self.go_on = asyncio.Event()
+        self.running = 0
+
+    async def quick(self, request):
+        return web.Response(text="quick")
+
+    async def slow(self, request):
+        self.running += 1
+        await self.go_on.wait()
+        self.running -= 1
+        return web.Response(text="slow")
+
+    async def large(self, request):
+        return web.Response(body=bytes(64 * 1024 * 1024))
+
+    async def failing(self, request):
+        raise RuntimeError(ODDITY)
+
+
+@asynccontextmanager
+async def guarded(web_config=None, **options):
+    """The server, its site, and a function that connects and sends."""
+    site, app = Site(), web.Application()
+    for path, handler in (
+        ("/", site.quick),
+        ("/open", site.quick),
+        ("/slow", site.slow),
+        ("/large", site.large),
+        ("/failing", site.failing),
+    ):
+        app.router.add_get(path, handler)
+    access = None if web_config is None else Access(web_config, Log())
+    server = GuardedServer(app, GuardOptions(open_paths=frozenset({"/open"}), **options), access)
+    _, server.port = await server.start("127.0.0.1", 0)
+    opened = []
+
+    async def connect(data=b"", source="127.0.0.1", **tls):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(source, 0), **tls)
+        opened.append(writer)
+        writer.write(data)
+        return reader, writer
+
+    try:
+        yield server, site, connect
+    finally:
+        await server.stop()
+        for writer in opened:
+            writer.transport.abort()
+
+
+async def ended(reader):
+    """Everything received until the connection ends, however it ends."""
+    data = b""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                piece = await reader.read(65_536)
+            except OSError:
+                return data
+            if not piece:
+                return data
+            data += piece
+
+
+async def response(reader):
+    async with asyncio.timeout(120):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        return head.split(b" ")[1] + b" " + await reader.readexactly(length)

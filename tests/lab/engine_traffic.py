@@ -1,0 +1,202 @@
+"""Every kind of request that vLLM takes, and whether its counters and what its plug-in told agree to the token.
+
+`python -m tests.lab.engine_traffic draft_model` starts the lab's vLLM ($LAB, as its `serve` has it) with the plug-in,
+and prints one line of the table in docs/plugin.md. Further arguments are vLLM's; ROUNDS=4 sends four times as much.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from sidecar.commands.plugin import write_plugin
+from tests.debian_servers import free_port
+from tests.requests.plain_receiver import COUNTS, PlainReceiver
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 20}}, "required": ["a"]}
+STRUCTURED = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
+STREAM, USAGE = {"stream": True}, {"stream_options": {"include_usage": True}}
+TEMPERATURES = (0, 0.2, 0.5, 0.8, 1.0, None)
+DEFAULT = 100  # the lab's models name none, so vLLM's own default is in effect
+IGNORE = {"ignore_eos": True}
+
+
+def requests_of_a_round(temperature, number):
+    """(path, body, choices that the engine sees, whether the client leaves early) of one round."""
+    named = {"model": "lab"} | ({} if temperature is None else {"temperature": temperature})
+    text = f"draft {number} a few tokens and verify {temperature} of them with the large model"
+    chat = named | {"messages": [{"role": "user", "content": text}]}
+    prompt = named | {"prompt": text}
+    more = [] if temperature == 0 else [("/v1/completions", prompt | IGNORE | {"max_tokens": 24, "n": 2}, 2, False)]
+    return [
+        *more,  # before vLLM 0.29 a greedy request with n = 2 is refused
+        ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 40}, 1, False),
+        ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 33} | STREAM, 1, False),
+        ("/v1/chat/completions", chat | IGNORE | {"max_tokens": 21} | STREAM | USAGE, 1, False),
+        ("/v1/completions", prompt | IGNORE | {"max_tokens": 64}, 1, False),
+        ("/v1/completions", prompt | IGNORE | {"max_tokens": 1}, 1, False),
+        ("/v1/completions", prompt | {"max_tokens": 30, "stop": ["e", "n"]}, 1, False),
+        ("/v1/completions", named | IGNORE | {"prompt": [text, text[:40]], "max_tokens": 24}, 2, False),
+        ("/v1/completions", prompt | IGNORE | {"max_tokens": 600} | STREAM, 1, True),
+        ("/v1/completions", prompt | {"max_tokens": 24} | STRUCTURED, 1, False),
+        ("/v1/responses", named | {"input": text, "max_output_tokens": 24}, 1, False),
+        ("/v1/messages", chat | {"max_tokens": 24}, 1, False),
+        ("/v1/completions", prompt | {"max_tokens": -5}, 0, False),
+        ("/v1/completions", prompt | {"max_tokens": 5_000_000}, 0, False),
+    ]
+
+
+class Tally:
+    """What was sent, and what the engine must have seen of it."""
+
+    def __init__(self):
+        self.sent, self.statuses, self.choices, self.unanswered = 0, Counter(), Counter(), Counter()
+
+    async def send(self, http, url, temperature, request):
+        path, body, choices, leaves = request
+        self.sent += 1
+        try:
+            async with http.post(url + path, json=body) as response:
+                self.statuses[path, response.status] += 1
+                if leaves:
+                    await response.content.readany()
+                    return self._count(temperature, choices)
+                await response.read()
+                if response.status == 200:
+                    self._count(temperature, choices)
+        except aiohttp.ClientError:
+            self.unanswered[path] += 1
+
+    def _count(self, temperature, choices):
+        self.choices[DEFAULT if temperature is None else round(100 * temperature)] += choices
+
+
+async def traffic(url, rounds=1, concurrency=6):
+    """Sends rounds of all kinds at all temperatures; returns the tally when vLLM has nothing to do."""
+    tally, waiting = Tally(), asyncio.Queue()
+    for number in range(rounds):
+        for temperature in TEMPERATURES:
+            for request in requests_of_a_round(temperature, number):
+                waiting.put_nowait((temperature, request))
+    # A connection each: one that is kept may be closed by vLLM as a request is sent on it.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as group:
+
+        async def client():
+            while not waiting.empty():
+                await tally.send(http, url, *waiting.get_nowait())
+
+        for _ in range(concurrency):
+            group.create_task(client())
+    return tally
+
+
+async def counters(url):
+    """vLLM's three counters summed over its engines, once it has no request and they have come to rest."""
+    async with aiohttp.ClientSession() as http, asyncio.timeout(120):
+        last = None
+        while True:
+            async with http.get(f"{url}/metrics") as response:
+                text = await response.text()
+            sums = Counter()
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    sums[sample.name] += sample.value
+            found = tuple(int(sums[f"vllm:spec_decode_num_{name}_total"]) for name in COUNTS)
+            idle = not sums["vllm:num_requests_running"] and not sums["vllm:num_requests_waiting"]
+            if idle and found == last:
+                return found
+            last = found if idle else None
+            await asyncio.sleep(0.5)
+
+
+@contextmanager
+def serving(method, socket, *options):
+    """The lab's vLLM with the plug-in; gives its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_plugin(Path(folder))
+        port = free_port()
+        environment = {"PORT": str(port), "PYTHONPATH": folder, "SPECDEC_PLUGIN__SOCKET": str(socket)}
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", str(Path(os.environ["SPECDEC_LAB"]) / "serve"), method, *options],
+            env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            asyncio.run(_healthy(f"http://127.0.0.1:{port}", process))
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+async def _healthy(url, process, seconds=600):
+    async with aiohttp.ClientSession() as http, asyncio.timeout(seconds):
+        while True:
+            with suppress(aiohttp.ClientError):
+                async with http.get(f"{url}/health") as response:
+                    if response.status == 200:
+                        return
+            assert process.poll() is None, "vLLM ended while starting"
+            await asyncio.sleep(0.5)
+
+
+def compare(receiver, tally, theirs):
+    """What is not equal, as text; "" if all is."""
+    problems = []
+    if receiver.total != theirs:
+        problems.append(f"vLLM counted {theirs}, the plug-in told {receiver.total}")
+    by_temperature = receiver.by_temperature()
+    summed = tuple(sum(row[name] for row in by_temperature.values()) for name in COUNTS)
+    if summed != theirs:
+        problems.append(f"by temperature they are {summed}")
+    for engine in receiver.engines.values():
+        sums = {table: engine.sums(table) for table in ("prompt", "output", "adapter")}
+        sums["finished request"] = engine.finished()
+        problems += [f"by {name} {one}" for name, one in sums.items() if one != engine.sums("temperature")]
+    requests = {key: row["requests"] for key, row in by_temperature.items()}
+    if requests != tally.choices:
+        problems.append(f"requests: sent {dict(tally.choices)}, told {requests}")
+    return "; ".join(problems)
+
+
+def main(method, *options):
+    with tempfile.TemporaryDirectory() as folder:
+        receiver = PlainReceiver(Path(folder) / "plugin.sock")
+        with serving(method, receiver.path, *options) as url:
+            tally = asyncio.run(traffic(url, rounds=int(os.environ.get("ROUNDS", "1"))))
+            theirs = asyncio.run(counters(url))
+            with suppress(AssertionError):
+                receiver.until(lambda: not compare(receiver, tally, theirs), seconds=5)
+            problem = compare(receiver, tally, theirs)
+    vllm = next(iter(receiver.engines.values())).hello["vllm"]
+    numbers = [" · ".join(map(str, counts)) for counts in (theirs, receiver.total)]
+    columns = [
+        vllm,
+        " ".join((method, *options)),
+        len(receiver.engines),
+        tally.sent,
+        sum(tally.choices.values()),
+        *numbers,
+    ]
+    print(f"| {' | '.join(map(str, columns))} | {problem or 'equal'} |")
+    for key, row in sorted(receiver.by_temperature().items()):
+        print(f"    {key / 100}: {dict(row)}")
+    statuses = {" ".join(map(str, key)): count for key, count in sorted(tally.statuses.items())}
+    print(f"    {statuses}, unanswered: {tally.unanswered.total()}")
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""The plug-in in a real vLLM, checked by a receiver that shares no code with the sidecar's."""
+
+import asyncio
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from sidecar.commands.plugin import write_plugin
+from tests.lab.engine_traffic import compare, counters, traffic
+from tests.requests.plain_receiver import PlainReceiver
+
+pytestmark = pytest.mark.lab
+TESTS = Path(__file__).parent.parent
+FAULT = """
+_own, _calls = Observer.{part}, [0]
+def _failing(self, *args, **kwargs):
+    _calls[0] += 1
+    if _calls[0] == {nth}:
+        raise RuntimeError("a fault of ours")
+    return _own(self, *args, **kwargs)
+_failing.__name__ = "{part}"
+Observer.{part} = _failing
+"""
+
+
+@pytest.fixture
+def plugin(lab, tmp_path):
+    """Makes a server with the plug-in, whose text ``edit`` may change, and its receiver."""
+    made = []
+
+    def make(edit=lambda text: text, found=1):
+        folders = [tmp_path / str(number) for number in range(found)]
+        for folder in folders:
+            write_plugin(folder)
+            path = folder / "specdec_plugin.py"
+            path.write_text(edit(path.read_text()))
+        made.append(PlainReceiver(tmp_path / "s"))
+        path = os.pathsep.join(map(str, folders))
+        return lab("draft_model", PYTHONPATH=path, SPECDEC_PLUGIN__SOCKET=str(made[-1].path)), made[-1]
+
+    yield make
+    for one in made:
+        one.die()
+
+
+async def equal(receiver, url, tally=None):
+    """The plug-in's totals become vLLM's counters."""
+    theirs = await counters(url)
+    await asyncio.to_thread(receiver.until, lambda: receiver.total == theirs)
+    if tally is not None:
+        await asyncio.to_thread(receiver.until, lambda: not compare(receiver, tally, theirs))
+
+
+def answered(tally):
+    return not tally.unanswered and {status for _, status in tally.statuses} == {200, 400}
+
+
+async def replies(url):
+    """What vLLM replies at temperature 0."""
+    body, texts = {"model": "lab", "max_tokens": 60, "ignore_eos": True, "temperature": 0}, []
+    async with aiohttp.ClientSession() as http:
+        for number in range(6):
+            async with http.post(f"{url}/v1/completions", json=body | {"prompt": f"verify {number}"}) as response:
+                texts.append((await response.json())["choices"][0]["text"])
+    return texts
+
+
+async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(plugin, lab):
+    """Found twice, it counts once."""
+    vllm, receiver = plugin(found=2)
+    await vllm.start()
+    tally = await traffic(vllm.url)
+    assert answered(tally)
+    await equal(receiver, vllm.url, tally)
+    with_it = await replies(vllm.url)
+    vllm.kill()
+    plain = lab("draft_model")
+    await plain.start()
+    assert await replies(plain.url) == with_it
+
+
+async def test_whatever_becomes_of_the_sidecar_requests_are_answered_and_totals_are_right_after(observed):
+    await observed.start()
+    assert answered(await traffic(observed.url)), "with no sidecar at all"
+    receiver = PlainReceiver(observed.socket)
+    assert answered(await traffic(observed.url))
+    await equal(receiver, observed.url)
+
+    sending = asyncio.create_task(traffic(observed.url, rounds=2))
+    for _ in range(20):  # killed under load
+        receiver.die()
+        await asyncio.sleep(0.3)
+        receiver.live_again()
+        await asyncio.sleep(0.3)
+    assert answered(await sending)
+    await equal(receiver, observed.url)
+
+    receiver.die()  # while the engine is idle; then one hangs, that accepts and never reads
+    observed.socket.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hanging:
+        hanging.bind(str(observed.socket))
+        hanging.listen()
+        assert answered(await traffic(observed.url))
+    receiver.live_again()
+    assert answered(await traffic(observed.url))
+    await equal(receiver, observed.url)
+    receiver.die()
+
+
+@pytest.mark.parametrize(
+    ("state", "edit"),
+    [
+        ("disabled", lambda text: text + FAULT.format(part="count", nth=40)),
+        ("disabled", lambda text: text + FAULT.format(part="end", nth=5)),
+        ("refused", lambda text: text.replace('("self scheduler_output model_runner_output",)', '("self",)')),
+    ],
+)
+async def test_a_fault_of_ours_or_an_unknown_method_leaves_vllm_as_it_is(state, edit, plugin):
+    vllm, receiver = plugin(edit)
+    await vllm.start()
+    assert answered(await traffic(vllm.url))
+    (engine,) = receiver.engines.values()
+    await asyncio.to_thread(receiver.until, lambda: engine.hello["state"] == state)
+
+
+@pytest.mark.parametrize("options", [[], ["async"]])
+def test_the_real_schedulers(options, lab_folder, tmp_path):
+    folder = Path(os.environ.get("LAB", "/tmp/vllm-lab"))
+    write_plugin(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS / 'requests'}"}
+    command = [folder / "venv/bin/python", TESTS / "lab/real_scheduler.py", folder / "target", *options]
+    assert subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL).returncode == 0

@@ -1,0 +1,119 @@
+"""A receiver of what the plug-in sends that shares no code with the sidecar's: what is checked against vLLM's own."""
+
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+TABLES = ("temperature", "prompt", "output", "adapter", "steps")
+
+
+@dataclass
+class Engine:
+    """One life of one scheduler, as far as it was told."""
+
+    hello: dict
+    hellos: int = 0
+    total: tuple = (0, 0, 0)
+    lost: int = 0
+    ticks: int = 0
+    done: list = field(default_factory=list)
+    tables: dict = field(default_factory=lambda: {name: {} for name in TABLES})
+
+    def sums(self, table):
+        """Requests, drafts, draft tokens and accepted tokens over the table's rows."""
+        rows = self.tables[table].values()
+        requests = [sum(row[0]) if table == "temperature" else row[0] for row in rows]
+        return (sum(requests), *(sum(row[place] for row in rows) for place in (1, 2, 3)))
+
+    def finished(self):
+        """The same over the finished requests."""
+        return (len(self.done), *(sum(one[name] for one in self.done) for name in COUNTS))
+
+
+COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
+
+
+class PlainReceiver:
+    """Listens at a path, in threads; keeps the last of each row, by engine's start."""
+
+    def __init__(self, path, mode=0o666):
+        self.path, self.engines, self.connections = path, {}, []
+        self._listen(mode)
+
+    def _listen(self, mode):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(self.path))
+        self.path.chmod(mode)
+        self.listener.listen(16)
+        self.paused = threading.Event()
+        threading.Thread(target=self._accept, args=(self.listener,), daemon=True).start()
+
+    def _accept(self, listener):
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection):
+        engine = None
+        with suppress(OSError):
+            while packet := connection.recv(65_537):
+                assert len(packet) <= 65_536
+                engine = self._take(json.loads(packet), engine)
+
+    def _take(self, packet, engine):
+        assert packet["v"] == 1
+        if hello := packet.get("hello"):
+            engine = self.engines.setdefault(hello["start"], Engine(hello))
+            engine.hello = hello
+            engine.hellos += 1
+        engine.done += packet.get("done", [])
+        if tick := packet.get("tick"):
+            engine.ticks += 1
+            engine.total, engine.lost = tuple(tick["total"]), tick["lost"]
+            for name in TABLES:
+                for key, *row in tick.get(name, []):
+                    engine.tables[name][key] = row
+        return engine
+
+    def die(self):
+        """As a sidecar that is killed."""
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self.connections.clear()
+
+    def live_again(self):
+        """As one that is started again: it remembers nothing, but here keeps what it was told."""
+        self._listen(0o666)
+
+    @property
+    def total(self):
+        return tuple(map(sum, zip(*(engine.total for engine in self.engines.values()), strict=True)))
+
+    def by_temperature(self):
+        """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all engines."""
+        sums = {}
+        for engine in self.engines.values():
+            for key, (ended, *counts) in engine.tables["temperature"].items():
+                row = sums.setdefault(key, Counter())
+                row.update(dict(zip(("requests", *COUNTS), (sum(ended), *counts[:3]), strict=True)))
+        return sums
+
+    def until(self, condition, seconds=30.0):
+        """Waits for what is on its way."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, {start: engine.total for start, engine in self.engines.items()}
+            time.sleep(0.02)

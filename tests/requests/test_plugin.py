@@ -1,0 +1,379 @@
+"""What the plug-in counts and tells, on a double of vLLM's scheduler; every packet is also read as the sidecar does."""
+
+import json
+import os
+import random
+import socket
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from sidecar import __version__
+from sidecar.requests import plugin
+from sidecar.requests.messages import read_packet
+from tests.requests.plain_receiver import PlainReceiver
+from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, request
+
+# A receiver that dies may leave a connection to be closed with its thread.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class CheckingReceiver(PlainReceiver):
+    def _take(self, packet, engine):
+        read_packet(json.dumps(packet).encode())
+        return super()._take(packet, engine)
+
+
+@pytest.fixture
+def receiver(socket_path):
+    one = CheckingReceiver(socket_path)
+    yield one
+    one.die()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The plug-in's clocks, which stand until they are moved; a report takes no time."""
+    now = SimpleNamespace(monotonic=lambda: now.at, time=lambda: 2000 + now.at, perf_counter=lambda: 0.0, at=10.0)
+    monkeypatch.setattr(plugin, "time", now)
+    return now
+
+
+@pytest.fixture
+def made(socket_path):
+    """Makes observed schedulers, and closes their connections."""
+    every = []
+
+    def make(base=Scheduler, **config):
+        cls = fresh(base)
+        plugin.install(cls, "0.32.0", str(socket_path))
+        every.append(cls(**config))
+        return every[-1]
+
+    yield make
+    for one in every:
+        if one._specdec_link.socket is not None:
+            one._specdec_link.socket.close()
+
+
+def only(receiver):
+    (engine,) = receiver.engines.values()
+    return engine
+
+
+def random_traffic(scheduler, *, requests=40, invalid=False, seed=1):
+    """Requests that start, draft, come back without a token now and then, and end in all ways."""
+    rng, number = random.Random(seed), 0
+    while number < requests or scheduler.running:
+        if number < requests and rng.random() < 0.5:
+            temperature, prompt, adapter = (
+                rng.choice([0, 0.29, 0.7]),
+                rng.choice([1, 512, 513]),
+                rng.choice([None, "a"]),
+            )
+            one = request(f"r{number}", temperature, prompt, adapter=adapter)
+            one.max_tokens = rng.randint(1, 30)
+            scheduler.add(one)
+            number += 1
+        results = {}
+        for one in scheduler.running:
+            drafted = rng.randint(0, 3) if one.num_output_tokens else 0
+            results[one.request_id] = drafted, 0 if drafted and rng.random() < 0.03 else rng.randint(1, drafted + 1)
+        if invalid:
+            scheduler.invalid = {name: 1 for name, (drafted, _) in results.items() if drafted and rng.random() < 0.2}
+        scheduler.step(results)
+        if scheduler.running and rng.random() < 0.1:
+            scheduler.end(rng.choice(scheduler.running).request_id, "FINISHED_ABORTED")
+
+
+@pytest.mark.parametrize("base", [Scheduler, OldScheduler])
+def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, receiver, made, clock):
+    scheduler = made(base)
+    random_traffic(scheduler, invalid=base is Scheduler)
+    expected = (40, *scheduler.counted)
+    receiver.until(lambda: receiver.engines and only(receiver).sums("adapter") == expected)
+    engine = only(receiver)
+    receiver.until(lambda: all(engine.sums(table) == expected for table in ("temperature", "prompt", "output")))
+    assert engine.total == tuple(scheduler.counted)
+    receiver.until(lambda: engine.finished()[:3] == expected[:3])
+    assert set(engine.tables["temperature"]) == {0, 29, 70}
+    assert set(engine.tables["prompt"]) == {0, 9, 10}  # up to 1, 512 and 1024 tokens
+    assert set(engine.tables["adapter"]) == {"", "a"}
+    for _, drafts, draft_tokens, accepted, drafted_at, accepted_at in engine.tables["temperature"].values():
+        assert sum(drafted_at) == draft_tokens
+        assert 0 <= sum(accepted_at) - accepted < 9  # -1 for each draft that came back without a token
+        assert drafts >= drafted_at[0] >= drafted_at[1] >= drafted_at[2]
+
+
+def test_a_finished_request_is_told_with_all_that_is_its_own(receiver, made, clock):
+    scheduler = made()
+    scheduler.add(request("a", 0.301, 600, structured=True, adapter="ä", min_p=0.1, logit_bias={}, logprobs=None))
+    clock.at = 11.0
+    scheduler.step({"a": (0, 1)})
+    clock.at = 11.5
+    scheduler.step({"a": (3, 4)})
+    scheduler.requests["a"].max_tokens = 6
+    clock.at = 12.0
+    scheduler.step({"a": (2, 1)})
+    receiver.until(lambda: receiver.engines and only(receiver).done)
+    assert only(receiver).done == [
+        {
+            "temperature": 31, "drafts": 2, "draft_tokens": 5, "accepted_tokens": 3, "lengths": [1, 0, 0, 1],
+            "prompt_tokens": 600, "cached_tokens": 7, "output_tokens": 6,
+            "arrival": 1000.0, "first_token": 2011.0, "last_token": 2012.0, "outcome": "length",
+            "structured": True, "adapter": "ä", "parameters": ["min_p"],
+        }
+    ]  # fmt: skip
+
+
+def test_a_step_counts_those_that_decode_and_the_time_since_the_step_before(receiver, made, clock):
+    scheduler = made()
+    for name in "abc":
+        scheduler.add(request(name))
+    scheduler.step({"a": (0, 1), "b": (0, 1)})
+    clock.at += 0.1
+    scheduler.step({"a": (3, 2), "b": (3, 3), "c": (0, 1)})  # the first token of c is not one of decoding
+    clock.at += 0.2
+    scheduler.step({"a": (3, 1), "b": (3, 1), "c": (3, 4)})
+    for name in "abc":
+        scheduler.end(name)
+    clock.at += 1000  # idle: not a step's length
+    scheduler.add(request("d"))
+    scheduler.step({"d": (0, 1)})
+    clock.at += 0.4
+    scheduler.step({"d": (3, 1)})
+    scheduler.end("d")
+    receiver.until(lambda: receiver.engines and 0 in only(receiver).tables["steps"])
+    assert only(receiver).tables["steps"] == {
+        0: pytest.approx([1, 0.4, 1, 0.4, 1]),
+        1: pytest.approx([1, 0.1, 2, 0.2, 5]),
+        2: pytest.approx([1, 0.2, 3, 0.6, 6]),
+    }
+
+
+def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(receiver, made, clock):
+    scheduler = made(stages=2)
+    for name in "ab":
+        scheduler.add(request(name))
+    for number in range(6):
+        scheduler.step({"ab"[number % 2]: (0, 1)})
+        clock.at += 0.1
+    for name in "ab":
+        scheduler.end(name)
+    receiver.until(lambda: receiver.engines and only(receiver).tables["steps"])
+    assert only(receiver).tables["steps"] == {0: pytest.approx([4, 0.8, 4, 0.8, 4])}
+
+
+def test_a_running_request_counts_in_each_report(receiver, made, clock):
+    scheduler = made()
+    scheduler.add(request("a"))
+    for number in range(4):
+        scheduler.step({"a": (3, 2)})
+        clock.at += plugin.PERIOD
+        receiver.until(lambda number=number: receiver.total == (number + 1, 3 * number + 3, number + 1))
+    assert not only(receiver).done
+
+
+def test_a_report_is_spread_over_steps_and_comes_to_its_end(receiver, made, clock):
+    scheduler = made()
+    clock.perf_counter = iter(range(10**6)).__next__  # each slice is over after its first piece of work
+    for number in range(20):
+        scheduler.add(request(f"r{number}", number / 100))
+    for _ in range(40):
+        clock.at += 0.001
+        scheduler.step({f"r{number}": (3, 2) for number in range(20)})
+    assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
+    receiver.until(lambda: receiver.engines and len(only(receiver).tables["temperature"]) == 20)
+    assert only(receiver).ticks == 6  # 20 temperatures, a prompt length, an output, an adapter, and a step's row
+
+
+def test_a_report_ends_though_requests_finish_in_every_step(receiver, made, clock):
+    clock.perf_counter = count().__next__  # one packet a step, whatever it holds
+    scheduler = made()
+    scheduler.add(request("long"))
+    for number in range(40):
+        scheduler.add(request(f"r{number}"))
+        clock.at += plugin.PERIOD / 10
+        scheduler.step({"long": (3, 2), f"r{number}": (0, 1)})
+        scheduler.end(f"r{number}")
+    receiver.until(lambda: receiver.engines and len(only(receiver).done) >= 20)
+    assert scheduler.running  # the engine has not gone idle, where a report is sent in one go
+    assert only(receiver).total[0] >= 20
+
+
+def test_a_session_whose_parameters_change_counts_for_each_and_ends_once(receiver, made):
+    scheduler = made()
+    one = request("a", 0.2)
+    scheduler.add(one)
+    scheduler.step({"a": (0, 1)})
+    scheduler.step({"a": (3, 2)})
+    one.sampling_params = SimpleNamespace(temperature=0.9)
+    scheduler.new = [SimpleNamespace(req_id="a")]
+    scheduler.step({"a": (3, 4)})
+    scheduler.end("a", "FINISHED_ABORTED")
+    receiver.until(lambda: receiver.engines and only(receiver).done)
+    assert only(receiver).tables["temperature"] == {
+        20: [[0, 0, 0, 0], 1, 3, 1, [1, 1, 1], [1, 0, 0]],
+        90: [[0, 0, 1, 0], 1, 3, 3, [1, 1, 1], [1, 1, 1]],
+    }
+
+
+def test_a_second_end_and_a_request_that_never_ran(receiver, made):
+    scheduler = made()
+    one = request("a")
+    scheduler.add(one)
+    scheduler.step({"a": (0, 1)})
+    assert scheduler.end("a") == ("transfer parameters", None)
+    scheduler._free_request(one)
+    scheduler.add(request("b", num=1))
+    scheduler.end("b", "FINISHED_ERROR")
+    receiver.until(lambda: receiver.engines and len(only(receiver).done) == 2)
+    assert only(receiver).tables["temperature"][50][0] == [1, 0, 0, 1]
+    assert only(receiver).done[1]["first_token"] is None
+
+
+def test_pooling_requests_are_left_alone(receiver, made):
+    scheduler = made()
+    one = request("a")
+    one.sampling_params = None
+    scheduler.add(one)
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+    assert not hasattr(one, "_specdec")
+    assert not scheduler._specdec.finished
+
+
+@pytest.mark.parametrize(
+    ("temperature", "key"),
+    [(0, 0), (0.07, 7), (0.29, 29), (0.301, 31), (0.57, 57), (1, 100), (1.1, 110), (1e9, 10_000), (float("nan"), 0)],
+)
+def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
+    assert plugin.Counts(request("a", temperature), 3).keys[0] == key
+
+
+def test_hello_says_who_it_is(receiver, made):
+    made()
+    receiver.until(lambda: receiver.engines)
+    hello = only(receiver).hello
+    assert (hello["plugin"], hello["vllm"], hello["model"], hello["engine"]) == (__version__, "0.32.0", "m", 2)
+    assert (hello["state"], hello["reason"]) == ("observing", "")
+    assert hello["speculation"] == {
+        "method": "eagle3", "num_speculative_tokens": 3, "per_batch_size": False, "adaptive_verification": False,
+        "rejection_sample_method": None,
+    }  # fmt: skip
+
+
+def test_without_speculation_requests_and_steps_are_told(receiver, made):
+    scheduler = made(depth=0, speculative=None)
+    scheduler.add(request("a"))
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+    receiver.until(lambda: receiver.engines and only(receiver).done)
+    assert only(receiver).hello["speculation"] is None
+    assert only(receiver).tables["temperature"] == {50: [[1, 0, 0, 0], 0, 0, 0, [], []]}
+
+
+def test_tables_and_packets_are_bounded_whatever_the_requests_are(receiver, made):
+    scheduler = made(depth=80)
+    for number in range(300):
+        scheduler.add(request("a", number / 100, adapter=f"{number} " + "\ud800ä🙂" * 200))
+        scheduler.step({"a": (0, 1)})
+        scheduler.step({"a": (80, 81)})
+        scheduler.end("a")
+
+    def all_told():
+        scheduler._specdec.go_on(scheduler)  # again, in case the socket was full
+        return receiver.engines and len(only(receiver).done) == 300
+
+    receiver.until(all_told)
+    for table in ("temperature", "adapter"):
+        rows = only(receiver).tables[table]
+        assert len(rows) == 257
+        assert rows["other"][1] == 300 - 256
+    assert only(receiver).tables["temperature"]["other"][4][-1] == 44 * (80 - 31)
+    assert len(scheduler._specdec.starting) == 0
+
+
+def test_what_is_in_a_process_that_was_forked_says_nothing(receiver, made):
+    scheduler = made()
+    scheduler._specdec.pid = os.getpid() + 1
+    scheduler.add(request("a"))
+    scheduler.step({"a": (0, 1)})
+    scheduler.end("a")
+    scheduler._specdec.pid = os.getpid()
+    scheduler.add(request("b"))
+    scheduler.step({"b": (0, 1)})
+    receiver.until(lambda: receiver.engines)
+    assert only(receiver).ticks == 0
+
+
+# The sidecar is away, hangs, or comes back.
+
+
+def work(scheduler, count=1, *, to_end=True):
+    for _ in range(count):
+        scheduler.add(request("a"))
+        scheduler.step({"a": (0, 1)})
+        scheduler.step({"a": (3, 3)})
+        if to_end:
+            scheduler.end("a")
+
+
+def test_what_was_counted_while_the_sidecar_was_away_is_told_when_it_is_back(receiver, made):
+    scheduler = made()
+    work(scheduler)
+    receiver.until(lambda: receiver.total == (1, 3, 2))
+    receiver.die()
+    work(scheduler, 5)
+    receiver.live_again()
+    receiver.engines.clear()
+    work(scheduler)
+    receiver.until(lambda: receiver.total == (7, 21, 14))
+    assert only(receiver).tables["temperature"][50][0] == [7, 0, 0, 0]
+    receiver.until(lambda: len(only(receiver).done) in (5, 6))  # the first may have been sent into the dying socket
+
+
+def test_while_it_is_away_the_newest_finished_requests_are_kept_and_the_rest_counted(socket_path, made, monkeypatch):
+    monkeypatch.setattr(plugin, "MAX_FINISHED", 10)
+    scheduler = made()
+    work(scheduler, 25)
+    receiver = CheckingReceiver(socket_path)
+    work(scheduler)
+    receiver.until(lambda: receiver.engines and receiver.total == (26, 78, 52))
+    assert (len(only(receiver).done), only(receiver).lost) == (10, 16)
+    receiver.die()
+
+
+def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made):
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(socket_path))
+    listener.listen(1)
+    scheduler = made()
+    scheduler._specdec.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+    work(scheduler, 2000)
+    assert scheduler._specdec.finished, "the socket is full"
+    connection, _ = listener.accept()
+    connection.settimeout(0.05)
+    packets = []
+
+    def read_all():
+        try:
+            while packet := connection.recv(65_537):
+                packets.append(read_packet(packet))
+        except TimeoutError:
+            pass
+
+    read_all()
+    work(scheduler)
+    read_all()
+    assert [packet.tick.total.drafts for packet in packets if packet.tick][-1] == 2001, "totals come first"
+    while scheduler._specdec.finished:
+        work(scheduler)
+        read_all()
+    done = sum(len(packet.done) for packet in packets)
+    totals = [packet.tick.total for packet in packets if packet.tick]
+    assert totals[-1] == tuple(scheduler.counted)
+    assert done == totals[-1].drafts
+    connection.close()
+    listener.close()

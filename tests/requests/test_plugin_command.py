@@ -1,0 +1,102 @@
+"""``specdec-sidecar plugin DIR``, and what vLLM's Python then finds there."""
+
+import os
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from sidecar import __version__
+from sidecar.cli import main
+from sidecar.requests import plugin
+
+SCHEDULER = """
+class Scheduler:
+    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens): pass
+    def update_from_output(self, scheduler_output, model_runner_output): pass
+    def _free_request(self, request{more}): pass
+"""
+
+
+@pytest.fixture
+def written(folder, capsys):
+    assert main(["plugin", str(folder / "plugin")]) == 0
+    return folder / "plugin"
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_any_user_can_read_it_whatever_the_umask(folder):
+    umask = os.umask(0o077)
+    try:
+        assert main(["plugin", str(folder / "a" / "plugin")]) == 0
+    finally:
+        os.umask(umask)
+    made = [folder / "a" / "plugin", *(folder / "a" / "plugin").rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o755}
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o644}
+
+
+def test_vllm_finds_one_entry_point_there(written):
+    (package,) = metadata.distributions(path=[str(written)])
+    assert (package.name, package.version) == ("specdec-plugin", __version__)
+    (point,) = package.entry_points
+    assert (point.group, point.name, point.value) == ("vllm.general_plugins", "specdec", "specdec_plugin:register")
+
+
+def test_written_again_it_replaces_another_version(written):
+    before = names(written)
+    (written / "specdec_plugin-0.0.1.dist-info").mkdir()
+    (written / "specdec_plugin-0.0.1.dist-info" / "METADATA").write_text("Name: specdec-plugin\nVersion: 0.0.1\n")
+    (written / "specdec_plugin.py").write_text("broken")
+    assert main(["plugin", str(written)]) == 0
+    assert names(written) == before
+    assert (written / "specdec_plugin.py").read_bytes() == Path(plugin.__file__).read_bytes()
+
+
+def test_it_says_what_to_set(written, capsys, monkeypatch):
+    monkeypatch.setenv("SPECDEC_PLUGIN__SOCKET", "/shared/s.sock")
+    assert main(["plugin", str(written)]) == 0
+    out = capsys.readouterr().out
+    assert f"PYTHONPATH={written}\n" in out
+    assert "SPECDEC_PLUGIN__SOCKET=/shared/s.sock" in out
+    assert "VLLM_PLUGINS" in out
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder, capsys):
+    (folder / "file").touch()
+    assert main(["plugin", str(folder / "file")]) == 2
+    assert str(folder / "file") in capsys.readouterr().err
+
+
+def doctor(written, socket_path, *, more="", **environment):
+    """What `python -m specdec_plugin` prints beside a vLLM whose _free_request has ``more`` parameters."""
+    source = written / "vllm" / "v1" / "core" / "sched"
+    source.mkdir(parents=True)
+    (written / "vllm" / "__init__.py").touch()
+    (source / "scheduler.py").write_text(SCHEDULER.format(more=more))
+    environment = {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": str(socket_path), **environment}
+    command = [sys.executable, "-m", "specdec_plugin"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, [line[:4].strip() for line in done.stdout.splitlines()], done.stdout
+
+
+def test_the_doctor_finds_all_well(written, socket_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(socket_path))
+        listener.listen()
+        assert doctor(written, socket_path, VLLM_PLUGINS="other,specdec")[:2] == (0, ["ok"] * 4)
+
+
+def test_the_doctor_finds_everything_wrong(written, socket_path):
+    (written / "specdec_plugin-0.1.0.dist-info" / "entry_points.txt").unlink()
+    code, findings, text = doctor(written, socket_path, more=", delay_free_blocks, new", VLLM_PLUGINS="other")
+    assert (code, findings) == (1, ["FAIL"] * 4)
+    assert "_free_request(self request delay_free_blocks new)" in text
+    assert "No such file or directory" in text

@@ -1,0 +1,248 @@
+"""What the plug-in must never do to vLLM: its faults and vLLM's, methods that it does not know, what it keeps."""
+
+import ast
+import inspect
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sidecar import __version__
+from sidecar.requests import plugin
+from tests.requests.plain_receiver import PlainReceiver
+from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, request
+
+# A scheduler's connection is open for as long as the scheduler is there.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+PARTS = ("before_step", "count", "after_step", "follow", "end", "fold", "go_on", "report", "send")
+
+
+@pytest.fixture
+def receiver(socket_path):
+    one = PlainReceiver(socket_path)
+    yield one
+    one.die()
+
+
+@pytest.fixture
+def installed(socket_path):
+    """Makes wrapped classes."""
+
+    def install(base=Scheduler):
+        cls = fresh(base)
+        plugin.install(cls, "0.32.0", str(socket_path))
+        return cls
+
+    return install
+
+
+def only(receiver):
+    (engine,) = receiver.engines.values()
+    return engine
+
+
+def life(scheduler, requests=6):
+    """What vLLM's own methods return over some requests' lives."""
+    returned = []
+    for number in range(requests):
+        name = f"r{number}"
+        scheduler.add(request(name))
+        returned += [scheduler.step({name: (0, 1)}), scheduler.step({name: (3, 2)}), scheduler.step({name: (3, 4)})]
+        returned.append(scheduler.end(name, "FINISHED_ABORTED"))
+    return returned
+
+
+@pytest.mark.parametrize(("part", "nth"), [*((part, nth) for part in PARTS for nth in (1, 4)), ("say", 1)])
+@pytest.mark.parametrize("base", [Scheduler, OldScheduler])
+def test_its_first_fault_takes_it_out_and_vllm_goes_on(base, part, nth, *, receiver, installed, monkeypatch, caplog):
+    own, calls = getattr(plugin.Observer, part), []
+
+    def failing(self, *args, **kwargs):
+        calls.append(part)
+        if len(calls) == nth:
+            raise RuntimeError("a fault of ours")
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(plugin.Observer, part, failing)
+    expected = life(fresh(base)())
+    scheduler = installed(base)()
+    with caplog.at_level(logging.ERROR):
+        assert life(scheduler) == expected
+    assert len(calls) >= nth
+    assert scheduler._specdec is None
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+    assert "a fault of ours" in caplog.text
+    if not (part in ("say", "send") and nth == 1):  # else there is no connection yet
+        receiver.until(lambda: receiver.engines and only(receiver).hello["state"] == "disabled")
+        assert "a fault of ours" in only(receiver).hello["reason"]
+
+
+class Unspeakable(Exception):
+    def __repr__(self):
+        raise RuntimeError("a second fault")
+
+
+@pytest.mark.parametrize("part", ["before_step", "count", "after_step", "end"])
+def test_a_fault_that_cannot_even_be_shown_does_not_reach_vllm(part, installed, monkeypatch):
+    def failing(*_):
+        raise Unspeakable
+
+    scheduler = installed()()
+    monkeypatch.setattr(plugin.Observer, part, failing)
+    failing.__name__ = part
+    assert life(scheduler) == life(fresh(Scheduler)())
+    assert scheduler._specdec is None
+
+
+def test_a_parameter_that_must_be_named_is_not_one_that_it_knows(receiver, socket_path):
+    cls = fresh(Scheduler)
+
+    def named(self, scheduler_output, *, model_runner_output):
+        raise NotImplementedError
+
+    cls.update_from_output = named
+    plugin.install(cls, "9.9", str(socket_path))
+    assert cls.update_from_output is named
+    assert cls()._specdec is None
+
+
+@pytest.mark.parametrize("base", [Scheduler, OldScheduler])
+@pytest.mark.parametrize("method", ["__init__", "make_spec_decoding_stats", "update_from_output", "_free_request"])
+def test_vllms_own_exceptions_pass(base, method, installed):
+    def broken(*_, **__):
+        raise ZeroDivisionError(method)
+
+    cls = fresh(base)
+    broken.__signature__ = inspect.signature(getattr(cls, method))
+    setattr(cls, method, broken)
+    plugin.install(cls, "0.32.0", "/nowhere")
+    with pytest.raises(ZeroDivisionError):
+        life(cls())
+
+
+def test_arguments_and_results_are_passed_on_as_they_are(installed):
+    scheduler = installed()()
+    assert scheduler.make_spec_decoding_stats(None, 3, 1, None, "nobody") == [1, 3, 1]
+    scheduler = installed()()
+    one = request("a")
+    scheduler.add(one)
+    assert scheduler._free_request(one, delay_free_blocks=True) == ("transfer parameters", None)
+    assert "a" in scheduler.requests
+
+
+@pytest.mark.parametrize("method", list(plugin.KNOWN))
+def test_a_signature_that_it_does_not_know_is_not_wrapped(method, receiver, installed, socket_path):
+    cls = fresh(Scheduler)
+    own = getattr(cls, method)
+
+    def changed(self, *args, new=None, **kwargs):
+        return own(self, *args, **kwargs)
+
+    setattr(cls, method, changed)
+    before = {name: getattr(cls, name) for name in plugin.KNOWN}
+    plugin.install(cls, "9.9", str(socket_path))
+    assert {name: getattr(cls, name) for name in plugin.KNOWN} == before
+    life(cls())
+    receiver.until(lambda: receiver.engines)
+    assert only(receiver).hello["state"] == "refused"
+    assert f"{method}(self args* new* kwargs*)" in only(receiver).hello["reason"]
+    assert only(receiver).ticks == 0
+
+
+@pytest.mark.parametrize("method", list(plugin.KNOWN))
+def test_a_method_that_is_not_there_is_said(method, receiver, socket_path):
+    cls = type(
+        "Scheduler", (), {name: getattr(Scheduler, name) for name in ("__init__", *plugin.KNOWN) if name != method}
+    )
+    plugin.install(cls, "9.9", str(socket_path))
+    assert cls()._specdec is None
+    receiver.until(lambda: receiver.engines)
+    assert f"{method}(missing)" in only(receiver).hello["reason"]
+
+
+@pytest.mark.parametrize("method", list(plugin.KNOWN))
+def test_a_custom_schedulers_own_method_is_not_counted_by(method, receiver, installed):
+    base = installed()
+
+    def own(self, *args, **kwargs):
+        return getattr(base, method)(self, *args, **kwargs)
+
+    scheduler = type("Custom", (base,), {method: own})()
+    assert life(scheduler) == life(fresh(Scheduler)())
+    receiver.until(lambda: receiver.engines)
+    assert only(receiver).hello["reason"] == f"Custom has its own {method}"
+    assert (only(receiver).hello["state"], only(receiver).ticks) == ("refused", 0)
+
+
+def test_a_subclass_that_overrides_nothing_wrapped_is_observed(receiver, installed):
+    class Async(installed()):
+        def __init__(self):
+            super().__init__()
+            self.more = True
+
+    scheduler = Async()
+    life(scheduler)
+    receiver.until(lambda: receiver.total == tuple(scheduler.counted))
+
+
+def test_found_twice_it_counts_once(receiver, installed, socket_path):
+    cls = installed()
+    plugin.install(cls, "0.32.0", str(socket_path))
+    scheduler = cls()
+    life(scheduler)
+    receiver.until(lambda: receiver.engines and receiver.total == tuple(scheduler.counted))
+    assert only(receiver).hellos == 1
+
+
+def test_nothing_grows_with_the_number_of_requests(installed):
+    """With no sidecar at all, where everything waits."""
+    scheduler = installed()()
+    life(scheduler, plugin.MAX_FINISHED + 10)
+    observer = scheduler._specdec
+    sizes = {name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")}
+    life(scheduler, 50)
+    assert {name: len(held) for name, held in vars(observer).items() if hasattr(held, "__len__")} == sizes
+    assert observer.lost == 60
+    assert not observer.starting
+
+
+def test_in_a_worker_it_imports_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm", None)  # an import of it fails
+    plugin.register()
+
+
+def test_register_never_raises(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+    plugin.register()
+    assert "cannot observe this vLLM" in caplog.text
+
+
+def test_register_wraps_vllms_scheduler(monkeypatch):
+    cls = fresh(Scheduler)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0", __path__=[]))
+    for name in ("vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(__path__=[]))
+    monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", SimpleNamespace(Scheduler=cls))
+    plugin.register()
+    plugin.register()
+    assert cls._specdec is None
+    assert cls.update_from_output.__wrapped__.__code__ is Scheduler.update_from_output.__code__
+
+
+def test_the_file_is_what_it_promises_to_be():
+    text = Path(plugin.__file__).read_text()
+    assert len(text.splitlines()) <= 400
+    assert __version__ == plugin.VERSION
+    tree = ast.parse(text, feature_version=(3, 9))
+    imported = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert {name.partition(".")[0] for name in imported} - {"vllm"} <= sys.stdlib_module_names
+    assert not imported & {"threading", "asyncio", "subprocess", "multiprocessing"}

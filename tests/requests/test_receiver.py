@@ -1,0 +1,214 @@
+"""Receiving: strict about packets, tolerant of engines that come and go, and fair."""
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+import stat
+from itertools import pairwise
+
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.requests.receiver import DROP_REASONS
+from tests.requests.packets import DONE, HELLO, TICK, packet
+
+
+async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, eventually):
+    connect().send(packet(done=[DONE, DONE], tick=TICK, hello=HELLO))
+    await eventually(lambda: len(sink.calls) == 4)
+    assert sink.calls == [("hello", 1), ("tick", 1), ("finished", 1), ("finished", 1)]
+    assert (sink.hellos[0].model, sink.ticks[0].total.drafts, sink.requests[0].adapter) == ("m", 10, "tenant")
+
+
+async def test_connections_are_told_apart_and_their_ends_told(receiver, sink, connect, eventually):
+    first, second = connect(), connect()
+    first.send(packet(hello=HELLO))
+    second.send(packet(hello={**HELLO, "engine": 1}))
+    await eventually(lambda: len(sink.calls) == 2)
+    first.close()
+    await eventually(lambda: len(sink.calls) == 3)
+    (_, one), (_, other), (call, ended) = sink.calls
+    assert (call, ended, sink.hellos[0].engine) == ("closed", one, 0)
+    assert one != other
+
+
+@pytest.mark.parametrize("refused", [b"?", packet(done=[{**DONE, "temperature": -1}]), b" " * 65_537])
+async def test_a_malformed_packet_ends_its_connection_alone(refused, receiver, sink, connect, eventually):
+    good, bad = connect(), connect()
+    for one in (good, bad):
+        one.send(packet(hello=HELLO, done=[DONE]))
+    await eventually(lambda: len(sink.requests) == 2)
+    bad.send(refused)
+    await eventually(lambda: ("closed", 2) in sink.calls)
+    good.send(packet(done=[DONE]))
+    await eventually(lambda: len(sink.requests) == 3)
+    assert sink.drops == {"malformed": 1}
+
+
+async def test_the_first_packet_says_hello(receiver, sink, connect, eventually):
+    connect().send(packet(tick=TICK))
+    await eventually(lambda: sink.drops)
+    assert sink.drops == {"malformed": 1}
+    assert not sink.calls
+
+
+async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eventually):
+    text = packet(hello=HELLO)
+    connect().send(text + b" " * (65_536 - len(text)))
+    await eventually(lambda: sink.hellos)
+    assert not sink.drops
+
+
+async def test_another_version_is_told_once_and_the_rest_ignored(receiver, sink, connect, eventually):
+    one = connect()
+    one.send(b'{"v": 2, "hello": {"plugin": "1.4"}}')
+    one.send(b'{"v": 2}')
+    one.send(b"?")
+    await eventually(lambda: sink.calls)
+    one.close()
+    await eventually(lambda: ("closed", 1) in sink.calls)
+    assert sink.calls == [("unreadable", 1, "1.4", 2), ("closed", 1)]
+    assert not sink.drops
+
+
+async def test_what_does_not_add_up_is_counted_and_left_out(receiver, sink, connect, eventually):
+    impossible = {**DONE, "accepted_tokens": 61}
+    connect().send(packet(hello=HELLO, tick={**TICK, "total": [1, 2, 3]}, done=[impossible, DONE]))
+    await eventually(lambda: sink.requests)
+    assert (sink.ticks, len(sink.requests), sink.drops) == ([], 1, {"inconsistent": 2})
+    assert set(sink.drops) <= DROP_REASONS
+
+
+async def test_stopping_delivers_what_has_arrived(receiving, sink, connect, socket_path):
+    async with receiving():
+        one = connect()
+        one.send(packet(hello=HELLO))
+        for _ in range(100):
+            one.send(packet(done=[DONE]))
+    assert len(sink.requests) == 100
+    assert sink.calls[-1] == ("finished", 1)
+    assert not socket_path.exists()
+    with pytest.raises(BrokenPipeError):
+        one.send(packet(done=[DONE]))
+
+
+async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(receiving, sink, connect, eventually):
+    async with receiving(max_connections=2):
+        first, second = connect(), connect()
+        for number, one in enumerate((first, second, first), 1):
+            one.send(packet(hello=HELLO))
+            await eventually(lambda number=number: len(sink.hellos) == number)
+        connect().send(packet(hello=HELLO))
+        await eventually(lambda: len(sink.hellos) == 4)
+        with pytest.raises(BrokenPipeError):
+            second.send(packet(tick=TICK))
+        first.send(packet(tick=TICK))
+        await eventually(lambda: sink.ticks)
+    assert sink.drops == {"too_many_connections": 1}
+
+
+async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, eventually):
+    async with receiving(max_connections=4):
+        silent = [connect() for _ in range(16)]
+        one = connect()
+        one.send(packet(hello=HELLO))
+        await eventually(lambda: sink.hellos)
+        silent += [connect() for _ in range(16)]
+        await eventually(lambda: sink.drops["too_many_connections"] == 33 - 4)
+        one.send(packet(done=[DONE]))
+        await eventually(lambda: sink.requests)
+
+
+async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, no_blocking):
+    """However much is sent, one packet of each connection is taken at a time: other work goes on between them."""
+    senders, taken = [connect() for _ in range(20)], [0]
+    for number, sender in enumerate(senders):
+        for _ in range(15):
+            sender.send(packet(hello=HELLO, done=[{**DONE, "drafts": number}] * 5))
+    while taken[-1] < 1500:
+        await asyncio.sleep(0)
+        taken.append(len(sink.requests))
+    assert max(after - before for before, after in pairwise(taken)) <= 100
+    assert len({request.drafts for request in sink.requests[:750]}) == 20
+
+
+async def test_without_descriptors_engines_wait(receiver, sink, connect, eventually):
+    engines = [connect() for _ in range(3)]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208 - quick enough
+    held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, limit[1]))
+        with capture_logs() as logs:
+            await eventually(lambda: sink.drops["no_descriptors"] == 2)
+        assert [line["event"] for line in logs] == ["cannot accept connections"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for one in held:
+            os.close(one)
+    for one in engines:
+        one.send(packet(hello=HELLO))
+    await eventually(lambda: len(sink.hellos) == 3)
+
+
+async def test_any_user_of_the_shared_volume_may_connect(receiver, socket_path):
+    assert stat.S_IMODE(socket_path.stat().st_mode) == 0o666
+
+
+async def test_a_dead_predecessors_socket_is_replaced(receiving, sink, socket_path, connect, eventually):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(socket_path))
+    async with receiving():
+        connect().send(packet(hello=HELLO))
+        await eventually(lambda: sink.hellos)
+
+
+async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(receiving, sink, connect, socket_path, eventually):
+    first, second = receiving(), receiving(look_every=0.01)
+    await first.__aenter__()
+    inode = socket_path.stat().st_ino
+    with capture_logs() as logs:
+        await second.__aenter__()
+        assert second.problem == "another process listens there"
+        assert socket_path.stat().st_ino == inode
+        await first.__aexit__(None, None, None)
+        await eventually(lambda: not second.problem)
+    assert [line["log_level"] for line in logs] == ["warning", "info"]
+    connect().send(packet(hello=HELLO))
+    await eventually(lambda: sink.hellos)
+    await second.__aexit__(None, None, None)
+
+
+async def test_another_file_is_left_alone(receiving, socket_path):
+    socket_path.write_text("precious")
+    async with receiving() as receiver:
+        assert "not a socket" in receiver.problem
+    assert socket_path.read_text() == "precious"
+
+
+async def test_without_a_folder_it_says_so_once_and_goes_on(receiving, folder, sink, eventually):
+    (folder / "file").write_text("")
+    with capture_logs() as logs:
+        async with receiving(folder / "file" / "plugin.sock", look_every=0.01) as receiver:
+            assert receiver.problem == os.strerror(errno.EEXIST)
+            await eventually(lambda: receiver._faults._faults["listen"].times == 3)
+            (folder / "file").unlink()
+            await eventually(lambda: not receiver.problem)
+            assert (folder / "file" / "plugin.sock").is_socket()
+    assert [line["log_level"] for line in logs] == ["warning", "info"]
+    assert "SPECDEC_PLUGIN__SOCKET" in logs[0]["event"]
+
+
+async def test_a_socket_file_that_was_removed_is_put_back(receiving, socket_path, sink, connect, eventually):
+    async with receiving(look_every=0.01):
+        before = connect()
+        before.send(packet(hello=HELLO))
+        await eventually(lambda: sink.hellos)
+        socket_path.unlink()
+        await eventually(socket_path.exists)
+        connect().send(packet(hello=HELLO))
+        before.send(packet(tick=TICK))
+        await eventually(lambda: len(sink.hellos) == 2 and sink.ticks)
+    assert not socket_path.exists()

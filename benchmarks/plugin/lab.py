@@ -59,7 +59,8 @@ def _server(port: int, environment: dict[str, str]) -> Iterator[str]:
 async def _pairs(plain: str, observed: str) -> tuple[list[float], list[float]]:
     differences: list[float] = []
     steps: list[float] = []
-    async with aiohttp.ClientSession() as http:
+    # A new connection each: while the other server has its turn, vLLM closes those that are idle.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         for url in (plain, observed):
             await _answers(http, url)
             await _round(http, url)  # the first is slower

@@ -16,7 +16,6 @@ from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import listening
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
-from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer
 from sidecar.http.limits import GuardOptions
 from sidecar.log import StateLog, set_log_level
@@ -44,7 +43,6 @@ async def running(
     """
     log = structlog.get_logger("sidecar")
     async with AsyncExitStack() as stack:
-        access = None if settings.web_config_file is None else Access(settings.web_config_file, log)
         state = State(settings, time.time())
         pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
         supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # ends polling before that
@@ -61,7 +59,7 @@ async def running(
         def report() -> Report:
             own = OwnReport(
                 failures=dict(supervisor.failures),
-                reloads=_reloads(reloader, access),
+                reloads={} if reloader is None else dict(reloader.outcomes),
                 http_refusals=dict(server.refusals),
                 alerts_sent=push.sent if push is not None else {},
                 loop_stall=stalls.longest,
@@ -74,6 +72,7 @@ async def running(
             nonlocal in_force
             in_force = new
             set_log_level(new.log.level)
+            server.web_config = new.web_config_file
             state.apply(new)
             if push is not None:
                 push.settings = new
@@ -86,8 +85,8 @@ async def running(
             every=every,
         )
         guard = GuardOptions(allowed_hosts=settings.allowed_hosts, open_paths=PROBES)
-        server = GuardedServer(make_web(own_pages), guard, access)
-        push = _push(report, settings, access, StateLog(log))
+        server = GuardedServer(make_web(own_pages), guard, settings.web_config_file)
+        push = _push(report, settings, StateLog(log))
         if push is not None:
             supervisor.start("alerts", push.run)
         if reloader is not None:
@@ -98,19 +97,14 @@ async def running(
         yield Address(*address)
 
 
-def _reloads(*reloading: Reloader | Access | None) -> dict[str, int]:
-    """Counts by outcome, summed."""
-    counted = [one.outcomes for one in reloading if one is not None]
-    return {outcome: sum(outcomes[outcome] for outcomes in counted) for outcome in (counted[0] if counted else ())}
-
-
-def _push(report: Callable[[], Report], settings: Settings, access: Access | None, log: StateLog) -> "Push | None":
+def _push(report: Callable[[], Report], settings: Settings, log: StateLog) -> "Push | None":
     """None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default; saves its memory
 
-    scheme = "https" if access is not None and access.tls is not None else "http"
+    web = settings.web_config_file
+    scheme = "http" if web is None or web.tls is None else "https"
     return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", log)
 
 

@@ -7,7 +7,6 @@ import sys
 
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.web_config import read_web_config
 
 HELP = "ask a running sidecar whether it is healthy; for containers"
 _TIMEOUT = 2.0  # seconds
@@ -40,8 +39,7 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
 
 def _connection(settings: Settings, local: Address) -> tuple[http.client.HTTPConnection, ssl.SSLContext | None]:
     """A connection to the page, and the page's TLS."""
-    path = settings.web_config_file
-    tls = None if path is None else read_web_config(path).tls
+    tls = None if settings.web_config_file is None else settings.web_config_file.tls
     if tls is None:
         return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT), None
     # The sidecar's own certificate is for names other than this address.

@@ -6,13 +6,12 @@ from typing import Any
 from sidecar.engine.fetch import Fetcher
 from sidecar.errors import NotAnExposition
 from sidecar.settings import Settings
-from sidecar.settings.web_config import read_web_config
 
 
 def own_url(settings: Settings) -> str:
     """Where this machine's sidecar serves, by its settings."""
-    path = settings.web_config_file
-    scheme = "http" if path is None or read_web_config(path).tls is None else "https"
+    web = settings.web_config_file
+    scheme = "http" if web is None or web.tls is None else "https"
     return f"{scheme}://{settings.listen.local}"
 
 

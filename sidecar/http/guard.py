@@ -1,7 +1,6 @@
 """The web server of the sidecar's page, which no client can block or make grow."""
 
 import asyncio
-import errno
 import socket
 from collections import Counter as Tally
 from typing import Final
@@ -9,14 +8,13 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from sidecar.http.access import Access
 from sidecar.http.connection import Connection, Connections
 from sidecar.http.hosts import is_ours
-from sidecar.http.limits import HEADERS, WITH_ACCESS, GuardOptions, Refusal
-from sidecar.http.passwords import Verdict
+from sidecar.http.limits import HEADERS, GuardOptions, Refusal
+from sidecar.http.passwords import Passwords
+from sidecar.settings.web_config import WebConfig
 
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_PAUSE: Final = 1.0  # seconds until the next attempt to accept if nothing is left
+_PAUSE: Final = 0.1  # seconds until the next attempt to accept after one that failed
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset="UTF-8"'}
 
 
@@ -26,15 +24,17 @@ class GuardedServer:
     ``app`` must not be frozen yet, and takes no bodies. Nothing that a client sends is logged.
     """
 
-    def __init__(self, app: web.Application, options: GuardOptions | None = None, access: Access | None = None) -> None:
-        """Without ``access`` it speaks plain HTTP and asks for no password."""
+    def __init__(
+        self, app: web.Application, options: GuardOptions | None = None, web_config: WebConfig | None = None
+    ) -> None:
+        """Without ``web_config`` it speaks plain HTTP and asks for no password."""
         self.options = options or GuardOptions()
-        self._access = access
+        self.web_config = web_config  # of new connections and requests: it may be replaced
+        self._passwords = Passwords()
         self._connections = Connections(self.options)
         self.refusals: Tally[str] = self._connections.refusals
-        self.refusals.update({reason: 0 for reason in Refusal if access is not None or reason not in WITH_ACCESS})
         self._listeners: list[socket.socket] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()  # those that accept a client, with TLS their handshakes
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(_add_headers)
@@ -61,54 +61,45 @@ class GuardedServer:
         except OSError:
             await self.stop()
             raise
-        self._tasks = [loop.create_task(self._accept(listener)) for listener in self._listeners]
-        if self._access is not None:
-            self._tasks.append(loop.create_task(self._access.watch()))
+        if self._runner.server is None:
+            raise RuntimeError("stopped")
+        server = self._runner.server
+        self._accepting = [loop.create_task(self._accept(listener, server)) for listener in self._listeners]
         bound_host, bound_port = self._listeners[0].getsockname()[:2]
         return bound_host, bound_port
 
     async def stop(self) -> None:
         """Stops listening, gives running handlers ``shutdown_seconds``, then aborts. Idempotent."""
-        for task in self._tasks:
+        for task in self._accepting:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         for listener in self._listeners:
             listener.close()
-        self._tasks, self._listeners = [], []
+        self._accepting, self._listeners = [], []
         await self._runner.cleanup()
         for connection in list(self._connections.open):
             connection.cut()
         await asyncio.gather(*self._opening)
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _accept(self, listener: socket.socket, server: web.Server) -> None:
         listener.setblocking(False)  # noqa: FBT003 - the socket's signature
-        loop, faults = asyncio.get_running_loop(), self._connections.faults
+        loop = asyncio.get_running_loop()
         while True:
             try:
                 client, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno in _EXHAUSTED:  # else this client is gone already
-                    self.refusals[Refusal.NO_DESCRIPTORS] += 1
-                    faults.fault("accept", "cannot accept connections", reason=str(error.strerror))
-                    await asyncio.sleep(_PAUSE)
+            except OSError:
+                self.refusals[Refusal.NOT_ACCEPTED] += 1
+                await asyncio.sleep(_PAUSE)
                 continue
-            faults.clear("accept", "accepting connections again")
-            self._admit(client, str(address[0]))
-
-    def _admit(self, client: socket.socket, address: str) -> None:
-        if self._runner.server is None:
-            raise RuntimeError("not started")
-        connection = Connection(self._runner.server, self._connections, client, address)
-        if not self._connections.admit(connection):
-            client.close()
-            return
-        task = asyncio.get_running_loop().create_task(self._open(client, connection))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+            connection = Connection(server, self._connections, client, str(address[0]))
+            self._connections.add(connection)
+            task = loop.create_task(self._open(client, connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
     async def _open(self, client: socket.socket, connection: Connection) -> None:
-        tls = None if self._access is None else self._access.tls
-        timeout = None if tls is None else self.options.header_seconds
+        tls = None if self.web_config is None else self.web_config.tls
+        timeout = None if tls is None else self.options.handshake_seconds
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, client, ssl=tls, ssl_handshake_timeout=timeout
@@ -127,37 +118,23 @@ class GuardedServer:
             connection = request.protocol
             if not isinstance(connection, Connection):
                 raise TypeError
-            connection.serving()
-            try:
-                return await self._refused(request, connection.address) or await handler(request)
-            finally:
-                connection.waiting()
+            self._connections.used(connection)
+            return await self._refused(request) or await handler(request)
 
         return serving
 
-    async def _refused(self, request: web.Request, address: str) -> web.Response | None:
+    async def _refused(self, request: web.Request) -> web.Response | None:
         """The answer to a request that is not served; None to any other."""
-        if request.body_exists:
-            return self._refuse(Refusal.MALFORMED, 413, "no body is taken")
         if not is_ours(request.headers.get("Host", ""), self.options.allowed_hosts):
-            return self._refuse(Refusal.HOST, 421, "unknown host: see the setting allowed_hosts")
-        if self._access is None or self._access.passwords is None or request.path in self.options.open_paths:
+            self.refusals[Refusal.HOST] += 1
+            return web.Response(status=421, text="unknown host: see the setting allowed_hosts\n")
+        users = {} if self.web_config is None else self.web_config.users
+        if not users or request.path in self.options.open_paths:
             return None
-        match await self._access.passwords.check(request.headers.get("Authorization", ""), address):
-            case Verdict.GRANTED:
-                return None
-            case Verdict.WRONG:
-                return self._refuse(Refusal.UNAUTHORIZED, 401, "unauthorized", _CHALLENGE)
-            case Verdict.BUSY:
-                text = "too many passwords to check"
-                return self._refuse(Refusal.TOO_MANY_PASSWORDS, 429, text, {"Retry-After": "1"})
-
-    def _refuse(self, reason: Refusal, status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
-        self.refusals[reason] += 1
-        response = web.Response(status=status, text=f"{text}\n", headers=headers)
-        if status == 413:
-            response.force_close()  # rather than read the body
-        return response
+        if await self._passwords.are_right(request.headers.get("Authorization", ""), users):
+            return None
+        self.refusals[Refusal.UNAUTHORIZED] += 1
+        return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

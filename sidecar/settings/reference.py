@@ -28,10 +28,10 @@ Kubernetes sets for a Service named `specdec…` are ignored.
 
 If settings are invalid, unknown or removed, the sidecar prints one line for each and exits with code 2.
 
-`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes: `thresholds.*` and `log.level`
-apply within seconds, and one log line names the other changed settings, which need a restart. Invalid settings are
-refused as a whole, and the old ones stay in force; `specdec_settings_reloads_total` counts both. Environment variables
-of a running process never change.
+`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes: `thresholds.*`, `log.level` and
+what `web_config_file` names apply within seconds, and one log line names the other changed settings, which need a
+restart. Invalid settings are refused as a whole, and the old ones stay in force; `specdec_settings_reloads_total`
+counts both. Environment variables of a running process never change.
 """
 
 

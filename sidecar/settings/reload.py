@@ -14,9 +14,10 @@ from sidecar.settings.yaml_file import Stamp, stamp
 
 
 class Reloader:
-    """Reloads the settings and applies what can change live: ``thresholds`` and ``log.level``.
+    """Reloads the settings and applies what can change live: ``thresholds``, ``log.level`` and the web configuration.
 
-    Invalid settings are refused as a whole and the old ones stay in force. ``outcomes`` counts both.
+    Invalid settings are refused as a whole: the old ones stay in force, and the files are read again until they can be
+    used. ``outcomes`` counts both, a refusal once for each reason.
     """
 
     def __init__(
@@ -24,7 +25,7 @@ class Reloader:
     ) -> None:
         """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
 
-        ``every`` is the seconds between two checks of the file ``config``.
+        ``every`` is the seconds between two checks of the file ``config`` and of the web configuration.
         """
         self._settings = settings
         self._load = load
@@ -33,10 +34,11 @@ class Reloader:
         self._every = every
         self._stamp = self._read_stamp()
         self._requested = asyncio.Event()
+        self._refusal: list[str] = []
         self.outcomes = {"applied": 0, "refused": 0}
 
     def request(self) -> None:
-        """Reloads soon, whether the file has changed or not."""
+        """Reloads soon, whether a file has changed or not."""
         self._requested.set()
 
     async def run(self, apply: Callable[[Settings], None]) -> None:
@@ -44,23 +46,33 @@ class Reloader:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requested.wait(), self._every)
-            found = self._read_stamp()  # before the file is read, so that no change is missed
-            if found != self._stamp or self._requested.is_set():
-                self._stamp = found
+            if self._requested.is_set():
                 self._requested.clear()
+                self._refusal = []
+            elif not self._has_changed():
+                continue
+            try:
                 await self._reload(apply)
+            except SettingsError as error:
+                self._refuse(error.messages)
+
+    def _has_changed(self) -> bool:
+        web = self._settings.web_config_file
+        files = {} if web is None else web.files
+        return self._read_stamp() != self._stamp or any(stamp(file) != before for file, before in files.items())
 
     async def _reload(self, apply: Callable[[Settings], None]) -> None:
-        try:
-            loaded = await asyncio.to_thread(self._load)
-        except SettingsError as error:
-            self.outcomes["refused"] += 1
-            for message in error.messages:
-                self._log.error("settings refused; the old ones stay in force", problem=message)
-            return
+        found = self._read_stamp()  # before the file is read, so that no change is missed
+        loaded = await asyncio.to_thread(self._load)
         old = self._settings
-        level = old.log.model_copy(update={"level": loaded.log.level})
-        self._settings = old.model_copy(update={"thresholds": loaded.thresholds, "log": level})
+        if _protection(loaded) != _protection(old):
+            raise SettingsError(["web_config_file: turning TLS or basic auth on or off needs a restart"])
+        live = {
+            "thresholds": loaded.thresholds,
+            "log": old.log.model_copy(update={"level": loaded.log.level}),
+            "web_config_file": loaded.web_config_file,
+        }
+        self._settings, self._stamp, self._refusal = old.model_copy(update=live), found, []
         apply(self._settings)
         self.outcomes["applied"] += 1
         changed = {key: attrgetter(key)(self._settings) for key in _changed(old, self._settings)}
@@ -68,8 +80,22 @@ class Reloader:
         if waiting := _changed(self._settings, loaded):
             self._log.warning("settings changed that need a restart", settings=waiting)
 
+    def _refuse(self, messages: list[str]) -> None:
+        if messages == self._refusal:
+            return
+        self._refusal = messages
+        self.outcomes["refused"] += 1
+        for message in messages:
+            self._log.error("settings refused; the old ones stay in force", problem=message)
+
     def _read_stamp(self) -> Stamp:
         return None if self._config is None else stamp(self._config)
+
+
+def _protection(settings: Settings) -> tuple[bool, bool]:
+    """Whether the page is served by TLS, and whether it asks for passwords."""
+    web = settings.web_config_file
+    return web is not None and web.tls is not None, web is not None and bool(web.users)
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

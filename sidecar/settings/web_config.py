@@ -6,14 +6,14 @@ refused, never ignored. Paths are relative to the file.
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError
 
 from sidecar.settings.field_types import Notation
-from sidecar.settings.yaml_file import read_yaml, shown
+from sidecar.settings.yaml_file import Stamp, read_yaml, shown, stamp
 
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
@@ -50,11 +50,14 @@ class _File(_Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """The contents of a file: ``users`` maps names to bcrypt hashes; ``files`` are all that were read."""
+    """The contents of a file: ``users`` maps names to bcrypt hashes; ``files`` are all that were read, as they were."""
 
-    tls: ssl.SSLContext | None
-    users: Mapping[str, str]
-    files: tuple[Path, ...]
+    files: Mapping[Path, Stamp]
+    users: Mapping[str, str] = field(repr=False)
+    tls: ssl.SSLContext | None = field(compare=False)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.files))
 
 
 def read_web_config(path: Path) -> WebConfig:
@@ -63,6 +66,7 @@ def read_web_config(path: Path) -> WebConfig:
     Raises:
         ValueError: it cannot be used; the message says why, and contains no hash and no key.
     """
+    before = stamp(path)
     try:
         found = _File.model_validate(read_yaml(path))
     except ValidationError as error:
@@ -71,19 +75,15 @@ def read_web_config(path: Path) -> WebConfig:
     if tls is None and not found.basic_auth_users:
         raise ValueError("neither tls_server_config nor basic_auth_users is set")
     named = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls is not None else ()
-    return WebConfig(
-        tls=None if tls is None else _context(tls, path.parent),
-        users=found.basic_auth_users,
-        files=(path, *(path.parent / name for name in named if name is not None)),
-    )
+    files = {path: before} | {file: stamp(file) for file in (path.parent / name for name in named if name is not None)}
+    return WebConfig(files=files, users=found.basic_auth_users, tls=None if tls is None else _context(tls, path.parent))
 
 
-def _checked(path: Path) -> Path:
-    read_web_config(path)
-    return path
+def _read(value: object) -> object:
+    return read_web_config(Path(value)) if isinstance(value, str) else value
 
 
-WebConfigFile = Annotated[Path, AfterValidator(_checked), Notation("path of a web configuration file")]
+WebConfigFile = Annotated[InstanceOf[WebConfig], BeforeValidator(_read), Notation("path of a web configuration file")]
 
 
 def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:

@@ -97,6 +97,4 @@ async def test_requests_that_our_pages_refuse_are_counted(vllm, sidecar):
         writer.close()
         refused = {dict(labels)["reason"]: n for (name, labels), n in (await page()).items() if "http_refused" in name}
         assert refused.pop("malformed") == 1
-        assert refused == dict.fromkeys(
-            ["too_many_connections", "gave_way", "timeout", "internal", "host", "no_descriptors"], 0
-        )
+        assert refused == dict.fromkeys(["gave_way", "not_accepted", "tls", "host", "unauthorized", "internal"], 0)

@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from sidecar.http.access import Access
 from sidecar.http.guard import GuardedServer
 from sidecar.http.limits import GuardOptions
-from tests.http.log_double import Log
+from sidecar.settings.web_config import read_web_config
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 ODDITY = "an oddity"
@@ -26,6 +25,7 @@ class Site:
     def __init__(self):
         self.go_on = asyncio.Event()
         self.running = 0
+        self.large_sent = 0
 
     async def quick(self, request):
         return web.Response(text="quick")
@@ -37,6 +37,7 @@ class Site:
         return web.Response(text="slow")
 
     async def large(self, request):
+        self.large_sent += 1
         return web.Response(body=bytes(64 * 1024 * 1024))
 
     async def failing(self, request):
@@ -55,8 +56,11 @@ async def guarded(web_config=None, **options):
         ("/failing", site.failing),
     ):
         app.router.add_get(path, handler)
-    access = None if web_config is None else Access(web_config, Log())
-    server = GuardedServer(app, GuardOptions(open_paths=frozenset({"/open"}), **options), access)
+    server = GuardedServer(
+        app,
+        GuardOptions(open_paths=frozenset({"/open"}), **options),
+        None if web_config is None else read_web_config(web_config),
+    )
     _, server.port = await server.start("127.0.0.1", 0)
     opened = []
 

@@ -11,8 +11,6 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from sidecar.http import guard
-from sidecar.http.connection import Connection
 from sidecar.http.guard import GuardedServer
 from sidecar.http.limits import GuardOptions, Refusal
 from tests.http.servers import GET, ODDITY, ended, guarded, response, until
@@ -25,38 +23,35 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.fixture
-def everyone_remote(monkeypatch):
-    """Loopback's addresses are the only ones that a test has."""
-    monkeypatch.setattr("sidecar.http.connection.address_of", lambda _: None)
-
-
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A"])
-async def test_a_head_that_does_not_come_whole_is_cut(sent):
-    async with guarded(header_seconds=0.05) as (server, _, connect):
-        reader, _ = await connect(sent)
+@pytest.mark.parametrize("before", [b"", GET])
+async def test_a_head_that_does_not_come_whole_is_cut(before, sent):
+    async with guarded(idle_seconds=0.05) as (server, _, connect):
+        reader, writer = await connect(before)
+        if before:
+            assert await response(reader) == b"200 quick"
+        writer.write(sent)
         assert await ended(reader) == b""
         await until(lambda: server.connections == 0)
-        assert server.refusals[Refusal.TIMEOUT] == 1
 
 
 async def test_a_head_that_trickles_is_cut_all_the_same():
-    async with guarded(header_seconds=0.1) as (server, _, connect):
-        _, writer = await connect(b"GET / HTTP/1.1\r\n")
+    async with guarded(idle_seconds=0.1) as (server, _, connect):
+        reader, writer = await connect(b"GET / HTTP/1.1\r\n")
 
         async def trickle():
-            while server.connections:
+            while True:
                 writer.write(b"X-A: b\r\n")
                 await asyncio.sleep(0.002)
 
         await until(lambda: server.connections == 1)
         trickling = asyncio.create_task(trickle())
-        await until(lambda: server.refusals[Refusal.TIMEOUT] == 1)
-        await trickling
+        assert await ended(reader) == b""
+        trickling.cancel()
 
 
 async def test_a_handler_may_take_longer_than_any_deadline():
-    async with guarded(header_seconds=0.03, idle_seconds=0.03) as (_, site, connect):
+    async with guarded(idle_seconds=0.03) as (_, site, connect):
         reader, _ = await connect(SLOW)
         await until(lambda: site.running == 1)
         other, _ = await connect()
@@ -65,25 +60,17 @@ async def test_a_handler_may_take_longer_than_any_deadline():
         assert await response(reader) == b"200 slow"
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HT"])
-async def test_a_connection_without_another_request_is_closed_without_being_counted(sent):
-    async with guarded(idle_seconds=0.05) as (server, _, connect):
-        reader, writer = await connect(GET)
+async def test_clients_that_never_take_their_responses_give_way():
+    async with guarded(max_connections=2) as (server, site, connect):
+        for _ in range(2):
+            await connect(LARGE)
+        await until(lambda: site.large_sent == 2)
+        reader, _ = await connect(GET)
         assert await response(reader) == b"200 quick"
-        writer.write(sent)
-        assert await ended(reader) == b""
-        await until(lambda: server.connections == 0)
-        assert server.refusals[Refusal.TIMEOUT] == 0
+        await until(lambda: server.connections == 2)
 
 
-async def test_a_client_that_never_takes_its_response_is_cut():
-    async with guarded(idle_seconds=0.1) as (server, _, connect):
-        await connect(LARGE)
-        await until(lambda: server.refusals[Refusal.TIMEOUT] == 1)
-        await until(lambda: server.connections == 0)
-
-
-async def test_past_the_limit_the_one_idle_longest_gives_way():
+async def test_past_the_limit_the_one_used_least_recently_gives_way():
     async with guarded(max_per_address=2) as (server, _, connect):
         (first, _), (second, writer) = await connect(GET), await connect(GET)
         assert [await response(first), await response(second)] == [b"200 quick"] * 2
@@ -95,18 +82,7 @@ async def test_past_the_limit_the_one_idle_longest_gives_way():
         assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (2, 1)
 
 
-async def test_no_request_in_progress_gives_way():
-    async with guarded(max_per_address=2) as (server, site, connect):
-        held = [(await connect(SLOW))[0] for _ in range(2)]
-        await until(lambda: site.running == 2)
-        reader, _ = await connect(GET)
-        assert await ended(reader) == b""
-        assert server.refusals[Refusal.TOO_MANY_CONNECTIONS] == 1
-        site.go_on.set()
-        assert [await response(reader) for reader in held] == [b"200 slow"] * 2
-
-
-async def test_a_flood_of_silent_connections_never_keeps_a_probe_out(everyone_remote):
+async def test_a_flood_of_silent_connections_never_keeps_a_probe_out():
     async with guarded() as (server, _, connect):
         for number in range(300):
             await connect(source=f"127.0.0.{number % 10 + 2}")
@@ -115,7 +91,7 @@ async def test_a_flood_of_silent_connections_never_keeps_a_probe_out(everyone_re
         assert server.connections <= GuardOptions().max_connections
 
 
-async def test_connections_that_give_way_at_once_leave_no_descriptor(everyone_remote):
+async def test_connections_that_give_way_at_once_leave_no_descriptor():
     async with guarded() as (server, _, _):
         before = descriptors()
         with ExitStack() as clients:
@@ -127,21 +103,6 @@ async def test_connections_that_give_way_at_once_leave_no_descriptor(everyone_re
             await until(lambda: server.refusals[Refusal.GAVE_WAY] == 120 - 64)
         await until(lambda: server.connections == 0)
         await until(lambda: descriptors() == before)
-
-
-async def test_loopback_has_places_of_its_own():
-    async with guarded(max_connections=1) as (server, _, connect):
-        for _ in range(5):
-            reader, _ = await connect(GET)
-            assert await response(reader) == b"200 quick"
-        assert (server.connections, server.refusals[Refusal.GAVE_WAY]) == (5, 0)
-    async with guarded() as (server, _, _):
-        with socket.socket() as none:
-            found = {
-                text: Connection(server._runner.server, server._connections, none, text).is_loopback
-                for text in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1", "::ffff:10.0.0.1", "")
-            }
-    assert [text for text, local in found.items() if local] == ["127.0.0.1", "::1", "::ffff:127.0.0.1"]
 
 
 async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
@@ -185,24 +146,14 @@ async def test_a_failing_handler_is_counted_and_named_once():
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 500000", b"Transfer-Encoding: chunked"])
-async def test_a_body_is_refused_unread_and_reaches_the_parser_in_small_pieces(framing, monkeypatch):
-    """So that the parser never has much to do in one turn of the event loop."""
-    sizes, data_received = [], web.RequestHandler.data_received
-
-    def received(self, data):
-        sizes.append(len(data))
-        data_received(self, data)
-
-    monkeypatch.setattr(web.RequestHandler, "data_received", received)
+async def test_a_body_is_not_read(framing):
     async with guarded() as (server, _, connect):
         reader, _ = await connect(b"GET / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n" + b"1\r\na\r\n" * 80_000)
-        assert (await ended(reader)).startswith(b"HTTP/1.1 413 ")
-        assert server.refusals[Refusal.MALFORMED] == 1
-    assert max(sizes) <= 16_384
+        assert (await ended(reader)).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: server.connections == 0)
 
 
 async def test_without_descriptors_it_pauses_counts_and_goes_on(monkeypatch):
-    monkeypatch.setattr(guard, "_PAUSE", 0.01)
     loop, failures = asyncio.get_running_loop(), [errno.EMFILE, errno.ECONNABORTED]
     accept = loop.sock_accept
 
@@ -218,7 +169,7 @@ async def test_without_descriptors_it_pauses_counts_and_goes_on(monkeypatch):
         for expected in (b"", b"", b"HTTP/1.1 200 OK"):
             reader, _ = await connect(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
             assert (await ended(reader)).partition(b"\r\n")[0] == expected
-        assert server.refusals[Refusal.NO_DESCRIPTORS] == 1
+        assert server.refusals[Refusal.NOT_ACCEPTED] == 2
 
 
 async def test_a_running_handler_may_end_while_the_server_stops():

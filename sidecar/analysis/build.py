@@ -25,7 +25,7 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
     """What the model is judged by at a good poll at ``at``; of its engines, those on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
-    speed, speculation = _speed(model, shown, plugin, at), _speculation(shown, plugin)
+    speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
     costs = speed.costs if speed is not None else None
     loads = over_engines([state.loads.report(model.speed.plain_seconds) for state in shown], {})
     short, hour = model.windows() if present and _splits(model, plugin) else ({}, {})
@@ -44,9 +44,7 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
             label: Evidence(
                 window=window,
                 hour=hour[label],
-                speedup=_estimate(model.speed.read_temperature(label, at, speed).speedup)
-                if speed is not None
-                else None,
+                speedup=_estimate(model.speed.temperature(label).speedup) if speed is not None else None,
                 costs=costs,
                 speculation=speculation,
             )
@@ -56,7 +54,7 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
             state.key.engine: Evidence(
                 window=state.window,
                 hour=state.hour,
-                speedup=_estimate(_engine_speed(model, state, plugin, at).speedup),
+                speedup=_estimate(_engine_speed(model, state, plugin).speedup),
                 speculation=plugin.speculation(state.key),
             )
             for state in shown
@@ -85,7 +83,7 @@ def model_report(
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
     plain = model.speed.plain_seconds
-    speed = _speed(model, [state for state in shown if state.speculates], plugin, at)
+    speed = _speed(model, [state for state in shown if state.speculates], plugin)
     splits = _splits(model, plugin)
     withheld = _CROWDED_OUT if model.crowded_out else plugin.withheld(model.name) or moment.plugin_text
     return ModelReport(
@@ -94,7 +92,7 @@ def model_report(
             state.report(
                 at,
                 fresh=state in shown,
-                speed=_engine_speed(model, state, plugin, at) if state.speculates else None,
+                speed=_engine_speed(model, state, plugin) if state.speculates else None,
                 plain=plain,
                 speculation=plugin.speculation(state.key),
                 coverage=plugin.coverage(state.key),
@@ -117,7 +115,9 @@ def _temperatures(
 ) -> Iterable[TemperatureReport]:
     shares = {label: window.share for label, window in model.windows()[0].items()}
     for label, state in model.temperatures.items():
-        spent = model.speed.read_temperature(label, at, speed or EngineSpeed())
+        spent = model.speed.temperature(label)
+        if speed is None:  # it describes the moment
+            spent = spent._replace(speedup=None)
         yield state.report(label, at, shares[label], judged.temperatures.get(label, Judgement()), spent)
 
 
@@ -131,17 +131,17 @@ def _speculation(shown: Iterable[EngineState], plugin: PluginStates) -> Speculat
     return next((found for state in shown if (found := plugin.speculation(state.key)) is not None), None)
 
 
-def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStates, at: float) -> EngineSpeed | None:
+def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStates) -> EngineSpeed | None:
     """All engines together; None if none speculates."""
     if not speculating or model.name == OTHER.model_name:
         return None
     idle = {state.idle for state in speculating}
-    found = model.speed.read(at, Withheld.TOO_LITTLE if Withheld.TOO_LITTLE in idle else min(idle))
+    found = model.speed.whole(Withheld.TOO_LITTLE if Withheld.TOO_LITTLE in idle else min(idle))
     return _honest(found, _speculation(speculating, plugin))
 
 
-def _engine_speed(model: ModelState, state: EngineState, plugin: PluginStates, at: float) -> EngineSpeed:
-    return _honest(model.speed.read_engine(state.key, at, state.idle), plugin.speculation(state.key))
+def _engine_speed(model: ModelState, state: EngineState, plugin: PluginStates) -> EngineSpeed:
+    return _honest(model.speed.engine(state.key, state.idle), plugin.speculation(state.key))
 
 
 def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:

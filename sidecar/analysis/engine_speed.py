@@ -1,13 +1,14 @@
 """How fast one engine decodes: by load since the start, and over the sliding window against plain decoding."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final
 
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep
+from sidecar.analysis.growth import GrowthWindow, Row
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep, added_up
 from sidecar.analysis.report import LoadReport
-from sidecar.analysis.sliding import SlidingParts
 from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Withheld
-from sidecar.analysis.steps import LOAD_LABELS, Steps, joined, load_label
+from sidecar.analysis.steps import LOAD_LABELS, Steps, load_label
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 
@@ -51,36 +52,33 @@ def over_engines(engines: Iterable[tuple[LoadReport, ...]], plain: Mapping[str, 
 class EngineSpeedWindow:
     """An engine's steps, or a model's, over a sliding window, beside their plain times."""
 
-    def __init__(self, seconds: float, stretch: float) -> None:
-        """The window is kept in parts of ``stretch`` seconds, whose differences give the standard error."""
-        self._steps: SlidingParts[list[Steps]] = SlidingParts(seconds, stretch, list)
-        self._times = SlidingTimes(seconds, stretch)
-        self._last: tuple[float, PlainCurve | None, EngineSpeed] | None = None  # read; a poll reads several times
+    def __init__(self, seconds: float) -> None:
+        self._total: Row = ()  # of ``Steps``
+        self._steps = GrowthWindow(seconds)
+        self._times = SlidingTimes(seconds)
+        self.mark(-inf)
 
-    def add(self, at: float, steps: Steps, plain: PlainStep | None) -> None:
-        """Adds what was decoded between the last poll and ``at``, with its plain time per step if known."""
-        self._last = None
-        stretch = self._steps.current(at)
-        stretch[:] = [joined(stretch[0], steps) if stretch else steps]
+    def add(self, steps: Steps, plain: PlainStep | None) -> None:
+        """Adds what was decoded since the last poll, with its plain time per step if known."""
+        self._total = added_up([(1.0, self._total), (1.0, steps)])
         if plain is not None:
-            self._times.add(at, tokens=steps.tokens, plain=plain, actual=steps.seconds)
+            self._times.add(tokens=steps.tokens, plain=plain, actual=steps.seconds)
 
-    def read(self, now: float, curve: PlainCurve | None, idle: Withheld, missing: Withheld) -> EngineSpeed:
-        """The window that ends now; ``idle`` says why there may be no steps, ``missing`` why there is no curve."""
-        if self._last is None or self._last[:2] != (now, curve):
-            self._last = (now, curve, self._read(now, curve, missing))
-        found = self._last[2]
-        return found if found.steps is not None else EngineSpeed(withheld=idle)
+    def mark(self, at: float) -> None:
+        """What was added until now was until ``at``, a poll's time."""
+        self._steps.append(at, self._total)
+        self._times.mark(at)
 
-    def _read(self, now: float, curve: PlainCurve | None, missing: Withheld) -> EngineSpeed:
-        stretches = self._steps.read(now)
-        if not stretches:
-            return EngineSpeed()
-        steps = joined(*(one for (one,) in stretches))
+    def read(self, curve: PlainCurve | None, missing: Withheld) -> EngineSpeed | None:
+        """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
+        grown = self._steps.growth
+        if not any(grown):
+            return None
+        steps = Steps(*grown)
         if curve is None:
             return EngineSpeed(steps=steps, withheld=missing)
         excess = curve.prompt_excess(steps.prompt_share)
-        speedup = self._times.read(now, excess or 0.0)
+        speedup = self._times.read(excess or 0.0)
         if speedup is None or speedup.tokens < _COVERED * steps.tokens or not speedup.ratio:
             if not curve.covers(steps.running):
                 return EngineSpeed(steps=steps, withheld=Withheld.LOAD)

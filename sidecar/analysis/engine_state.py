@@ -1,7 +1,6 @@
 """The state of one engine by vLLM's page: takes one snapshot per poll, gives a report."""
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,7 +11,7 @@ from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
 from sidecar.analysis.limitation import Limitation, limitations
-from sidecar.analysis.report import EngineReport
+from sidecar.analysis.report import EngineReport, History
 from sidecar.analysis.speedup import EngineSpeed, Withheld
 from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
 from sidecar.engine.continuation import Continuation
@@ -23,7 +22,6 @@ from sidecar.engine.snapshot import EngineSnapshot
 from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
 
-_SLICES: Final = 30  # of the window, in the acceptance's history
 _COUNTED: Final = (Counter.FIRST_TOKENS, Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 
 
@@ -37,9 +35,6 @@ class EngineState:
         self._kv_cache = KvCacheUsage(settings.kv_peak_window, settings.latency_window)
         self._window, self._hour = GrowthWindow(settings.latency_window), GrowthWindow(HOUR)
         self._window_acceptances = Histogram(WINDOW_EDGES)
-        self._slice_seconds = settings.latency_window / _SLICES
-        self._slices: deque[tuple[float, float | None]] = deque(maxlen=_SLICES)
-        self._slice_from: tuple[float, Row] | None = None
         self._counters: dict[Counter, float] = {}
         self._positions: tuple[float, ...] = ()
         self._totals: EngineSnapshot | None = None  # the last snapshot, with continued counters
@@ -72,7 +67,6 @@ class EngineState:
         row = _row(after)
         self._window.append(at, row)
         self._hour.append(at, row)
-        self._slice(at, row)
         self._histograms.append(at, after.histograms)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
@@ -135,14 +129,9 @@ class EngineState:
         if drafted > 0 and accepted is not None:
             self._window_acceptances.observe(min(accepted / drafted, 1.0))
 
-    def _slice(self, at: float, row: Row) -> None:
-        if self._slice_from is None or at <= self._slice_from[0]:
-            self._slices.clear()
-            self._slice_from = (at, row)
-        elif at - self._slice_from[0] >= self._slice_seconds:
-            drafted, accepted = (row[index] - self._slice_from[1][index] for index in (2, 3))
-            self._slices.append((at, min(accepted / drafted, 1.0) if drafted > 0 else None))
-            self._slice_from = (at, row)
+    def _history(self) -> History:
+        ratios = ((at, row[2], row[3]) for at, row in self._window.parts())
+        return tuple((at, min(accepted / drafted, 1.0) if drafted > 0 else None) for at, drafted, accepted in ratios)
 
     def report(
         self,
@@ -172,7 +161,7 @@ class EngineState:
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
             latencies=self._latencies() if latest else {},
             acceptance=window if window.draft_tokens > 0 else None,
-            acceptance_history=tuple(self._slices) if latest else (),
+            acceptance_history=self._history() if latest else (),
             kv_cache_history=self._kv_cache.history() if latest else (),
             limitations=self.limitations if latest else frozenset(),
             speed=speed if latest else None,

@@ -24,15 +24,12 @@ class GrowthWindow(Window[Row]):
         """The growth over the window that ends at the last reading; empty without one."""
         return _between(self._kept[0][1], self._latest[1]) if self._latest is not None else ()
 
-    def blocks(self, count: int) -> list[Row]:
-        """The same in at most ``count`` consecutive blocks of about the same length."""
-        readings = [row for _, row in self._kept]
+    def parts(self) -> list[tuple[float, Row]]:
+        """The same in about sixty consecutive parts, each with its end."""
+        readings = list(self._kept)
         if self._latest is not None and self._latest is not self._kept[-1]:
-            readings.append(self._latest[1])
-        parts = len(readings) - 1
-        count = min(count, parts)
-        edges = [readings[round(index * parts / count)] for index in range(count + 1)] if count > 0 else []
-        return [_between(before, after) for before, after in pairwise(edges)]
+            readings.append(self._latest)
+        return [(at, _between(before, after)) for (_, before), (at, after) in pairwise(readings)]
 
 
 def _between(before: Sequence[float], after: Sequence[float]) -> Row:

@@ -7,6 +7,7 @@ from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.growth import HOUR, GrowthWindow, Row
+from sidecar.analysis.scatter import blocks, scatter
 from sidecar.requests.messages import GroupTotals, TemperatureTotals
 
 _OUTCOMES: Final = 4
@@ -68,7 +69,7 @@ class LiveTotals:
 
     def blocks(self) -> list[Row]:
         """The sliding window in consecutive blocks of time: ``Counts``."""
-        return self._window.blocks(_BLOCKS)
+        return [_sum([row for _, row in few]) for few in blocks(self._window.parts(), _BLOCKS)]
 
 
 def drafted_per_position(counts: Sequence[int]) -> tuple[int, ...]:
@@ -100,8 +101,8 @@ def _acceptance(window: GrowthWindow) -> Acceptance:
 def difference(part: LiveTotals, others: Iterable[LiveTotals]) -> tuple[float, float] | None:
     """How far the acceptance rate of ``part`` lies above that of ``others``, with its standard error, over the window.
 
-    The error comes from how much blocks of time differ, as in Cochran, Sampling Techniques, 2.11: requests that share
-    a block share its noise. None with too few blocks, or if either drafted nothing.
+    The error comes from how much blocks of time differ: requests that share a block share its noise. None with too few
+    blocks, or if either drafted nothing.
     """
     own = _ratio(part.blocks())
     rest = _ratio([_sum(rows) for rows in zip(*(one.blocks() for one in others), strict=False)])
@@ -110,14 +111,13 @@ def difference(part: LiveTotals, others: Iterable[LiveTotals]) -> tuple[float, f
     return own[0] - rest[0], hypot(own[1], rest[1])
 
 
-def _ratio(blocks: Sequence[Row]) -> tuple[float, float] | None:
-    drafted, accepted = ([row[_OUTCOMES + 1 + index] for row in blocks] for index in (0, 1))
-    drafting, total = sum(one > 0 for one in drafted), sum(drafted)
-    if drafting < _FEWEST_BLOCKS:
+def _ratio(rows: Sequence[Row]) -> tuple[float, float] | None:
+    counted = [(row[_OUTCOMES + 1], row[_OUTCOMES + 2]) for row in rows if row[_OUTCOMES + 1] > 0]
+    if len(counted) < _FEWEST_BLOCKS:
         return None
-    ratio = sum(accepted) / total
-    squares = sum((a - ratio * d) ** 2 for a, d in zip(accepted, drafted, strict=True))
-    return ratio, (squares * drafting / (drafting - 1)) ** 0.5 / total
+    total = sum(drafted for drafted, _ in counted)
+    ratio = sum(accepted for _, accepted in counted) / total
+    return ratio, scatter([accepted - ratio * drafted for drafted, accepted in counted]) / total
 
 
 def _sum(rows: Sequence[Row]) -> Row:

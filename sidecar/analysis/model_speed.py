@@ -5,36 +5,36 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from sidecar.analysis.curve_fit import fit_undrafted
 from sidecar.analysis.decode_clock import DecodeClock
 from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.engine_speed import EngineSpeedWindow
-from sidecar.analysis.plain_curve import PlainCurve, fit_undrafted
+from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, Reference, SlidingTimes, Speedup, Withheld
-from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Periods, Steps
+from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
 
 _PERIODS: Final = 900  # of a model's own decoding, kept to find steps without drafts
 _REFIT: Final = 30.0  # seconds between two fits to them
 _ENOUGH_STEPS: Final = 1000  # decode steps at a load from which the time of one is known
-_STRETCH: Final = 5.0  # seconds: a speedup's error comes from the differences between parts of this length
 
 
 class TimeSpent(NamedTuple):
     """One temperature: its speedup over the window, and request-seconds saved and lost since the start."""
 
-    speedup: Speedup | None
-    saved: float
-    lost: float
+    speedup: Speedup | None = None
+    saved: float = 0.0
+    lost: float = 0.0
 
 
 class _Temperature:
     """One temperature's finished requests: plain and actual seconds of their tokens, by the engine's clock."""
 
     def __init__(self, window: float) -> None:
-        self.times = SlidingTimes(window, _STRETCH)
-        self.saved = self.lost = 0.0
+        self.times = SlidingTimes(window)
+        self.spent = TimeSpent()
 
 
 class ModelSpeed:
@@ -49,13 +49,14 @@ class ModelSpeed:
         self.reference = Reference.BASELINE if curve is not None else None
         self._window = window
         self._missing = missing
-        self._whole = EngineSpeedWindow(window, _STRETCH)
+        self._whole = EngineSpeedWindow(window)
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, _Temperature] = {}
         self._clock = DecodeClock(history)
         self._periods: deque[Steps] = deque(maxlen=_PERIODS)
-        self._gathering: dict[EngineKey, Periods] = {}
         self._fitted_at = -math.inf
+        self._read: EngineSpeed | None = None
+        self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
 
     def _set_curve(self, curve: PlainCurve | None) -> None:
         self.curve = curve
@@ -66,55 +67,60 @@ class ModelSpeed:
         clock = []
         for key, found in steps.items():
             plain = self.curve.at(found.running) if self.curve is not None else None
-            self._engines.setdefault(key, EngineSpeedWindow(self._window, _STRETCH)).add(at, found, plain)
-            self._whole.add(at, found, plain)
+            for window in (self._whole, self._engines.setdefault(key, EngineSpeedWindow(self._window))):
+                window.add(found, plain)
             clock.append((found, plain))
-            self._periods.extend(self._gathering.setdefault(key, Periods()).add(start, at, found))
+            self._periods.append(found)
         self._clock.add(start, at, clock)
         if self.reference is not Reference.BASELINE and not 0 <= at - self._fitted_at < _REFIT:
             self._set_curve(fit_undrafted(list(self._periods)))
             self._fitted_at = at
             self.reference = Reference.UNDRAFTED if self.curve is not None else None
 
-    def finished(self, at: float, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
+    def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
-        excess = self.read(at, Withheld.TOO_LITTLE).prompt_excess
+        excess = self._read.prompt_excess if self._read is not None else None
         for temperature, ended in requests.items():
-            speed = self._temperatures.setdefault(temperature, _Temperature(self._window))
+            one = self._temperatures.setdefault(temperature, _Temperature(self._window))
             gained = 0.0
             for request in ended:
                 tokens = request.output_tokens - 1
                 begun, end = request.first_token, request.last_token
                 if tokens < 1 or begun is None or end is None or (times := self._clock.between(begun, end)) is None:
                     continue
-                speed.times.add(at, tokens=tokens, plain=times.plain, actual=end - begun)
+                one.times.add(tokens=tokens, plain=times.plain, actual=end - begun)
                 if excess is not None:
                     gained += tokens * (times.plain.seconds + excess * times.plain.others) - (end - begun)
-            speed.saved += max(gained, 0.0)
-            speed.lost += max(-gained, 0.0)
+            spent = one.spent
+            one.spent = spent._replace(saved=spent.saved + max(gained, 0.0), lost=spent.lost + max(-gained, 0.0))
+
+    def mark(self, at: float) -> None:
+        """Everything until ``at``, a good poll's time, was taken in."""
+        for window in (self._whole, *self._engines.values()):
+            window.mark(at)
+        whole = self._read = self._whole.read(self.curve, self._missing)
+        self._read_engines = {key: one.read(self.curve, self._missing) for key, one in self._engines.items()}
+        excess = whole.prompt_excess if whole is not None and whole.speedup is not None else None
+        for one in self._temperatures.values():
+            one.times.mark(at)
+            one.spent = one.spent._replace(speedup=None if excess is None else one.times.read(excess))
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""
         self._engines = {key: window for key, window in self._engines.items() if key in engines}
-        self._gathering = {key: periods for key, periods in self._gathering.items() if key in engines}
 
-    def read(self, now: float, idle: Withheld) -> EngineSpeed:
-        """All engines together; ``idle`` says why there may be no steps."""
-        return self._whole.read(now, self.curve, idle, self._missing)
+    def whole(self, idle: Withheld) -> EngineSpeed:
+        """All engines together at the last good poll; ``idle`` says why there may be no steps."""
+        return self._read or EngineSpeed(withheld=idle)
 
-    def read_engine(self, key: EngineKey, now: float, idle: Withheld) -> EngineSpeed:
+    def engine(self, key: EngineKey, idle: Withheld) -> EngineSpeed:
         """One engine."""
-        found = self._engines.get(key)
-        return EngineSpeed(withheld=idle) if found is None else found.read(now, self.curve, idle, self._missing)
+        return self._read_engines.get(key) or EngineSpeed(withheld=idle)
 
-    def read_temperature(self, temperature: str, now: float, whole: EngineSpeed) -> TimeSpent:
-        """One temperature; it has a speedup only if the ``whole`` has."""
+    def temperature(self, temperature: str) -> TimeSpent:
+        """One temperature; it has a speedup only if the whole has."""
         found = self._temperatures.get(temperature)
-        if found is None:
-            return TimeSpent(None, 0.0, 0.0)
-        known = whole.speedup is not None and whole.prompt_excess is not None
-        speedup = found.times.read(now, whole.prompt_excess or 0.0) if known else None
-        return TimeSpent(speedup, found.saved, found.lost)
+        return found.spent if found is not None else TimeSpent()
 
 
 def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, StepCosts]:

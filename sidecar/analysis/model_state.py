@@ -60,7 +60,7 @@ class ModelState:
             self._of(label).finished(at, found)
             if found.acceptance is not None:
                 self._tail.append((at, found.acceptance))
-        self.speed.finished(at, by_temperature)
+        self.speed.finished(by_temperature)
 
     def _of(self, label: str) -> TemperatureState:
         return self.temperatures.setdefault(label, self._temperature()) if label == OTHER else self.temperatures[label]
@@ -70,6 +70,7 @@ class ModelState:
         for state in self.temperatures.values():
             state.totals.mark(at)
         self.groups.mark(at)
+        self.speed.mark(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""

@@ -1,23 +1,16 @@
 """S0(b): seconds per step of the same model without speculation, by the number of requests running."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import hypot, sqrt
+from math import hypot
 from typing import Final
 
-from sidecar.analysis.regression import Observation, Solution, regress
-from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps, joined
+from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS
 
 _BEYOND: Final = 1.05  # how far the outer lines are extended past the lowest and highest measured load
-_SUPPORT: Final = 6  # periods that a curve needs, and an inner knot within half an octave
-_HALF_OCTAVE: Final = sqrt(2)
-_STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
-_SIGNIFICANT: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
 _ALIKE: Final = 1.5  # ratio of two prompt shares up to which they count as equal if the cost is unknown
-_SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
-_VARIED: Final = 0.1  # standard deviation / mean of the draft tokens per decode step that a regression on them needs
 _FEW: Final = 0.2  # prompt tokens per generated token whose cost needs no correction
 
 
@@ -72,8 +65,10 @@ class PlainCurve:
 
     def at(self, running: float) -> PlainStep | None:
         """S0 at a load, with prompts like those of the measurement; None beyond the measured loads."""
-        if not self.covers(running):
-            return None
+        return self.line(running) if self.covers(running) else None
+
+    def line(self, running: float) -> PlainStep:
+        """The same at any load, with the outer lines extended as far as that."""
         shares = _shares(running, self.running)
         return PlainStep(
             seconds=sum(share * self.seconds[knot] for knot, share in shares.items()),
@@ -99,90 +94,6 @@ class PlainCurve:
         return 0.0 if high <= max(_ALIKE * low, _FEW) else None
 
 
-def fit(periods: Sequence[Steps]) -> PlainCurve | None:
-    """The curve through short periods of plain decoding, in chronological order; None if they are too few.
-
-    Weighted least squares of S on b. The weights are decode steps, so the curve reproduces the total time measured.
-    """
-    return _fit(periods) or _fit(_without_bursts(periods))
-
-
-def _fit(periods: Sequence[Steps]) -> PlainCurve | None:
-    if len(periods) < _SUPPORT:
-        return None
-    knots = _knots([one.running for one in periods])
-    found = regress([_observation(one, _shares(one.running, knots)) for one in periods], len(knots))
-    return _curve(periods, knots, found, _prompt_seconds(periods, knots))
-
-
-def _without_bursts(periods: Sequence[Steps]) -> Sequence[Steps]:
-    """Drops the lowest and highest loads that have too few periods to determine the ends of a curve."""
-    loads = sorted(one.running for one in periods)
-    near = [(low, high) for low, high in zip(loads, loads[_SUPPORT - 1 :], strict=False) if high < low * _HALF_OCTAVE]
-    return [one for one in periods if near and near[0][0] <= one.running <= near[-1][1]]
-
-
-def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
-    """The curve of an engine that speculates: what its steps would take without drafts; None if undetermined.
-
-    It comes from the periods that drafted nothing if they are enough, else it is S at no draft tokens in a regression
-    of S on b and on draft tokens per engine step, which requires drafts whose number varies.
-    """
-    plain = fit([one for one in periods if one.draft_tokens == 0])
-    if plain is not None and _is_sharp(plain):
-        return plain
-    if len(periods) < _SUPPORT or not _drafts_vary(periods):
-        return None
-    knots = _knots([one.running for one in periods])
-    drafted = len(knots)
-    rows = [_shares(one.running, knots) | {drafted: one.draft_tokens / one.engine_steps} for one in periods]
-    found = regress([_observation(one, row) for one, row in zip(periods, rows, strict=True)], drafted + 1)
-    curve = _curve(periods, knots, found)
-    return curve if curve is not None and _is_sharp(curve) else None
-
-
-def _curve(
-    periods: Sequence[Steps], knots: tuple[float, ...], found: Solution, prompt_seconds: float | None = None
-) -> PlainCurve | None:
-    """The curve whose knots have the first of the found values; None if they are not determined."""
-    if found.deviations is None:
-        return None
-    return PlainCurve(
-        running=knots,
-        seconds=found.values[: len(knots)],
-        deviations=found.deviations[: len(knots)],
-        prompt_share=joined(*periods).prompt_share,
-        prompt_seconds=prompt_seconds,
-    )
-
-
-def _drafts_vary(periods: Sequence[Steps]) -> bool:
-    """With a fixed K, draft tokens are a multiple of the load except for rounding, which a regression would fit."""
-    steps = [one.decode_steps for one in periods]
-    each = [one.draft_tokens / one.decode_steps for one in periods]
-    mean = sum(one.draft_tokens for one in periods) / sum(steps)
-    variance = sum(weight * (one - mean) ** 2 for weight, one in zip(steps, each, strict=True)) / sum(steps)
-    return sqrt(variance) > _VARIED * mean
-
-
-def _is_sharp(curve: PlainCurve) -> bool:
-    return all(error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))
-
-
-def _knots(loads: Sequence[float]) -> tuple[float, ...]:
-    """The lowest and highest measured load, and the measured powers of two between them."""
-    low, high = min(loads), max(loads)
-    if high < low * _HALF_OCTAVE:
-        return (sum(loads) / len(loads),)
-    inner = [
-        float(edge)
-        for edge in LOAD_EDGES
-        if low * _HALF_OCTAVE < edge < high / _HALF_OCTAVE
-        and sum(edge / _HALF_OCTAVE <= load < edge * _HALF_OCTAVE for load in loads) >= _SUPPORT
-    ]
-    return (low, *inner, high)
-
-
 def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
     """The weights of the knots in the curve's value at a load; their sum is 1."""
     if len(knots) == 1:
@@ -190,22 +101,3 @@ def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:
     right = min(max(bisect_right(knots, running), 1), len(knots) - 1)
     share = (running - knots[right - 1]) / (knots[right] - knots[right - 1])
     return {right - 1: 1 - share, right: share}
-
-
-def _prompt_seconds(periods: Sequence[Steps], knots: Sequence[float]) -> float | None:
-    """The cost of a prompt token to every other request, from steady periods; None if not significantly above 0.
-
-    While one request prefills, the b - 1 others wait: S grows by cost x prompt tokens per generated token x (b - 1).
-    If many requests begin together, few wait for their prefills.
-    """
-    steady = [one for one in periods if one.first_tokens <= max(_STEADY * one.running, 1.0)]
-    if len(steady) < _SUPPORT * len(knots):
-        return None
-    prompt = len(knots)
-    rows = [_shares(one.running, knots) | {prompt: one.prompt_share * max(one.running - 1, 0.0)} for one in steady]
-    found = regress([_observation(one, row) for one, row in zip(steady, rows, strict=True)], prompt + 1)
-    return found.values[-1] if found.values[-1] > _SIGNIFICANT * found.error(prompt) else None
-
-
-def _observation(one: Steps, row: Mapping[int, float]) -> Observation:
-    return Observation(row, one.step_seconds, one.decode_steps)

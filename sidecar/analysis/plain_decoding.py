@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from sidecar.analysis.plain_curve import PlainCurve, fit
-from sidecar.analysis.steps import Periods, Steps, counted_steps, growth
+from sidecar.analysis.curve_fit import fit
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.steps import Steps, counted_steps, growth
 from sidecar.engine.continuation import Continuation
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
@@ -12,8 +13,7 @@ from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 @dataclass(slots=True)
 class _Engine:
     continuation: Continuation = field(default_factory=Continuation)
-    totals: tuple[float, EngineSnapshot] | None = None  # at the last poll
-    periods: Periods = field(default_factory=Periods)
+    totals: EngineSnapshot | None = None  # at the last poll
 
 
 class PlainDecoding:
@@ -21,18 +21,18 @@ class PlainDecoding:
 
     def __init__(self) -> None:
         self._engines: dict[EngineKey, _Engine] = {}
-        self.periods: dict[str, list[Steps]] = {}  # by model
+        self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
 
-    def scraped(self, at: float, page: PageSnapshot) -> None:
+    def scraped(self, page: PageSnapshot) -> None:
         """Takes in one poll, in chronological order. Ignores pages of several API servers, which each count steps."""
         if page.process_start is None:
             return
         for engine in page.engines:
             known = self._engines.setdefault(engine.key, _Engine())
             before, after = known.totals, known.continuation.advance(engine).engine
-            if before is not None and (found := counted_steps(growth(before[1], after))) is not None:
-                self.periods.setdefault(engine.key.model_name, []).extend(known.periods.add(before[0], at, found))
-            known.totals = (at, after)
+            if before is not None and (found := counted_steps(growth(before, after))) is not None:
+                self.periods.setdefault(engine.key.model_name, []).append(found)
+            known.totals = after
 
     @property
     def drafted(self) -> set[str]:

@@ -6,16 +6,16 @@ Tokens and seconds are summed over the sliding window and then divided, never av
 
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import zip_longest
-from math import hypot, sqrt
+from math import hypot, inf
 from typing import Final
 
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.plain_curve import PlainStep
-from sidecar.analysis.sliding import SlidingParts
+from sidecar.analysis.growth import GrowthWindow, Row
+from sidecar.analysis.plain_curve import PlainStep, added_up
+from sidecar.analysis.scatter import scatter
 from sidecar.analysis.steps import Steps
 
-_FEWEST: Final = 5  # stretches with data that an estimate needs
+_FEWEST: Final = 5  # parts of the window with data that an estimate needs
 _OFF: Final = 0.25  # relative standard error of a correction for other prompts
 
 
@@ -70,55 +70,41 @@ class Speedup:
 
 
 class SlidingTimes:
-    """Plain and actual seconds of the same tokens over a sliding window.
+    """Plain and actual seconds of the same tokens over a sliding window; how much its parts differ is the error."""
 
-    It is kept in stretches of time; how much they differ gives the standard error.
-    """
+    def __init__(self, seconds: float) -> None:
+        self._totals: Row = ()  # tokens, actual and plain seconds, others x tokens, then the plain seconds' deviations
+        self._window = GrowthWindow(seconds)
+        self.mark(-inf)
 
-    def __init__(self, seconds: float, stretch: float) -> None:
-        self._stretches = SlidingParts(seconds, stretch, _Times)
-
-    def add(self, at: float, *, tokens: float, plain: PlainStep, actual: float) -> None:
+    def add(self, *, tokens: float, plain: PlainStep, actual: float) -> None:
         """Adds ``tokens`` that took ``actual`` seconds in total, and would each take a step of ``plain`` seconds."""
-        stretch = self._stretches.current(at)
-        stretch.tokens += tokens
-        stretch.plain += tokens * plain.seconds
-        pairs = zip_longest(stretch.deviations, plain.deviations, fillvalue=0.0)
-        stretch.deviations = tuple([so_far + tokens * one for so_far, one in pairs])
-        stretch.others += tokens * plain.others
-        stretch.actual += actual
+        each = (plain.seconds, plain.others, *plain.deviations)
+        self._totals = added_up([(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))])
 
-    def read(self, now: float, prompt_excess: float) -> Speedup | None:
+    def mark(self, at: float) -> None:
+        """What was added until now was until ``at``, a poll's time."""
+        self._window.append(at, self._totals)
+
+    def read(self, prompt_excess: float) -> Speedup | None:
         """The window that ends now; None if it has too little data. ``prompt_excess``: see ``PlainCurve``."""
-        stretches = self._stretches.read(now)
-        count = len(stretches)
-        tokens = sum([one.tokens for one in stretches])
-        actual = sum([one.actual for one in stretches])
-        if count < _FEWEST or tokens <= 0 or actual <= 0:
+        parts = [row for _, row in self._window.parts() if any(row)]
+        if len(parts) < _FEWEST:
             return None
-        excess = prompt_excess * sum([one.others for one in stretches])
-        plain = sum([one.plain for one in stretches]) + excess
-        error = hypot(*map(sum, zip_longest(*[one.deviations for one in stretches], fillvalue=0.0)))
-        ratio = max(plain, 0.0) / actual
-        # The variance of a ratio of sums (Cochran, Sampling Techniques, 2.11); S0's own errors are common to all.
-        squares = sum([(one.plain + prompt_excess * one.others - ratio * one.actual) ** 2 for one in stretches])
-        scatter = sqrt(squares * count / (count - 1)) / actual
+        tokens, actual, plain, others, *deviations = added_up([(1.0, row) for row in parts])
+        if tokens <= 0 or actual <= 0:
+            return None
+        excess = prompt_excess * others
+        ratio = max(plain + excess, 0.0) / actual
+        # S0's own errors are common to all.
+        off = scatter([row[2] + prompt_excess * row[3] - ratio * row[1] for row in parts])
         return Speedup(
             ratio=ratio,
-            error=hypot(scatter, error / actual, _OFF * excess / actual),
-            plain_seconds=plain / tokens,
+            error=hypot(off, *deviations, _OFF * excess) / actual,
+            plain_seconds=(plain + excess) / tokens,
             actual_seconds=actual / tokens,
             tokens=tokens,
         )
-
-
-@dataclass(slots=True)
-class _Times:
-    tokens: float = 0.0
-    plain: float = 0.0
-    others: float = 0.0
-    actual: float = 0.0
-    deviations: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from sidecar.engine.names import Counter
 from sidecar.engine.snapshot import EngineSnapshot
 
 LOAD_EDGES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # requests running, inclusive
-_PERIOD: Final = 0.9  # seconds: one, less the polls' jitter
 
 
 class Steps(NamedTuple):
@@ -140,26 +139,6 @@ _NEEDED: Final = {
 def joined(*several: Steps) -> Steps:
     """Several periods as one: everything is summed, nothing is averaged."""
     return Steps(*map(sum, zip(*several, strict=True)))
-
-
-class Periods:
-    """Joins what polls saw into periods long enough to fit a curve to: a step's time varies with its prompts."""
-
-    def __init__(self) -> None:
-        self._pending: Steps | None = None
-        self._begun = self._ended = 0.0
-
-    def add(self, start: float, end: float, steps: Steps) -> list[Steps]:
-        """Adds what was decoded from ``start`` to ``end``; returns the period that this completes, if any."""
-        if self._pending is None or start != self._ended:
-            self._pending, self._begun = steps, start
-        else:
-            self._pending = joined(self._pending, steps)
-        self._ended = end
-        if end - self._begun < _PERIOD:
-            return []
-        whole, self._pending = self._pending, None
-        return [whole]
 
 
 def load_label(running: float) -> str:

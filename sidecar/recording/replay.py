@@ -48,5 +48,5 @@ def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
     decoding = PlainDecoding()
     for scrape in scrapes:
         if scrape.snapshot is not None:
-            decoding.scraped(scrape.at, scrape.snapshot)
+            decoding.scraped(scrape.snapshot)
     return decoding.curves()

@@ -30,7 +30,7 @@ def test_a_position_that_appears_later_has_grown_from_0():
 
 def test_memory_does_not_grow_with_the_polls():
     found = window(*((at / 10, 1.0) for at in range(100_000)))
-    assert len(found.blocks(100_000)) <= 61
+    assert len(found.parts()) <= 61
     assert found.seconds == pytest.approx(60, abs=1.1)
 
 
@@ -39,10 +39,10 @@ def test_a_clock_set_back_begins_a_new_window():
     assert (found.growth, found.seconds) == ((4,), 10)
 
 
-def test_blocks_add_up_to_the_whole():
+def test_parts_add_up_to_the_whole():
     found = window(*((float(at), float(at * at)) for at in range(100)))
-    blocks = found.blocks(12)
-    assert len(blocks) == 12
-    assert sum(block[0] for block in blocks) == found.growth[0]
-    assert len(window((0, 1), (1, 2)).blocks(12)) == 1
-    assert window((0, 1)).blocks(12) == []
+    parts = found.parts()
+    assert sum(row[0] for _, row in parts) == found.growth[0]
+    assert parts[-1][0] == 99
+    assert window((0, 1), (1, 2)).parts() == [(1, (1,))]
+    assert window((0, 1)).parts() == []

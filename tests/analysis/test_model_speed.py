@@ -22,19 +22,22 @@ class Model:
             before = self.engine.at
             self.engine.run(running, step_seconds, **options)
             self.speed.polled(before, self.engine.at, {KEY: self.engine.steps})
+            self.speed.mark(self.engine.at)
 
     def request(self, temperature, *, tokens, seconds, wait=0.0, **changes):
         """One that has just ended; its ``tokens`` after the first took ``seconds``."""
         at = self.engine.at
         times = {"arrival": at - seconds - wait, "first_token": at - seconds, "last_token": at} | changes
-        self.speed.finished(at, {temperature: [finished(output_tokens=tokens + 1, **times)]})
+        self.speed.finished({temperature: [finished(output_tokens=tokens + 1, **times)]})
+        self.engine.at += 1
+        self.speed.mark(self.engine.at)
 
     @property
     def whole(self):
-        return self.speed.read(self.engine.at, Withheld.TOO_LITTLE)
+        return self.speed.whole(Withheld.TOO_LITTLE)
 
     def at(self, temperature):
-        return self.speed.read_temperature(temperature, self.engine.at, self.whole)
+        return self.speed.temperature(temperature)
 
 
 def test_speedup_by_temperature_against_a_baseline():
@@ -108,5 +111,6 @@ def test_engines_that_left_are_forgotten_and_the_whole_stays():
     model = Model(curve(0.02))
     model.run(40, 4, 0.03, length=2, drafted=3)
     model.speed.forget_all_but([EngineKey("m", "1")])
-    assert model.speed.read_engine(KEY, model.engine.at, Withheld.TOO_LITTLE).speedup is None
+    model.speed.mark(model.engine.at + 1)
+    assert model.speed.engine(KEY, Withheld.TOO_LITTLE).speedup is None
     assert model.whole.speedup is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.steps import LOAD_LABELS, Periods, Steps, joined, load_label
+from sidecar.analysis.steps import LOAD_LABELS, Steps, joined, load_label
 from sidecar.engine.names import Counter
 from tests.analysis.decoding import Engine, period
 
@@ -97,17 +97,3 @@ def test_load_label(running, label):
 
 def test_load_labels_are_few_and_each_once():
     assert LOAD_LABELS == ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256", "257+")
-
-
-def test_polls_are_joined_into_periods_of_a_second():
-    periods = Periods()
-    found = [periods.add(at / 4, (at + 1) / 4, period(1, 0.01, engine_steps=25)) for at in range(8)]
-    assert [len(one) for one in found] == [0, 0, 0, 1, 0, 0, 0, 1]
-    assert found[3] == [period(1, 0.01, engine_steps=100)]
-
-
-def test_a_gap_begins_a_new_period():
-    periods = Periods()
-    assert periods.add(0.0, 0.8, period(1, 0.01)) == []
-    assert periods.add(5.0, 5.8, period(2, 0.02)) == []
-    assert periods.add(5.8, 6.0, period(2, 0.02)) == [joined(period(2, 0.02), period(2, 0.02))]

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.plain_curve import fit
+from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.analysis.speedup import SlidingTimes
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -84,7 +84,7 @@ def test_the_truth_is_within_the_stated_error_which_is_small_enough_to_judge_by(
     assert found.keys() == truth.keys()
     for label, speedup in found.items():
         assert abs(speedup.ratio - truth[label]) < min(speedup.error, 0.07), label
-        assert speedup.error < 0.08
+        assert speedup.error < 0.1
     speed = report.models[0].speed
     assert speed.break_even_acceptance == pytest.approx(0.495, abs=0.03)  # about what was accepted: it breaks even
 
@@ -97,11 +97,12 @@ def halves(periods, random):
 
 
 def speedup(plain, speculating):
-    curve, times = fit(plain), SlidingTimes(math.inf, 5.0)
+    curve, times = fit(plain), SlidingTimes(300.0)
     for at, steps in enumerate(speculating):
         if (plain_step := curve.at(steps.running)) is not None:
-            times.add(float(at), tokens=steps.tokens, plain=plain_step, actual=steps.seconds)
-    return times.read(float(len(speculating)), 0.0)
+            times.add(tokens=steps.tokens, plain=plain_step, actual=steps.seconds)
+            times.mark(float(at))
+    return times.read(0.0)
 
 
 def test_stated_error_is_that_between_subsets():
@@ -120,7 +121,7 @@ def test_stated_error_is_that_between_subsets():
 def periods(name):
     decoding = PlainDecoding()
     for scrape in read_scrapes(LEVELS / name):
-        decoding.scraped(scrape.at, scrape.snapshot)
+        decoding.scraped(scrape.snapshot)
     return decoding.periods["lab"]
 
 

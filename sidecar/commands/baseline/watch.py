@@ -78,7 +78,7 @@ class _Engines:
                 engine.key, (Continuation(), HistogramWindow(float("inf")))
             )
             histograms.append(at, continuation.advance(engine).engine.histograms)
-        self._decoding.scraped(at, page)
+        self._decoding.scraped(page)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""

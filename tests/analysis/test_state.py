@@ -138,6 +138,18 @@ def test_engines_past_the_bound_are_summed_as_other():
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
 
 
+@pytest.mark.parametrize("start", [1.0, None])
+def test_the_sum_of_the_others_never_falls(start):
+    server = Server(limits={"engines": 1})
+    server.poll(snap("0"), snap("1", 10), snap("2", 20), start=start)
+    server.poll(snap("0"), snap("1", 11), start=start)
+    assert server.drafts()["other"] == 30
+    server.poll(snap("0"), snap("1", 15), start=start)
+    assert server.drafts()["other"] == 34
+    server.poll(snap("0"), start=start)
+    assert server.drafts()["other"] == 34
+
+
 def test_known_engines_keep_their_keys_when_new_ones_sort_before_them():
     server = Server(limits={"engines": 2})
     server.poll(snap("5", 1), snap("6", 2))

@@ -1,9 +1,7 @@
 """The runbooks that alerts link to, as pages: the pod's current numbers first, then ``alerts/runbooks/NAME.md``."""
 
 import re
-from collections.abc import Iterator
 from html import escape
-from textwrap import dedent
 from typing import Final
 
 from sidecar.export.declaration import Shown
@@ -12,8 +10,7 @@ from sidecar.export.page.hints import marked
 from sidecar.export.page.page import content
 from sidecar.shipped import shipped
 
-_ITEM: Final = re.compile(r"(?:-|(\d+)\.) ")
-_INLINE: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*]+)\*|\[([^\]]+)\]\(([^)]+)\)")
+_LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _THRESHOLD: Final = re.compile(r"`thresholds\.(\w+)`")
 
 
@@ -37,53 +34,13 @@ def runbook(name: str, shown: Shown) -> str | None:
 
 
 def render(text: str) -> str:
-    """Markdown as the runbooks use it: headings, lists, code and paragraphs, separated by blank lines.
-
-    A link to a file that is not served beside the page becomes text.
-    """
-    return "\n".join(map(_block, re.split(r"\n{2,}", text.strip("\n"))))
+    """The Markdown as it is written, with links that work. One to a file that is not served here stays text."""
+    return f'<pre class="runbook">{_LINK.sub(_link, escape(text, quote=False))}</pre>'
 
 
-def _block(block: str) -> str:
-    if heading := re.match(r"(#+) (.+)", block):
-        level = len(heading[1])
-        return f"<h{level}>{_inline(heading[2])}</h{level}>"
-    if block.startswith("```"):
-        return f"<pre>{escape(block.partition(chr(10))[2].removesuffix('```'))}</pre>"
-    if block.startswith("    "):
-        return f"<pre>{escape(dedent(block))}</pre>"
-    if first := _ITEM.match(block):
-        items = "".join(f"<li>{_inline(item)}</li>" for item in _items(block))
-        return f'<ol start="{first[1]}">{items}</ol>' if first[1] else f"<ul>{items}</ul>"
-    return f"<p>{_inline(block)}</p>"
-
-
-def _items(block: str) -> Iterator[str]:
-    item = ""
-    for line in block.split("\n"):
-        if marker := _ITEM.match(line):
-            if item:
-                yield item
-            item = line[marker.end() :]
-        else:
-            item += f"\n{line.strip()}"
-    yield item
-
-
-def _inline(text: str) -> str:
-    return _INLINE.sub(_span, escape(text, quote=False))
-
-
-def _span(match: re.Match[str]) -> str:
-    code, strong, emphasis, label, target = match.groups()
-    if code:
-        return f"<code>{code}</code>"
-    if strong or emphasis:
-        return f"<b>{_INLINE.sub(_span, strong)}</b>" if strong else f"<i>{emphasis}</i>"
-    served = "/" not in target
-    return (
-        f'<a href="{target}">{label}</a>' if served else f"{label} ({target.removeprefix('../').removeprefix('../')})"
-    )
+def _link(match: re.Match[str]) -> str:
+    label, target = match.groups()
+    return match[0] if "/" in target else f'<a href="{target}">{label}</a>'
 
 
 def _numbers(shown: Shown, thresholds: list[str]) -> str:

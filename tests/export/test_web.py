@@ -61,7 +61,7 @@ async def test_every_runbook_is_served_below_the_pods_numbers(site):
         for path in (f"/runbooks/{name}", f"/runbooks/{name}.md"):
             status, _, text = await site.get(path)
             assert status == 200, path
-            assert text.index("Now, at this pod") < text.index(f"<h1>{name}</h1>")
+            assert text.index("Now, at this pod") < text.index(f"# {name}\n")
     _, _, index = await site.get("/runbooks/")
     assert all(f'<a href="{name}.md">' in index for name in runbook.names())
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.requests.messages import Outcome, Speculation
 
 History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
+Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,6 @@ class Distribution:
     def count(self) -> int:
         """All observations."""
         return self.counts[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Quantiles of single requests over the sliding window, by quantile; empty without requests."""
-
-    values: Mapping[float, float] = field(default_factory=dict)
-
-    def __getitem__(self, quantile: float) -> float | None:
-        """The value at 0.1, 0.5, 0.9, 0.95 or 0.99; None if unknown."""
-        return self.values.get(quantile)
 
 
 @dataclass(frozen=True, slots=True)

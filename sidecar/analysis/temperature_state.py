@@ -8,7 +8,7 @@ from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.live_totals import LiveTotals, accepted_per_position, drafted_per_position
 from sidecar.analysis.model_speed import TimeSpent
 from sidecar.analysis.quantile import quantile
-from sidecar.analysis.report import Quantiles, TemperatureReport
+from sidecar.analysis.report import TemperatureReport
 from sidecar.analysis.verdict import Judgement
 from sidecar.requests.messages import FinishedRequest, Outcome
 
@@ -79,6 +79,8 @@ class TemperatureState:
             self._latest.popleft()
         latest = [found for _, found in self._latest]
         acceptances = sorted(one.acceptance for one in latest if one.acceptance is not None)
+        ttft = sorted(one.ttft for one in latest if one.ttft is not None)
+        tpot = sorted(one.tpot for one in latest if one.tpot is not None)
         return TemperatureReport(
             temperature=label,
             requests=dict(zip(Outcome, counts, strict=False)),
@@ -93,20 +95,15 @@ class TemperatureState:
             tpot=self._tpot.snapshot(),
             durations=self._durations.snapshot(),
             window=replace(self.totals.window, share=share),
-            acceptance_quantiles=_quantiles(acceptances, _SPREAD),
+            acceptance_quantiles={one: quantile(acceptances, one) for one in _SPREAD},
             acceptance_bins=_bins(acceptances),
-            ttft_quantiles=_quantiles(sorted(one.ttft for one in latest if one.ttft is not None), _TIMES),
-            tpot_quantiles=_quantiles(sorted(one.tpot for one in latest if one.tpot is not None), _TIMES),
+            ttft_quantiles={one: quantile(ttft, one) for one in _TIMES},
+            tpot_quantiles={one: quantile(tpot, one) for one in _TIMES},
             judgement=judgement,
             speedup=speed.speedup,
             saved_seconds=speed.saved,
             lost_seconds=speed.lost,
         )
-
-
-def _quantiles(ordered: list[float], quantiles: tuple[float, ...]) -> Quantiles:
-    found = {one: quantile(ordered, one) for one in quantiles}
-    return Quantiles({one: value for one, value in found.items() if value is not None})
 
 
 def _bins(acceptances: list[float]) -> tuple[int, ...]:

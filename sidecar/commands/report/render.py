@@ -58,7 +58,7 @@ def _model(model: _Json, table: _Table, item: str) -> Iterator[str]:
 
 
 def _temperature(one: _Json) -> tuple[str, ...]:
-    accepted = one["acceptance_quantiles"]["values"]
+    accepted = one["acceptance_quantiles"]
     return (
         one["temperature"],
         one["judgement"]["verdict"],
@@ -67,8 +67,8 @@ def _temperature(one: _Json) -> tuple[str, ...]:
         *(ratio(accepted.get(quantile)) for quantile in ("0.1", "0.5", "0.9")),
         share(one["window"]["share"]),
         count(one["window"]["requests"]),
-        *_times(one["ttft_quantiles"]["values"]),
-        *_times(one["tpot_quantiles"]["values"]),
+        *_times(one["ttft_quantiles"]),
+        *_times(one["tpot_quantiles"]),
     )
 
 

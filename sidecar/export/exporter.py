@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import math
-import time
 from collections.abc import Callable, Iterator
 
 from prometheus_client import ProcessCollector
@@ -45,26 +44,15 @@ Rendered = tuple[bytes, dict[str, str]]  # a response's body and the headers tha
 
 
 class Exporter:
-    """Renders what ``read`` gives, at most once in ``every`` seconds for each format.
+    """Renders what ``read`` gives, once for each format; it renders again when ``read`` gives something else."""
 
-    If ``read`` raises, so does ``render``, and the next request reads again.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], Shown],
-        vllm_page: Callable[[], bytes] = bytes,
-        every: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, read: Callable[[], Shown], vllm_page: Callable[[], bytes] = bytes) -> None:
         """``vllm_page`` gives vLLM's whole page if it is to be re-exported, else nothing."""
         self._read = read
         self._vllm_page = vllm_page
-        self._every = every
-        self._clock = clock
         self._process = ProcessCollector(registry=None)
         self._turn = asyncio.Lock()  # requests that arrive while a page is being made get that page
-        self._read_at = -math.inf
+        self._shown: Shown | None = None
         self._families = Families([])
         self._own = b""  # vLLM's own series
         self._rendered: dict[tuple[str, bool], Rendered] = {}
@@ -76,18 +64,16 @@ class Exporter:
         the colons of vLLM's names into underscores in its other formats.
         """
         async with self._turn:
-            now = self._clock()
-            if now - self._read_at >= self._every:
-                await self._renew()
-                self._read_at = now
+            if (shown := self._read()) is not self._shown:
+                await self._renew(shown)
+                self._shown = shown
             encode, content_type = _chosen("" if self._own else accept)
             key = (content_type, gzip_accepted(accept_encoding))
             if key not in self._rendered:
                 self._rendered[key] = _packed(encode(self._families) + self._own, *key)
             return self._rendered[key]
 
-    async def _renew(self) -> None:
-        shown = self._read()
+    async def _renew(self, shown: Shown) -> None:
         page = self._vllm_page()
         most = shown.settings.limits.passthrough_series
         own = await asyncio.to_thread(own_series, page, most) if page else b""

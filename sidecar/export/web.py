@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the pages are made from; each is made at most once in ``every`` seconds.
+    """What the pages are made from: ``read`` is called at most once in ``every`` seconds, and each page made for it.
 
     ``vllm_page`` is vLLM's whole page if it is to be re-exported, else nothing. ``ready`` is whether vLLM has been
     polled once, successfully or not: a Pod whose sidecar is not ready gets no traffic, so it does not depend on vLLM.
@@ -40,7 +40,8 @@ class Pages:
 def make_web(pages: Pages) -> web.Application:
     """The application; it accepts no bodies."""
     app = web.Application(client_max_size=0)
-    exporter = Exporter(pages.read, pages.vllm_page, pages.every)
+    read = at_most_every(pages.every, pages.read)
+    exporter = Exporter(read, pages.vllm_page)
 
     async def metrics(request: web.Request) -> web.Response:
         asked = request.headers
@@ -55,7 +56,7 @@ def make_web(pages: Pages) -> web.Application:
 
     async def runbooks(request: web.Request) -> web.Response:
         name = request.match_info["name"].removesuffix(".md")
-        text = await asyncio.to_thread(runbook.runbook, name, pages.read())
+        text = await asyncio.to_thread(runbook.runbook, name, read())
         if text is None:
             raise web.HTTPNotFound
         return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
@@ -63,9 +64,9 @@ def make_web(pages: Pages) -> web.Application:
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
-    app.router.add_get("/api/v1/status", _made(pages, _json, "application/json"))
-    app.router.add_get("/", _made(pages, page.page, "text/html"))
-    app.router.add_get("/content", _made(pages, page.content, "text/html"))
+    app.router.add_get("/api/v1/status", _made(read, _json, "application/json"))
+    app.router.add_get("/", _made(read, page.page, "text/html"))
+    app.router.add_get("/content", _made(read, page.content, "text/html"))
     app.router.add_get("/runbooks/{name:.*}", runbooks)
     for name, content_type in page.STATIC.items():
         app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
@@ -76,11 +77,14 @@ def _json(shown: Shown) -> str:
     return json.dumps(status(shown), allow_nan=False)
 
 
-def _made(pages: Pages, make: Callable[[Shown], str], content_type: str) -> Handler:
-    made = at_most_every(pages.every, lambda: make(pages.read()))
+def _made(read: Callable[[], Shown], make: Callable[[Shown], str], content_type: str) -> Handler:
+    made: tuple[Shown | None, str] = (None, "")
 
     async def send(_: web.Request) -> web.Response:
-        return web.Response(text=made(), content_type=content_type, headers=_PAGE_HEADERS)
+        nonlocal made
+        if (shown := read()) is not made[0]:
+            made = (shown, make(shown))
+        return web.Response(text=made[1], content_type=content_type, headers=_PAGE_HEADERS)
 
     return send
 

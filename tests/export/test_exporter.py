@@ -125,46 +125,23 @@ def test_our_own_process_is_told_of(render):
     }
 
 
-class Clocked:
-    """An exporter with a clock set by hand, whose readings are numbered or fail."""
-
-    def __init__(self):
-        self.now, self.readings, self.failing = 100.0, 0, False
-        self.exporter = Exporter(self._read, every=1.0, clock=lambda: self.now)
-
-    def _read(self):
-        if self.failing:
-            raise ValueError("no tree")
-        self.readings += 1
-        return reports.shown(reports.report(label_overflow={"readings": self.readings}))
-
-    async def page(self, accept="", encoding=""):
-        return (await self.exporter.render(accept, encoding))[0]
-
-    async def reading(self):
-        (found,) = [line for line in (await self.page()).decode().splitlines() if 'label="readings"' in line]
-        return float(found.rpartition(" ")[2])
-
-
-async def test_however_many_ask_the_tree_is_read_and_rendered_once_an_interval():
-    clocked = Clocked()
-    pages = [await clocked.page("", encoding) for _ in range(50) for encoding in ("", "gzip")]
+async def test_a_page_is_rendered_once_for_each_format_until_there_is_another_report():
+    found = [reports.shown(reports.report(label_overflow={"reading": number})) for number in (1, 2)]
+    exporter = Exporter(lambda: found[0])
+    pages = [(await exporter.render("", encoding))[0] for _ in range(50) for encoding in ("", "gzip")]
     assert len({id(page) for page in pages}) == 2
-    assert await clocked.reading() == 1
-    clocked.now += 1.0
-    assert await clocked.reading() == 2
+    assert b'{label="reading"} 1.0' in pages[0]
+    del found[0]
+    assert b'{label="reading"} 2.0' in (await exporter.render("", ""))[0]
 
 
 async def test_a_reading_that_fails_is_a_failure_and_never_an_old_page():
-    clocked = Clocked()
-    assert await clocked.reading() == 1
-    clocked.now += 3600.0
-    clocked.failing = True
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no tree"):
-            await clocked.page()
-    clocked.failing = False
-    assert await clocked.reading() == 2
+    found = [reports.shown(reports.report())]
+    exporter = Exporter(lambda: found[0])
+    await exporter.render("", "")
+    found.clear()
+    with pytest.raises(IndexError):
+        await exporter.render("", "")
 
 
 def test_gauges_of_vllm_are_absent_while_it_is_down_and_counters_stay():

@@ -6,13 +6,12 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, PlainSerializer, PlainValidator
-
-from sidecar.settings.field_types import Notation
+from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
 _ADDRESS = re.compile(
     r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)):([0-9]{1,5})", re.ASCII
 )
+_FORM = "host:port or [IPv6]:port; port 0 picks a free one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +31,20 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except AddressValueError:
+        return False
+    return True
+
+
 def _parse_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
     match = _ADDRESS.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or int(match[3]) > 65535:
-        raise ValueError
-    if match[1] is not None:
-        try:
-            IPv6Address(match[1])
-        except AddressValueError:
-            raise ValueError from None
+    if match is None or int(match[3]) > 65535 or (match[1] is not None and not _is_ipv6(match[1])):
+        raise ValueError(f"expected {_FORM}")
     return Address(match[1] or match[2], int(match[3]))
 
 
@@ -67,9 +69,8 @@ def parse_base_url(text: str) -> str:
 
 
 ListenAddress = Annotated[
-    Address,
-    PlainValidator(_parse_address),
-    PlainSerializer(str),
-    Notation("host:port or [IPv6]:port; port 0 picks a free one"),
+    Address, PlainValidator(_parse_address), PlainSerializer(str), WithJsonSchema({"format": _FORM})
 ]
-BaseUrl = Annotated[str, AfterValidator(parse_base_url), Notation("http or https URL, a path allowed")]
+BaseUrl = Annotated[
+    str, AfterValidator(parse_base_url), WithJsonSchema({"format": "http or https URL, a path allowed"})
+]

@@ -5,9 +5,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from sidecar.settings.field_types import Duration, JsonText, ModelName, Notation, json_notation
+from sidecar.settings.field_types import Duration, JsonText, ModelName
 from sidecar.settings.groups import Group
 from sidecar.settings.yaml_file import read_yaml
 
@@ -63,18 +63,10 @@ class PlainStepTimes(Group):
 class Measured(Group):
     """What was measured of healthy models: these settings are in no group, or in a file of their own."""
 
-    baseline: Annotated[
-        dict[ModelName, _Latencies],
-        JsonText,
-        json_notation("mapping of at most 64 models to phase to quantile to seconds"),
-    ] = Field({}, max_length=64)
+    baseline: Annotated[dict[ModelName, _Latencies], JsonText] = Field({}, max_length=64)
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
-    plain_steps: Annotated[
-        dict[ModelName, PlainStepTimes],
-        JsonText,
-        json_notation("mapping of at most 64 models to their plain step times"),
-    ] = Field({}, max_length=64)
+    plain_steps: Annotated[dict[ModelName, PlainStepTimes], JsonText] = Field({}, max_length=64)
     """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 
@@ -83,4 +75,4 @@ def _read(value: object) -> object:
     return read_yaml(Path(value)) if isinstance(value, str) else value
 
 
-MeasuredFile = Annotated[Measured, BeforeValidator(_read), Notation("path of a file")]
+MeasuredFile = Annotated[Measured, BeforeValidator(_read), WithJsonSchema({"format": "path of a file"})]

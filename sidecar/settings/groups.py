@@ -8,16 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sidecar.settings.addresses import BaseUrl
 from sidecar.settings.field_types import (
-    Bytes,
     CertificateFile,
     Duration,
     Format,
     JsonText,
     Level,
-    Notation,
     Share,
     SocketPath,
-    json_notation,
 )
 
 _KIBIBYTE = 1024
@@ -90,9 +87,9 @@ class Plugin(Group):
 class Limits(Group):
     """Limits on what is accepted from vLLM; what exceeds a limit is counted."""
 
-    page_bytes: Bytes = Field(8 * _MEBIBYTE, ge=64 * _KIBIBYTE, le=64 * _MEBIBYTE)
+    page_bytes: int = Field(8 * _MEBIBYTE, ge=64 * _KIBIBYTE, le=64 * _MEBIBYTE)
     """largest `/metrics` page"""
-    line_bytes: Bytes = Field(16 * _KIBIBYTE, ge=_KIBIBYTE, le=64 * _KIBIBYTE)
+    line_bytes: int = Field(16 * _KIBIBYTE, ge=_KIBIBYTE, le=64 * _KIBIBYTE)
     """longest line of a page"""
     labels: int = Field(64, ge=4, le=1024)
     """labels of one sample"""
@@ -164,7 +161,7 @@ class Alerting(Group):
     With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
     """
 
-    alertmanagers: Annotated[tuple[BaseUrl, ...], JsonText, json_notation("list of at most 8 URLs")] = Field(
+    alertmanagers: Annotated[tuple[BaseUrl, ...], JsonText] = Field(
         (),
         max_length=8,
         repr=False,  # may hold credentials
@@ -176,15 +173,9 @@ class Alerting(Group):
     """time after which a firing alert is sent again; it expires after four times that"""
     timeout: Duration = Field(5.0, ge=0.1, le=60)
     """time allowed for one delivery"""
-    instance: Annotated[str, Notation("1 to 253 letters, digits, dots, colons, underscores or hyphens")] | None = Field(
-        None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$"
-    )
+    instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
     """label `instance` of the alerts; not set: the host's name, which is the Pod's"""
-    labels: Annotated[
-        dict[_LabelName, Annotated[str, Field(max_length=253)]],
-        JsonText,
-        json_notation("mapping of at most 16 label names to values"),
-    ] = Field({}, max_length=16)
+    labels: Annotated[dict[_LabelName, Annotated[str, Field(max_length=253)]], JsonText] = Field({}, max_length=16)
     """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own win"""
     runbooks: BaseUrl | None = None
     """address of `alerts/runbooks`; not set: the sidecar itself serves them under `/runbooks`"""

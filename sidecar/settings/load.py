@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from sidecar.errors import SettingsError
-from sidecar.settings.messages import Written, conflict_message, message, unknown_key, unknown_variable
+from sidecar.settings.messages import Written, unknown_variable
 from sidecar.settings.model import Settings, conflicts
-from sidecar.settings.tree import PREFIX, leaves
+from sidecar.settings.tree import PREFIX, keys, variable
 from sidecar.settings.yaml_file import read_yaml
 
 # Kubernetes puts these into every container for a Service whose name begins with "specdec"
@@ -39,7 +39,7 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
         for name, text in environ.items()
         if name.startswith(PREFIX) and text.strip() and not is_service_link(name, text)
     }
-    known = {leaf.variable for leaf in leaves()}
+    known = set(map(variable, keys()))
     problems = [unknown_variable(name) for name in sorted(given.keys() - known)]
     variables = {name: text for name, text in given.items() if name in known}
     file: dict[str, Any] | None = None
@@ -47,14 +47,11 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
         file = {} if config is None else read_yaml(config)
     except ValueError as error:
         problems.append(f"{config}: {error}")
-    written = Written(_merged(file or {}, variables), frozenset(variables), config)
-    settings, invalid = _validated(written, problems)
+    written = Written(variables, config)
+    problems += (written.unknown_key(name) for name in file or {} if name not in Settings.model_fields)
+    settings, invalid = _validated(_merged(file or {}, variables), written, problems)
     if file is not None:  # which might resolve a conflict
-        problems += (
-            conflict_message(conflict, written)
-            for conflict in conflicts(settings)
-            if not any(key.split(".")[0] in invalid for key in conflict.keys)
-        )
+        problems += (text for names, text in conflicts(settings) if not invalid.intersection(names))
     if problems:
         raise SettingsError(problems)
     return settings
@@ -69,7 +66,7 @@ def _merged(file: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any
     """Both merged, the environment first. A group that is no mapping in the file stays, to be reported."""
     source = EnvSettingsSource(Settings)
     source.env_vars = {name.lower(): text for name, text in variables.items()}  # not those of the process
-    merged = dict(file)
+    merged = {name: value for name, value in file.items() if name in Settings.model_fields}
     for name, value in source().items():
         below = {} if file.get(name) is None else file[name]
         if not isinstance(value, dict):
@@ -79,13 +76,11 @@ def _merged(file: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any
     return merged
 
 
-def _validated(written: Written, problems: list[str]) -> tuple[Settings, set[str]]:
+def _validated(values: dict[str, Any], written: Written, problems: list[str]) -> tuple[Settings, set[str]]:
     """The settings without those that are invalid, and the names of these; adds a line for each to ``problems``."""
-    values = {name: value for name, value in written.values.items() if name in Settings.model_fields}
-    problems += (unknown_key(name, written) for name in written.values if name not in values)
     try:
         return Settings(**values), set()
     except ValidationError as error:
-        problems += (message(detail, written) for detail in error.errors())
+        problems += map(written.message, error.errors())
         invalid = {str(detail["loc"][0]) for detail in error.errors()}
         return Settings(**{name: value for name, value in values.items() if name not in invalid}), invalid

@@ -1,10 +1,8 @@
 """All settings, and the rules between them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -12,10 +10,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from sidecar.settings import groups
 from sidecar.settings.addresses import Address, ListenAddress
 from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
-from sidecar.settings.field_types import Edges, HostName, JsonText, json_notation
+from sidecar.settings.field_types import Edges, HostName, JsonText
 from sidecar.settings.web_config import WebConfigFile
-
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
@@ -33,9 +29,7 @@ class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
     """where `/metrics` and the status page are served"""
     web_config_file: WebConfigFile | None = None
     """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see docs/security.md"""
-    allowed_hosts: Annotated[tuple[HostName, ...], JsonText, json_notation("list of at most 32 host names")] = Field(
-        (), max_length=32
-    )
+    allowed_hosts: Annotated[tuple[HostName, ...], JsonText] = Field((), max_length=32)
     """names in the public DNS by which clients may reach `listen`; `*`: any name; IP addresses, names without a dot and
     names under `.svc`, `.local`, `.internal` and `.localhost` are always allowed"""
     temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -77,40 +71,22 @@ class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
         return (self.baseline_file or self).plain_steps
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Settings that contradict each other: their dotted keys, and the remedy."""
-
-    keys: tuple[str, ...]
-    problem: str
-
-
-def conflicts(settings: Settings) -> Iterator[Conflict]:
-    """What contradicts itself in settings of which each is valid."""
+def conflicts(settings: Settings) -> Iterator[tuple[set[str], str]]:
+    """What contradicts itself in settings of which each is valid: the names without their keys, and the message."""
     for lower, higher in (
         ("scrape_interval", "scrape_max_interval"),
         ("scrape_interval", "latency_window"),
         ("latency_window", "history"),
         ("thresholds.acceptance_net_negative", "thresholds.acceptance_break_even"),
         ("thresholds.speedup_net_negative", "thresholds.speedup_net_positive"),
+        ("thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"),
     ):
-        if attrgetter(lower)(settings) > attrgetter(higher)(settings):
-            yield Conflict((lower, higher), "the first must not be above the second")
-    fewer, more = "thresholds.acceptance_fewer_tokens", "thresholds.acceptance_more_tokens"
-    if attrgetter(fewer)(settings) >= attrgetter(more)(settings):
-        yield Conflict((fewer, more), "the first must be below the second")
+        low, high = attrgetter(lower)(settings), attrgetter(higher)(settings)
+        if low > high:
+            names = {key.partition(".")[0] for key in (lower, higher)}
+            yield names, f"{lower}={low:g}, {higher}={high:g}: the first must not be above the second"
     for measured in ("baseline", "plain_steps"):
         if settings.baseline_file is not None and getattr(settings, measured):
-            yield Conflict(("baseline_file", measured), "mutually exclusive; keep one of them")
+            yield {"baseline_file", measured}, f"baseline_file, {measured}: mutually exclusive; keep one of them"
     if settings.vllm_ca_file is not None and not settings.vllm_tls_verify:
-        yield Conflict(("vllm_ca_file", "vllm_tls_verify"), "no certificate is verified; keep one of them")
-    if _reaches(settings.vllm_url, settings.listen):
-        yield Conflict(("vllm_url", "listen"), "vLLM's address is the sidecar's own; change one of the ports")
-
-
-def _reaches(url: str, address: Address) -> bool:
-    """Whether a connection to ``url`` would reach ``address``, as far as their texts show."""
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    loopback = parts.hostname in _LOOPBACK and address.local.host in _LOOPBACK
-    return port == address.port and (loopback or parts.hostname == address.host)
+        yield {"vllm_ca_file"}, "vllm_ca_file, vllm_tls_verify=false: no certificate is verified; keep one of them"

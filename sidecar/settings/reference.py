@@ -1,11 +1,15 @@
 """The settings reference, generated from the models: ``make docs`` writes it to ``docs/settings.md``."""
 
+import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from inspect import cleandoc
+from typing import Any
 
-from sidecar.settings.field_types import expected
-from sidecar.settings.tree import Leaf, groups, leaves
+from pydantic import BaseModel
+
+from sidecar.settings.model import Settings
+from sidecar.settings.tree import groups, variable
 
 _HEAD = """\
 # Settings
@@ -35,26 +39,50 @@ counts both. Environment variables of a running process never change.
 """
 
 
+_NOUNS = {
+    "integer": "whole number",
+    "boolean": "true or false",
+    "array": "list (JSON in the environment)",
+    "object": "mapping (JSON in the environment)",
+}
+
+
 def settings_reference() -> str:
     """All settings as Markdown: a table of those without a group, then one per group."""
-    found = list(leaves())
-    parts = [_HEAD, "## General\n", _table(leaf for leaf in found if "." not in leaf.key)]
-    for name, group in groups().items():
-        rows = (leaf for leaf in found if leaf.key.startswith(f"{name}."))
-        parts += [f"## `{name}`\n", f"{cleandoc(group.__doc__ or '')}\n", _table(rows)]
+    known, defaults = groups(), Settings().model_dump(mode="json")
+    alone = {name: schema for name, schema in _schemas(Settings).items() if name not in known}
+    parts = [_HEAD, "## General\n", _table("", alone, defaults)]
+    for name, group in known.items():
+        heading = f"## `{name}`\n\n{cleandoc(group.__doc__ or '')}\n"
+        parts += [heading, _table(f"{name}.", _schemas(group), defaults[name])]
     return "\n".join(parts)
 
 
-def _table(rows: Iterable[Leaf]) -> str:
+def _schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    return found
+
+
+def _table(group: str, schemas: Mapping[str, dict[str, Any]], defaults: Mapping[str, Any]) -> str:
     head = ("| Setting | Environment | Value | Default | Meaning |", "| --- | --- | --- | --- | --- |")
-    return "\n".join([*head, *map(_row, rows), ""])
+    rows = (_row(f"{group}{name}", schema, defaults[name]) for name, schema in schemas.items())
+    return "\n".join([*head, *rows, ""])
 
 
-def _row(leaf: Leaf) -> str:
-    default = "not set" if leaf.default is None else f"`{leaf.default}`"
-    meaning = " ".join((leaf.field.description or "").split())
-    cells = (f"`{leaf.key}`", f"`{leaf.variable}`", expected(leaf.field), default, meaning)
+def _row(key: str, schema: dict[str, Any], default: object) -> str:
+    text = "not set" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+    meaning = " ".join(schema.get("description", "").split())
+    cells = (f"`{key}`", f"`{variable(key)}`", _value(schema), text, meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _value(schema: dict[str, Any]) -> str:
+    """The form of a value, and its range."""
+    schema = schema | schema.get("anyOf", [{}])[0]  # X of ``X | None``
+    if "enum" in schema:
+        return ", ".join(schema["enum"])
+    noun = schema.get("format") or _NOUNS.get(schema["type"], schema["type"])
+    return f"{noun}, {schema['minimum']:.9g} to {schema['maximum']:.9g}" if "minimum" in schema else noun
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.errors import SettingsError
 from sidecar.log import Log
 from sidecar.settings.model import Settings
-from sidecar.settings.tree import leaves
+from sidecar.settings.tree import keys
 from sidecar.settings.yaml_file import Stamp, stamp
 
 
@@ -100,4 +100,4 @@ def _protection(settings: Settings) -> tuple[bool, bool]:
 
 def _changed(old: Settings, new: Settings) -> list[str]:
     """The keys of the settings that differ."""
-    return [leaf.key for leaf in leaves() if attrgetter(leaf.key)(old) != attrgetter(leaf.key)(new)]
+    return [key for key in keys() if attrgetter(key)(old) != attrgetter(key)(new)]

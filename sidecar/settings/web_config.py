@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError, WithJsonSchema
 
-from sidecar.settings.field_types import Notation
 from sidecar.settings.yaml_file import Stamp, read_yaml, shown, stamp
 
 _VERIFY = {
@@ -83,7 +82,9 @@ def _read(value: object) -> object:
     return read_web_config(Path(value)) if isinstance(value, str) else value
 
 
-WebConfigFile = Annotated[InstanceOf[WebConfig], BeforeValidator(_read), Notation("path of a web configuration file")]
+WebConfigFile = Annotated[
+    InstanceOf[WebConfig], BeforeValidator(_read), WithJsonSchema({"format": "path of a web configuration file"})
+]
 
 
 def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:

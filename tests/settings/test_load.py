@@ -1,5 +1,6 @@
 """Where settings come from, and which source wins."""
 
+import json
 from operator import attrgetter
 from pathlib import Path
 
@@ -8,9 +9,8 @@ import yaml
 
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.addresses import Address
-from sidecar.settings.field_types import notation
 from sidecar.settings.load import is_service_link
-from sidecar.settings.tree import leaves
+from sidecar.settings.tree import keys, variable
 
 EVERY = Path(__file__).with_name("every.yaml")
 FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
@@ -53,7 +53,7 @@ def test_variables_of_kubernetes_services_are_left_alone():
 
 def test_no_setting_looks_like_a_service_of_kubernetes():
     values = ("tcp://10.0.0.1:9911", "9911")
-    assert not [leaf.variable for leaf in leaves() for value in values if is_service_link(leaf.variable, value)]
+    assert not [key for key in keys() for value in values if is_service_link(variable(key), value)]
 
 
 def test_an_empty_variable_and_an_empty_key_count_as_not_set(config):
@@ -125,11 +125,11 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
     [
         (
             "baseline: {m: {ttft: {p50: x}}}",
-            ".baseline.m.ttft.p50=x: input should be a valid number, unable to parse string as a number",
+            ".baseline.m.ttft.p50=x: expected duration, a number of seconds or a number and ms, s, m or h",
         ),
         (
             "baseline: {m: {tttf: {}}}",
-            ".baseline.m, key tttf: input should be 'ttft', 'itl', 'tpot', 'e2e' or 'queue'",
+            ".baseline.m.tttf.[key]=tttf: input should be 'ttft', 'itl', 'tpot', 'e2e' or 'queue'",
         ),
         ("model: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
         ("baseline: {}\nbaseline: {}", "=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'"),
@@ -144,7 +144,7 @@ def test_a_baseline_file_that_cannot_be_used(config, messages, content, fault):
 
 def test_the_example_holds_every_setting_and_none_at_its_default():
     settings = load_settings(EVERY, {})
-    same = {leaf.key for leaf in leaves() if attrgetter(leaf.key)(settings) == attrgetter(leaf.key)(Settings())}
+    same = {key for key in keys() if attrgetter(key)(settings) == attrgetter(key)(Settings())}
     assert same == FILES
 
 
@@ -159,9 +159,8 @@ def test_every_setting_can_come_from_the_environment():
     settings = load_settings(EVERY, {})
     values = settings.model_dump(mode="json")
     environ = {}
-    for leaf in leaves():
-        group, _, name = leaf.key.rpartition(".")
+    for key in set(keys()) - FILES:
+        group, _, name = key.rpartition(".")
         value = (values[group] if group else values)[name]
-        if leaf.key not in FILES:
-            environ[leaf.variable] = notation(leaf.field).render(value)
+        environ[variable(key)] = value if isinstance(value, str) else json.dumps(value)
     assert load_settings(None, environ) == settings

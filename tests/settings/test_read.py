@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.settings.tree import groups, leaves
+from sidecar.settings.tree import groups, keys
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "sidecar" / "settings"
@@ -36,7 +36,7 @@ def is_read(key):
     return any(name in read and names & known for read, known in MODULES)
 
 
-@pytest.mark.parametrize("key", [leaf.key for leaf in leaves()])
+@pytest.mark.parametrize("key", keys())
 def test_a_setting_is_read_by_the_program_or_a_rule(key):
     by_property = key in {"baseline", "plain_steps", "baseline_file"} and key in DERIVED
     by_rule = key.startswith("thresholds.") and key.partition(".")[2] in IN_RULES

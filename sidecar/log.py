@@ -1,37 +1,35 @@
 """Logging: JSON lines for machines, a readable format for terminals, and one line per change of a lasting fault.
 
 Everything, including the standard library's loggers (aiohttp, asyncio), goes through one handler, which removes
-credentials from URLs.
+credentials from URLs in the finished line.
 """
 
 import logging
-import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://", re.ASCII)
-_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII | re.DOTALL)
+_QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
 _MAX_REASONS = 16  # of one fault; they should be few and fixed, and this bounds the log if they are not
-_SILENT = ("aiohttp.access",)  # a line per scrape and request adds nothing to the metrics
 
 
 def redacted(url: str) -> str:
     """A URL, valid or not, with ``***`` for user information, query and fragment; if in doubt, removes too much."""
-    scheme = _SCHEME.match(url)
-    start = scheme.group() if scheme else ""
-    location = _QUERY.sub("", url[len(start) :])
-    query = url[len(start) + len(location) :]
-    if "@" in query:  # a query with an @ in it, or a password with a question mark
-        return f"{start}***"
-    _, at, host = location.rpartition("@")
-    return f"{start}{'***@' if at else ''}{host}{query[:1]}{'***' if query else ''}"
+    return _QUERY.sub(r"\1***", _BEFORE_HOST.sub("***@", url))
+
+
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Removes the user information of everything like a URL from a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _USER_INFORMATION.sub("***@", super().format(record))
 
 
 def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
@@ -47,15 +45,17 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
         structlog.stdlib.PositionalArgumentsFormatter(),
     ]
-    ending: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    ending += _console(stream) if console else _json()
+    ending: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        *(_console(stream) if console else _json()),
+    ]
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=ending))
+    handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
     root = logging.getLogger()
     root.handlers = [handler]
     set_log_level(level)
-    for name in _SILENT:
-        logging.getLogger(name).disabled = True
+    logging.getLogger("aiohttp.access").disabled = True  # a line for each request adds nothing to the metrics
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -74,41 +74,14 @@ def set_log_level(level: str) -> None:
 
 
 def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, redact, _ordered, structlog.processors.JSONRenderer()]
+    return [_ordered, structlog.processors.JSONRenderer(default=str)]
 
 
 def _console(stream: TextIO) -> list[Processor]:
-    # Tracebacks become text first, to be redacted, and plain: structlog's rich ones show local variables.
+    # structlog's rich tracebacks show local variables.
     plain = structlog.dev.plain_traceback
-    renderer = structlog.dev.ConsoleRenderer(
-        colors=stream.isatty(), timestamp_key="ts", exception_formatter=plain, pad_event_to=0
-    )
-    return [structlog.processors.format_exc_info, redact, renderer]
-
-
-def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Removes user information from fields named ``url`` or ``…_url``, and from anything like a URL elsewhere.
-
-    Values that JSON cannot express become text here, so that they are redacted too.
-    """
-    return _fields(event)
-
-
-def _fields(event: Mapping[Any, Any], *, is_url: bool = False) -> dict[str, Any]:
-    names = {key: str(key) for key in event}
-    return {
-        name: _clean(event[key], is_url=is_url or name == "url" or name.endswith("_url")) for key, name in names.items()
-    }
-
-
-def _clean(value: Any, *, is_url: bool = False) -> Any:
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, dict):
-        return _fields(value, is_url=is_url)
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_clean(inner, is_url=is_url) for inner in value]
-    return redacted(str(value)) if is_url else _USER_INFORMATION.sub("***@", str(value))
+    colors = stream.isatty()
+    return [structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="ts", exception_formatter=plain, pad_event_to=0)]
 
 
 def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

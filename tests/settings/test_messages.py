@@ -219,7 +219,7 @@ def test_an_invalid_group_in_the_file_is_reported_despite_the_environment(config
         ("http://me:hunter2/@host/metrics", "http://***@host/metrics"),
         ("http://host/?key=hunter2", "http://host/?***"),
         ("http://host/#key=hunter2", "http://host/#***"),
-        ("http://me:hun?ter2@host", "http://***"),
+        ("http://me:hun?ter2@host", "http://***@host"),
     ],
 )
 def test_no_fault_contains_a_credential(messages, url, shown):

@@ -30,7 +30,7 @@ _Dumper.add_representer(str, _text)
 
 def main(alerts: Path, dashboards: Path, out: Path) -> int:
     """Returns 0 with both files written, 1 if a dashboard is too large or not JSON."""
-    rules = [prometheus_rule(path) for path in sorted(alerts.glob("*.y*ml")) if _groups(path)]
+    rules = [prometheus_rule(path) for path in sorted(alerts.glob("*.yaml"))]
     try:
         maps = [config_map(path) for path in sorted(dashboards.glob("*.json"))]
     except ValueError as error:
@@ -48,7 +48,7 @@ def prometheus_rule(path: Path) -> dict[str, Any]:
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {"name": _name(path), "labels": _LABELS},
-        "spec": {"groups": _groups(path)},
+        "spec": yaml.safe_load(path.read_text(encoding="utf-8")),
     }
 
 
@@ -75,13 +75,6 @@ def config_map(path: Path) -> dict[str, Any]:
         },
         "data": {path.name: text},
     }
-
-
-def _groups(path: Path) -> list[Any]:
-    """A rule file's groups; none for YAML of another kind, such as the rules' unit tests."""
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    groups = document.get("groups") if isinstance(document, dict) else None
-    return groups if isinstance(groups, list) else []
 
 
 def _name(path: Path) -> str:

@@ -4,6 +4,7 @@ From vLLM's page on everything is the sidecar's own code: its parser, its analys
 """
 
 import json
+import re
 from threading import Lock
 
 from sidecar.analysis.report import Distribution, OwnReport
@@ -15,8 +16,8 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.series import named, values_of
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, Plan, Temperature, Vllm, steady
+from tests.alerts.series import sampled, values_of
+from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, Temperature, Vllm, plan, steady
 
 JOB = "vllm"
 RUNBOOKS = "https://runbooks.example"
@@ -40,9 +41,9 @@ class Pod:
         self.fails = lambda _: False  # by poll number
         self.restarts = set()  # minutes
         self.gaps = []  # (from, to) minutes in which nothing is there to scrape
-        self.left_out = ()  # what this sidecar does not export: parts of names
-        self.added = {}
-        self._series = None
+        self.left_out = None  # what this sidecar does not export: a pattern of names
+        self.added = {}  # by metric and labels, phases and whether they are a counter's
+        self._series = {}  # by seconds between scrapes
         self._building = Lock()  # mutations share the pods
 
     # The traffic.
@@ -61,9 +62,9 @@ class Pod:
         """Phases of (minutes, drafts per second, acceptance)."""
         ks = k if isinstance(k, tuple) else (k,) * len(phases)
         made = self.vllm.engine(engine)
-        made.drafts = Plan([(minutes, drafts) for minutes, drafts, _ in phases])
-        made.acceptance = Plan([(minutes, acceptance) for minutes, _, acceptance in phases])
-        made.k = Plan([(minutes, k) for (minutes, *_), k in zip(phases, ks, strict=True)])
+        made.drafts = plan(*[(minutes, drafts) for minutes, drafts, _ in phases])
+        made.acceptance = plan(*[(minutes, acceptance) for minutes, _, acceptance in phases])
+        made.k = plan(*[(minutes, k) for (minutes, *_), k in zip(phases, ks, strict=True)])
         made.requests, made.running = steady(requests), steady(running)
         return self
 
@@ -73,32 +74,28 @@ class Pod:
         ``then`` is (minutes, acceptance, drafts per second): what follows after so many minutes. What the engine drafts
         is all temperatures together.
         """
-        phases = [(self.minutes, drafts, acceptance)]
-        if then is not None:
-            phases = [(then[0], drafts, acceptance), (self.minutes, then[2], then[1])]
-        self.vllm.temperatures[temperature] = Temperature(phases, requests)
-        edges = sorted({sum(m for m, *_ in one.phases[:1]) for one in self.vllm.temperatures.values()})
-        joint = []
-        for begun, end in zip((0, *edges), (*edges, self.minutes), strict=True):
-            at = [(Plan([(m, (d, a)) for m, d, a in one.phases]).at(begun)) for one in self.vllm.temperatures.values()]
-            total = sum(d for d, _ in at)
-            joint.append((end - begun, total, sum(d * a for d, a in at) / total if total else 0))
-        return self.drafting_in(joint, requests=sum(one.requests for one in self.vllm.temperatures.values()))
+        minutes, then_acceptance, then_drafts = then or (self.minutes, acceptance, drafts)
+        self.vllm.temperatures[temperature] = Temperature(
+            plan((minutes, drafts), (0, then_drafts)), plan((minutes, acceptance), (0, then_acceptance)), requests
+        )
+        made = self.vllm.engine()
+        made.drafts, made.acceptance = self.vllm.drafts_of_all, self.vllm.acceptance_of_all
+        made.requests = steady(sum(one.requests for one in self.vllm.temperatures.values()))
+        return self
 
     def generating(self, tokens, *, then=None, minutes=None, engine="0"):
         """Tokens per second without drafts."""
-        phases = [(minutes or self.minutes, tokens)] + ([(self.minutes, then)] if then is not None else [])
-        self.vllm.engine(engine).plain_tokens = Plan(phases)
+        later = tokens if then is None else then
+        self.vllm.engine(engine).plain_tokens = plan((minutes or self.minutes, tokens), (0, later))
         return self
 
     def p10(self, value, minutes=None):
         """Every request accepts this part."""
-        self.vllm.rates = Plan([(minutes or self.minutes, value), (self.minutes, None)])
+        self.vllm.rates = plan((minutes or self.minutes, value), (0, None))
         return self
 
     def tpot(self, p50, p99, *, then=None, minutes=None, engine="0"):
-        phases = [(minutes or self.minutes, (p50, p99))] + ([(self.minutes, then)] if then else [])
-        self.vllm.engine(engine).tpot = Plan(phases)
+        self.vllm.engine(engine).tpot = ((minutes or self.minutes, (p50, p99)), (0, then or (p50, p99)))
         return self
 
     def baseline(self, p50, p99):
@@ -108,13 +105,13 @@ class Pod:
     def cache(self, peak, *waiting, capacity=None, engine="0"):
         """The KV cache's usage, requests waiting, and those of them that wait for capacity."""
         made = self.vllm.engine(engine)
-        made.peak, made.waiting = steady(peak), Plan(list(waiting))
-        made.for_capacity = None if capacity is None else Plan(capacity)
+        made.peak, made.waiting = steady(peak), plan(*waiting)
+        made.for_capacity = None if capacity is None else steady(capacity)
         return self
 
     def timed(self, speedup, *, engine="0", reference=1.0):
         """A baseline, and steps that make speculation so fast; ``reference``: the baseline's time over plain pods'."""
-        made = self.vllm.engine(engine)
+        self.vllm.engine(engine).speedup = speedup
         curve = {
             "running": [1, 64],
             "seconds": [PLAIN_STEP * reference] * 2,
@@ -122,8 +119,6 @@ class Pod:
             "prompt_seconds": 0.0,
         }
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
-        lengths = [(m, 1 + made.k.at(0) * a) for m, a in made.acceptance.phases]
-        made.step_seconds = Plan([(m, PLAIN_STEP * length / speedup) for m, length in lengths])
         return self
 
     def speculating(self, speculation):
@@ -147,39 +142,39 @@ class Pod:
         self.gaps.append((start, end))
         return self
 
-    def without(self, *names):
-        """A sidecar that does not export the metrics with these parts of names."""
+    def without(self, names):
+        """A sidecar that does not export the metrics whose names match."""
         self.left_out = names
         return self
 
     # What only Prometheus or the sidecar itself knows.
 
-    def plain(self, metric, values, **labels):
-        self.added[named(metric, **self.own, **labels)] = values
+    def plain(self, metric, *phases, grows=False, **labels):
+        """Phases of (minutes, value); ``grows``: of a counter, by minute."""
+        self.added[metric, tuple(labels.items())] = (phases, grows)
         return self
 
-    @property
-    def series(self):
-        """Every series with its values, one a minute, as promtool reads them."""
+    def series(self, seconds):
+        """By metric and labels, without the scrape's own: the values, one every ``seconds``, as promtool reads them."""
         with self._building:
-            if self._series is None:
-                self._series = {
-                    one: values_of(samples, self.start)
-                    for one, samples in self._scraped().items()
-                    if not any(name in one for name in self.left_out)
+            if seconds not in self._series:
+                self._series[seconds] = {
+                    one: values_of(samples, self.start * 60 // seconds)
+                    for one, samples in self._scraped(seconds).items()
                 }
-        return self._series | self.added
+        return self._series[seconds]
 
-    def _scraped(self):
-        """By series, its values by minute."""
+    def _scraped(self, seconds):
+        """By series, its values by scrape."""
         found = {}
-        for minute, sidecar in self.scrapes():
+        for minute, sidecar in self.scrapes(seconds):
             for one, value in sidecar.samples(minute):
-                found.setdefault(named(one[0], **self.own, **dict(one[1])), {})[minute] = value
-        return found
+                if not (self.left_out and re.search(self.left_out, one[0])):
+                    found.setdefault(one, {})[round(minute * 60 / seconds)] = value
+        return found | {one: sampled(phases, seconds, grows=grows) for one, (phases, grows) in self.added.items()}
 
-    def scrapes(self):
-        """The sidecar after each minute's poll, counted from the pod's start."""
+    def scrapes(self, seconds=SCRAPE):
+        """The minute, counted from the pod's start, and the sidecar after each poll at which it is scraped."""
         self.vllm.lives = 0
         self.vllm.restart()
         sidecar = None
@@ -192,8 +187,8 @@ class Pod:
             if minute in self.restarts:
                 self.vllm.restart()
             sidecar.poll(number, minute)
-            if number * self.poll % SCRAPE == 0:
-                yield round(minute), sidecar
+            if number * self.poll % seconds == 0:
+                yield minute, sidecar
 
 
 class Sidecar:

@@ -12,11 +12,17 @@ from urllib.parse import quote_plus
 import yaml
 
 from sidecar.alerting.rules import load_rules
-from tests.alerts.pods import DASHBOARDS, RUNBOOKS
+from tests.alerts.pods import DASHBOARDS, RUNBOOKS, SCRAPE
+from tests.alerts.series import named
 
 RULES = Path(__file__).parents[2] / "alerts"
 _RECORDED = re.compile(r"\b[a-z_]+:specdec_[\w:]+\b")
 _CONDITIONAL = re.compile(r"\{\{ with \$labels\.instance \}\}.+\{\{ end \}\}")
+
+
+def alone(own):
+    """The labels of what is scraped from a pod that has ``own``: one set, of the pod's."""
+    return [own]
 
 
 @dataclass
@@ -26,29 +32,31 @@ class Firing:
     labels: dict
     value: float = 1.0
     severity: str | None = None
-    context: str | None = None
+    annotations: dict = field(default_factory=dict)  # those that differ from what the rule and the settings give
 
-    def expected(self, name):
+    def expected(self, name, scraped_as):
+        """As promtool expects it, once for each way in which its pod is scraped."""
         rules = load_rules()
         rule = rules.get(f"{name}/{self.severity}", rules[name])
         labels = {"namespace": "prod"} | self.labels if self.labels else {}
         labels = {name: value for name, value in labels.items() if value is not None}
         description = _CONDITIONAL.sub(labels.get("instance", "any sidecar at all"), rule.description)
-        annotations = {
-            "summary": rule.text(rule.summary, labels, self.value),
-            "description": rule.text(description, labels, self.value),
-            "runbook_url": f"{RUNBOOKS}/{name}.md",
-            "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables(labels)}",
-        }
-        if self.context is not None:
-            annotations["context"] = self.context
-        return {"exp_labels": labels | rule.labels, "exp_annotations": annotations}
+        own = {name: labels.pop(name) for name in ("namespace", "job", "instance") if name in labels}
+        for site in scraped_as(own):
+            every = labels | site
+            annotations = {
+                "summary": rule.text(rule.summary, every, self.value),
+                "description": rule.text(description, every, self.value),
+                "runbook_url": f"{RUNBOOKS}/{name}.md",
+                "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables(every)}",
+            }
+            yield {"exp_labels": every | rule.labels, "exp_annotations": annotations | self.annotations}
 
 
 def of(instance, value=1.0, *, model="m", severity=None, context=None, **labels):
     """An alert on a pod's model."""
     where = {"instance": f"{instance}:9911", "job": "vllm", "model_name": model}
-    return Firing(where | labels, value, severity, context)
+    return Firing(where | labels, value, severity, {"context": context} if context else {})
 
 
 def of_sidecar(instance, value=1.0, **labels):
@@ -70,21 +78,30 @@ class Scene:
     numbers: list = field(default_factory=list)
     reads: tuple = ()  # alerts that the alert's expression reads
 
-    def test(self, text):
-        """The input of promtool; series that ``text``, the rules' text, does not name are left out."""
+    def test(self, text, seconds=SCRAPE, scraped_as=alone):
+        """The input of promtool, without series that ``text``, the rules' text, does not name.
+
+        Every pod is scraped every ``seconds``, once with each of the label sets that ``scraped_as`` gives for its own.
+        """
         series = {}
         for pod in self.pods:
-            assert not set(series) & set(pod.series), self.name
-            series |= {one: values for one, values in pod.series.items() if _used(one, text)}
+            for own in scraped_as(pod.own):
+                found = {
+                    named(metric, **own, **dict(labels)): values
+                    for (metric, labels), values in pod.series(seconds).items()
+                    if _used(metric, labels, text)
+                }
+                assert not set(series) & set(found), self.name
+                series |= found
         return {
             "name": self.name,
-            "interval": "1m",
+            "interval": f"{seconds}s",
             "input_series": [{"series": one, "values": values} for one, values in series.items()],
             "alert_rule_test": [
                 {
                     "eval_time": f"{minute}m",
                     "alertname": self.alert,
-                    "exp_alerts": [one.expected(self.alert) for one in firing],
+                    "exp_alerts": [each for one in firing for each in one.expected(self.alert, scraped_as)],
                 }
                 for minute, firing in self.checks
             ],
@@ -137,13 +154,13 @@ def concerned(rules, scene):
     return [rule for rule in rules if rule.get("record") in found or rule in alerts]
 
 
-def promtool(directory, scene, rules):
-    """The output of promtool if the scene fails under these rules, else None."""
-    with_context = any(one.context is not None for _, firing in scene.checks for one in firing)
+def promtool(directory, scene, rules, **scraped):
+    """The output of promtool if the scene fails under these rules, else None; ``scraped`` as in ``Scene.test``."""
+    with_context = any("context" in one.annotations for _, firing in scene.checks for one in firing)
     kept = [rule if with_context else without_context(rule) for rule in rules]
     text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in kept)
     (directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "all", "rules": kept}]}))
-    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [scene.test(text)]}
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [scene.test(text, **scraped)]}
     (directory / "scenes.yaml").write_text(json.dumps(document))  # JSON is also YAML, and quick to write
     environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
     command = ["promtool", "test", "rules", "scenes.yaml"]
@@ -160,8 +177,5 @@ def assert_valid(directory, rules):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _used(series, text):
-    metric, _, labels = series.partition("{")
-    if metric == "specdec_threshold":
-        return any(name in text for name in re.findall(r'name="(\w+)"', labels))
-    return metric in text
+def _used(metric, labels, text):
+    return (dict(labels)["name"] if metric == "specdec_threshold" else metric) in text

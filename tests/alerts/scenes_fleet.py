@@ -5,6 +5,7 @@ from tests.alerts.pods import Pod
 from tests.alerts.scene import Firing, Scene, of
 from tests.alerts.scenes_judged import ADAPTIVE, ENDING, LOW, SLOWER
 from tests.alerts.series import DAY
+from tests.alerts.vllm_pages import plan
 
 ACROSS, REGRESSED = "SpecDecodeAcceptanceLowAcrossPods", "SpecDecodeAcceptanceRegressed"
 
@@ -69,7 +70,7 @@ def regressed():
         phases = [(minutes, drafts if past else 0, past), (DAY - minutes, 0, None), (90, drafts if now else 0, now)]
         made.drafting_in(phases, (k[0], 0, k[1]), requests=10 * bool(now))
         if past:
-            made.vllm.engine().requests.phases = [(minutes, 10), (DAY - minutes, 0), (90, 10)]
+            made.vllm.engine().requests = plan((minutes, 10), (DAY - minutes, 0), (90, 10))
             made.away(minutes, DAY)
         else:
             made.away(0, DAY)

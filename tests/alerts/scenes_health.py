@@ -3,7 +3,7 @@
 from sidecar.requests.messages import PluginState
 from tests.alerts.pods import DASHBOARDS, RUNBOOKS, Pod
 from tests.alerts.scene import Firing, Scene, of, of_sidecar
-from tests.alerts.series import DAY, counter, gauge
+from tests.alerts.series import DAY
 
 
 def gap_wide():
@@ -60,8 +60,8 @@ def kv_cache():
             pod("now-and-then", 0.91, *[(2, 0), (2, 3)] * 15),
             pod("less", 0.89, (60, 2)),
             pod("unwaited", 0.99, (60, 0)),
-            pod("capacity", 0.91, (60, 9), capacity=[(60, 0.6)]),
-            pod("deferred", 0.99, (60, 9), capacity=[(60, 0.4)]),
+            pod("capacity", 0.91, (60, 9), capacity=0.6),
+            pod("deferred", 0.99, (60, 9), capacity=0.4),
             pod("one-scrape", 0.99, *[(1, 1), (4, 0)] * 12),
             pod("one-burst", 0.99, (20, 0), (1, 50), (39, 0)),
             pod("lenient", 0.91, (60, 2), kv_cache_usage=0.95),
@@ -174,15 +174,14 @@ def plugin():
 
 def events_dropped():
     def pod(instance, lost, seen, **own):
-        made = Pod(instance, minutes=60, **own).plain("specdec_request_events_total", counter((60, seen)))
+        made = Pod(instance, minutes=60, **own).plain("specdec_request_events_total", (60, seen), grows=True)
         for reason in ("lost", "overflow"):
-            values = counter((60, lost / 2))
-            made.plain("specdec_request_events_dropped_total", values, reason=reason)
+            made.plain("specdec_request_events_dropped_total", (60, lost / 2), grows=True, reason=reason)
         return made
 
     ill = Pod("ill", minutes=60).drafting(5, 0.8).failing(lambda number: 30 <= number < 80)
-    ill.plain("specdec_request_events_total", counter((60, 50)))
-    ill.plain("specdec_request_events_dropped_total", counter((15, 0), (29, 50), (16, 0)), reason="lost")
+    ill.plain("specdec_request_events_total", (60, 50), grows=True)
+    ill.plain("specdec_request_events_dropped_total", (15, 0), (29, 50), (16, 0), grows=True, reason="lost")
     firing = [of_sidecar("lossy", 0.0105)]
     yield Scene(
         "more than a hundredth; it ends with the alert on a vLLM that is down",
@@ -200,9 +199,9 @@ def events_dropped():
 
 
 def not_judged():
-    old = Pod("old", minutes=60).drafting(5, 0.3).without("verdict", "_acceptance_ratio{")
+    old = Pod("old", minutes=60).drafting(5, 0.3).without("verdict|_acceptance_ratio$")
     v0 = Pod("v0", minutes=60).plain(
-        "specdec_engine_limitation", gauge((60, 1)), model_name="m", engine="0", limitation="v0_counters"
+        "specdec_engine_limitation", (60, 1), model_name="m", engine="0", limitation="v0_counters"
     )
     yield Scene(
         "the V0 engine, and a sidecar that is older than the rules",
@@ -216,9 +215,9 @@ def scraped(instance, built, *phases):
     """A target's ``up``; for ``built`` minutes it was a sidecar."""
     made = Pod(instance, minutes=0)
     if built:
-        made.plain("specdec_up", gauge((built, 1))).plain("specdec_build_info", gauge((built, 1)), version="1")
-        made.plain("specdec_links_info", gauge((built, 1)), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
-    return made.plain("up", gauge(*phases))
+        made.plain("specdec_up", (built, 1)).plain("specdec_build_info", (built, 1), version="1")
+        made.plain("specdec_links_info", (built, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
+    return made.plain("up", *phases)
 
 
 def sidecar_absent():
@@ -235,8 +234,8 @@ def sidecar_absent():
         ],
         [(23, []), (30, [of_sidecar("gone")])],
     )
-    nothing = Pod("none", minutes=0)
-    nothing.added[f'specdec_links_info{{runbooks="{RUNBOOKS}",dashboards="{DASHBOARDS}"}}'] = "1x60"
+    nothing = Pod("none", minutes=0).plain("specdec_links_info", (60, 1), runbooks=RUNBOOKS, dashboards=DASHBOARDS)
+    nothing.own = {}
     yield Scene("no sidecar at all", name, [nothing], [(4, []), (7, [Firing({})])])
 
 
@@ -244,8 +243,8 @@ def own():
     def failing(instance, metric, *labels):
         growing, once = (Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "once"))
         for one in labels:
-            growing.plain(metric, counter((60, 1)), **one)
-            once.plain(metric, gauge((20, 0), (40, 1)), **one)
+            growing.plain(metric, (60, 1), grows=True, **one)
+            once.plain(metric, (20, 0), (40, 1), **one)
         return [growing, once]
 
     yield Scene(
@@ -259,17 +258,17 @@ def own():
     yield Scene(
         "an Alertmanager that refuses",
         "SpecDecodePushRefused",
-        [*refused, Pod("fine", minutes=60).plain("specdec_alerts_sent_total", counter((60, 5)), outcome="accepted")],
+        [*refused, Pod("fine", minutes=0).plain("specdec_alerts_sent_total", (60, 5), grows=True, outcome="accepted")],
         [(9, []), (30, [of_sidecar("am-often", 10, alertmanager="am:9093")])],
     )
 
 
 def rules_failing():
     bare = Pod("bare", minutes=60).drafting(5, 0.8).without("specdec_threshold")
-    errors = Pod("prometheus", minutes=60)
-    group = 'prometheus_rule_evaluation_failures_total{rule_group="/etc/specdec.yaml;specdec-pod"}'
-    errors.added[group] = "0+1x60"
-    other = Firing({"rule_group": "/etc/specdec.yaml;specdec-pod", "fault": "errors"})
+    errors, group = Pod("prometheus", minutes=60), "/etc/specdec.yaml;specdec-pod"
+    errors.plain("prometheus_rule_evaluation_failures_total", (60, 1), grows=True, rule_group=group)
+    errors.own = {}
+    other = Firing({"rule_group": group, "fault": "errors"})
     other.labels |= {"namespace": None}
     yield Scene(
         "series without their thresholds, and rules that fail",

@@ -3,6 +3,7 @@
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import Pod
 from tests.alerts.scene import Scene, of
+from tests.alerts.vllm_pages import steady
 
 LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature", "SpecDecodeAcceptanceCollapsed"
 P10, EVEN, MIXED = "SpecDecodeAcceptanceP10Low", "SpecDecodeBreakEven", "SpecDecodeMixedWorkload"
@@ -245,7 +246,7 @@ def collapsed():
         return pod
 
     hot = Pod("hot", minutes=60).drafting(5, 0.04)
-    hot.vllm.engine().first_position = type(hot.vllm.engine().acceptance)([(0, 0.1)])
+    hot.vllm.engine().first_position = steady(0.1)
     part = Pod("part", minutes=60).bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01)
     pods = [
         broken("fault", minutes=30, then=(0.9, 5)),

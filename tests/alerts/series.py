@@ -1,6 +1,7 @@
-"""Series as promtool's scenes write them: one sample a minute."""
+"""Series as promtool's scenes write them."""
 
 from itertools import groupby
+from math import ceil
 
 DAY = 1440  # minutes
 
@@ -9,32 +10,19 @@ def number(value):
     return f"{value:.12g}"
 
 
-def counter(*phases, start=0):
-    """A counter from phases of (minutes, growth per minute); None as growth: no samples. It falls to 0 at "reset"."""
-    parts, value = [f"_x{start}"] if start else [], 0.0
-    for phase in phases:
-        if phase == "reset":
-            value = 0.0
-            continue
-        minutes, growth = phase
-        if growth is None:
-            parts.append(f"_x{minutes}")
-            continue
-        parts.append(f"{number(value)}+{number(growth)}x{minutes - 1}")
-        value += growth * minutes
-    return " ".join(parts)
-
-
-def gauge(*phases, start=0):
-    """A gauge from phases of (minutes, value); None: no samples."""
-    parts = [f"_x{start}"] if start else []
-    parts += [f"_x{minutes}" if value is None else f"{number(value)}x{minutes - 1}" for minutes, value in phases]
-    return " ".join(parts)
+def sampled(phases, seconds, *, grows=False):
+    """By scrape, one every ``seconds``: the value of phases of (minutes, value); ``grows``: a counter's, by minute."""
+    found, begun, total = {}, 0, 0
+    for minutes, value in phases:
+        for scrape in range(ceil(begun * 60 / seconds), ceil((begun + minutes) * 60 / seconds)):
+            found[scrape] = total + value * (scrape * seconds / 60 - begun) if grows else value
+        begun, total = begun + minutes, total + value * minutes
+    return found
 
 
 def values_of(samples, start):
-    """The notation for values by minute from ``start`` on; stale after the last one, as in Prometheus."""
-    every = [samples.get(minute) for minute in range(max(samples) + 1)]
+    """The notation for values by scrape from ``start`` on; stale after the last one, as in Prometheus."""
+    every = [samples.get(scrape) for scrape in range(max(samples) + 1)]
     texts = ["_"] * start + ["_" if value is None else number(value) for value in every] + ["stale"]
     runs = [(text, len(list(run))) for text, run in groupby(texts)]
     return " ".join(
@@ -43,5 +31,5 @@ def values_of(samples, start):
 
 
 def named(metric, /, **labels):
-    pairs = [f'{key}="{value}"' for key, value in labels.items() if value is not None]
+    pairs = [f'{key}="{value}"' for key, value in labels.items()]
     return f"{metric}{{{','.join(pairs)}}}"

@@ -2,9 +2,7 @@
 
 import json
 import re
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +15,11 @@ from tests.alerts.scene import RULES, shipped
 RUNBOOKS = RULES / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("*.md"))
 CONFIG = RULES / "alertmanager" / "alertmanager.yaml"
-DASHBOARDS = RULES.parent / "dashboards"
+PANELS = {
+    title
+    for path in (RULES.parent / "dashboards").glob("specdec-*.json")
+    for title in re.findall(r'^ +"title": "(.+)"', path.read_text(), re.MULTILINE)
+}
 ALERTS = list(load_rules().values())
 
 
@@ -32,12 +34,8 @@ def test_page_says_what_someone_at_night_needs(page):
     assert headings == [page.stem, "What it means", "Look first", "Do", "Ignore it when"]
     severity = next(alert.labels["severity"] for alert in ALERTS if alert.name == page.stem)
     assert f"Severity: {severity}." in text
-
-
-def test_the_readme_has_every_alert():
-    rows = re.findall(r"^\| (critical|warning|info) \| ([^|]+) \|$", (RULES / "README.md").read_text(), re.MULTILINE)
-    listed = {(f"SpecDecode{name.split()[0]}", severity) for severity, names in rows for name in names.split(", ")}
-    assert listed == {(alert.name, alert.labels["severity"]) for alert in ALERTS}
+    for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", text):
+        assert " ".join(title.split()) in PANELS
 
 
 def anchors(path):
@@ -59,14 +57,6 @@ def test_links_and_settings_exist(page):
         assert name in set(map(variable, keys())), name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_panels_are_on_a_dashboard(page):
-    panels = [panel for path in DASHBOARDS.glob("specdec-*.json") for panel in json.loads(path.read_text())["panels"]]
-    titles = {one["title"] for panel in panels for one in [panel, *panel.get("panels", [])]}
-    for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", page.read_text()):
-        assert " ".join(title.split()) in titles
-
-
 @pytest.mark.servers
 def test_queries_are_sound(tmp_path):
     """As rules, since promtool has no other way to parse an expression without a server."""
@@ -84,15 +74,9 @@ def amtool(*arguments):
 
 
 @pytest.mark.servers
-def test_alertmanager_takes_the_configuration(tmp_path):
+def test_alertmanager_takes_the_configuration():
     done = amtool("check-config", str(CONFIG))
     assert done.returncode == 0, done.stdout + done.stderr
-    # The check itself can fail: it notices a missing template.
-    shutil.copy(CONFIG, tmp_path)
-    shutil.copytree(CONFIG.parent / "templates", tmp_path / "templates")
-    template = tmp_path / "templates" / "specdec.tmpl"
-    template.write_text(template.read_text().replace("{{ end }}", "", 1))
-    assert amtool("check-config", str(tmp_path / CONFIG.name)).returncode != 0
 
 
 def rendered(directory, *alerts, status="firing"):
@@ -152,16 +136,17 @@ def test_each_severity_reaches_its_receiver(severity, receiver):
     assert done.stdout.strip() == f"webhook,{receiver}"
 
 
-def held_back(name, severity=None):
+def held_back(source):
     """The alerts that this one inhibits."""
-    source = next(one for one in ALERTS if one.name == name and severity in {None, one.labels["severity"]})
-    found = set()
-    for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]:
-        if all(matches(one, {"alertname": name, **source.labels}) for one in rule["source_matchers"]):
-            for alert in ALERTS:
-                if all(matches(one, {"alertname": alert.name, **alert.labels}) for one in rule["target_matchers"]):
-                    found.add(alert.name)
-    return {one.removeprefix("SpecDecode") for one in found}
+    rules = yaml.safe_load(CONFIG.read_text())["inhibit_rules"]
+    targets = [
+        rule["target_matchers"] for rule in rules if all(matches(one, source) for one in rule["source_matchers"])
+    ]
+    return [one for one in ALERTS if any(all(matches(each, one) for each in target) for target in targets)]
+
+
+def named(name, severity=None):
+    return next(one for one in ALERTS if one.name == f"SpecDecode{name}" and severity in {None, one.labels["severity"]})
 
 
 PARTS = {"AcceptanceLowAtTemperature", "AcceptanceP10Low", "MixedWorkload"}
@@ -174,53 +159,54 @@ def test_what_a_page_holds_back_ends_with_it():
         assert "pod:specdec_acceptance_low:ended15m" in rules[f"SpecDecode{name}"]["expr"]
         assert "keep_firing_for" not in rules[f"SpecDecode{name}"]
     # The fault's page ends after those that it explains.
-    assert rules["SpecDecodeAcceptanceCollapsed"]["keep_firing_for"] == "10m"
-    assert rules["SpecDecodeAcceptanceLow"]["keep_firing_for"] == "5m"
-    assert rules["SpecDecodeEventsDropped"]["expr"].endswith("pod:specdec_vllm_down:ended6m")
+    assert named("AcceptanceCollapsed").keep > named("AcceptanceLow").keep
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.labels['severity']}")
 def test_no_alert_holds_itself_back(alert):
-    assert alert.name.removeprefix("SpecDecode") not in held_back(alert.name, alert.labels["severity"])
+    assert alert not in held_back(alert)
 
 
-def test_what_explains_others_holds_them_back():
-    everything = {alert.name.removeprefix("SpecDecode") for alert in ALERTS}
-    own = {"VLLMDown", "VLLMNeverUp", "VLLMRestarting", "SidecarAbsent", "SidecarFailing", "PushRefused"}
-    fleet = {"RulesFailing", "NetNegative", "AcceptanceLowAcrossPods"}
-    assert held_back("SpecDecodeVLLMDown") == held_back("SpecDecodeVLLMNeverUp") == everything - own - fleet
-    assert held_back("SpecDecodeSidecarAbsent") == everything - {"SidecarAbsent"}
-    assert held_back("SpecDecodeAcceptanceLow", "info") == PARTS
-    assert held_back("SpecDecodeAcceptanceLow", "critical") == PARTS | {"AcceptanceRegressed"}
-    time = {"SlowerThanPlain", "SlowerThanPlainAtTemperature"}
-    fault = PARTS | time | {"AcceptanceLow", "AcceptanceRegressed", "BreakEven", "Stopped", "NotJudged"}
-    assert held_back("SpecDecodeAcceptanceCollapsed") == fault
-    assert held_back("SpecDecodeSlowerThanPlain") == {"SlowerThanPlainAtTemperature"}
-    assert held_back("SpecDecodeAcceptanceLowAtTemperature") == {"AcceptanceP10Low", "MixedWorkload"}
+@pytest.mark.parametrize(
+    ("name", "severity", "explained"),
+    [
+        ("AcceptanceLow", "info", PARTS),
+        ("AcceptanceLow", "critical", PARTS | {"AcceptanceRegressed"}),
+        ("AcceptanceLowAtTemperature", None, {"AcceptanceP10Low", "MixedWorkload"}),
+        ("SlowerThanPlain", None, {"SlowerThanPlainAtTemperature"}),
+        ("NetNegative", None, set()),
+    ],
+)
+def test_what_explains_others_holds_them_back(name, severity, explained):
+    assert {one.name.removeprefix("SpecDecode") for one in held_back(named(name, severity))} == explained
 
 
-def test_every_scope_is_known_to_the_configuration_or_explained_by_nothing():
-    named = " ".join(re.findall(r"scope[!=~]+\"([^\"]+)", CONFIG.read_text()))
-    scopes = {alert.labels["scope"] for alert in ALERTS}
-    patterns = re.split(r"[ |]", named)
-    alone = {one for one in scopes if not any(re.fullmatch(pattern, one) for pattern in patterns)}
-    assert alone == {"fleet", "restarts", "own"}
+@pytest.mark.parametrize(
+    ("name", "spared"),
+    [
+        ("SidecarAbsent", {"sidecar"}),
+        ("VLLMDown", {"sidecar", "vllm", "restarts", "own", "fleet"}),
+        ("AcceptanceCollapsed", {"sidecar", "vllm", "restarts", "own", "fleet", "fault", "load", "polls", "plugin"}),
+    ],
+)
+def test_what_explains_everything_about_a_pod_spares_other_matters(name, spared):
+    """By scope, so that a new alert needs no line here; a new scope does."""
+    explained = {one.labels["scope"] for one in held_back(named(name))}
+    assert explained == {one.labels["scope"] for one in ALERTS} - spared
 
 
-def matches(matcher, labels):
+def fits(rule, end, alert):
+    return all(matches(matcher, alert) for matcher in rule[f"{end}_matchers"])
+
+
+def matches(matcher, alert):
     name, operator, value = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.+)"', matcher).groups()
-    found = labels.get(name, "")
+    found = {"alertname": alert.name, **alert.labels}.get(name, "")
     hit = bool(re.fullmatch(value, found)) if "~" in operator else value == found
     return hit != operator.startswith("!")
 
 
 def test_secrets_are_files():
     text = CONFIG.read_text()
-    receivers = yaml.safe_load(text)["receivers"]
-    (pagerduty,) = next(one for one in receivers if one["name"] == "pagerduty")["pagerduty_configs"]
-    (slack,) = next(one for one in receivers if one["name"] == "slack")["slack_configs"]
-    (webhook,) = next(one for one in receivers if one["name"] == "webhook")["webhook_configs"]
-    assert Path(pagerduty["routing_key_file"]).is_absolute()
-    assert Path(slack["api_url_file"]).is_absolute()
-    assert Path(webhook["http_config"]["authorization"]["credentials_file"]).is_absolute()
+    assert len(re.findall(r"^ +(?:- )?(routing_key|api_url|credentials)_file: /", text, re.MULTILINE)) == 3
     assert not re.search(r"(routing_key|api_url|credentials|password):", text)

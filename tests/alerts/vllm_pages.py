@@ -1,5 +1,6 @@
 """A vLLM whose traffic follows a plan: its page at any moment, and what the plug-in in it says."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -23,70 +24,67 @@ PLAIN_STEP = 0.02  # seconds, of the baseline
 HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}  # by bucket
 
 
-@dataclass
-class Plan:
-    """A quantity over time: phases of (minutes, value), the last of which lasts; None: not on the page."""
+def plan(*phases):
+    """A quantity by minute: phases of (minutes, value), the last of which lasts; None: not on the page."""
 
-    phases: list = field(default_factory=lambda: [(0, 0.0)])
-
-    def at(self, minute):
+    def at(minute):
         end = 0
-        for minutes, value in self.phases:
+        for minutes, value in phases:
             end += minutes
             if minute < end:
                 return value
-        return self.phases[-1][1]
+        return phases[-1][1]
+
+    return at
 
 
 def steady(value):
-    return Plan([(0, value)])
+    return plan((0, value))
 
 
-@dataclass
 class Engine:
-    """One engine's traffic: drafts a second, acceptance, requests a minute and so on, each a plan, and its totals."""
+    """One engine's traffic: drafts a second, acceptance, requests a minute and so on, each a plan; and its totals."""
 
-    drafts: Plan = None
-    acceptance: Plan = field(default_factory=lambda: steady(0.8))
-    k: Plan = field(default_factory=lambda: steady(3))
-    first_position: Plan = None  # its acceptance; without, that of every position
-    requests: Plan = field(default_factory=lambda: steady(10))
-    running: Plan = field(default_factory=lambda: steady(0))
-    plain_tokens: Plan = field(default_factory=lambda: steady(0))  # generated without drafts, a second
-    step_seconds: Plan = field(default_factory=lambda: steady(0.02))
-    tpot: Plan = None  # (P50, P99) in seconds
-    peak: Plan = None
-    waiting: Plan = field(default_factory=lambda: steady(0))
-    for_capacity: Plan = None
-    counts: dict = field(default_factory=dict)
+    def __init__(self):
+        self.drafts = None
+        self.acceptance, self.k = steady(0.8), steady(3)
+        self.first_position = None  # its acceptance; without, that of every position
+        self.requests, self.running, self.waiting = steady(10), steady(0), steady(0)
+        self.for_capacity = None
+        self.plain_tokens = steady(0)  # generated without drafts, a second
+        self.speedup = None  # against steps of ``PLAIN_STEP``; without, a step takes as long as a plain one
+        self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
+        self.peak = None
+        self.counts = {}
 
     def grow(self, minute, seconds):
         """Adds the traffic of the last ``seconds``, by the plans at ``minute``."""
-        drafts = (self.drafts.at(minute) or 0) * seconds if self.drafts else 0
-        k, acceptance = self.k.at(minute), self.acceptance.at(minute) or 0
-        plain = self.plain_tokens.at(minute) * seconds
-        first = self.first_position.at(minute) if self.first_position else acceptance
+        drafts = (self.drafts(minute) or 0) * seconds if self.drafts else 0
+        k, acceptance = self.k(minute), self.acceptance(minute) or 0
+        plain, requests = self.plain_tokens(minute) * seconds, self.requests(minute) / 60 * seconds
+        first = self.first_position(minute) if self.first_position else acceptance
         accepted = drafts * k * acceptance
         steps = drafts + plain
+        step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup if self.speedup else PLAIN_STEP
         for name, grown in {
             "drafts": drafts,
             "draft_tokens": drafts * k,
             "accepted_tokens": accepted,
             "first": drafts * first,
-            "requests": self.requests.at(minute) / 60 * seconds,
-            "tokens": drafts + accepted + plain + self.requests.at(minute) / 60 * seconds,
+            "requests": requests,
+            "tokens": drafts + accepted + plain + requests,
             "steps": steps,
-            "step_seconds": steps * self.step_seconds.at(minute),
+            "step_seconds": steps * step_seconds,
         }.items():
             self.counts[name] = self.counts.get(name, 0.0) + grown
-        if self.tpot is not None:
-            for quantile in self.tpot.at(minute):
+        if self.tpot:
+            for quantile in plan(*self.tpot)(minute):
                 self.counts["tpot", quantile] = self.counts.get(("tpot", quantile), 0) + 1
 
     def lines(self, minute, labels):
         """The page's samples."""
         counts = self.counts
-        if self.drafts is not None and self.drafts.at(minute) is not None:
+        if self.drafts is not None and self.drafts(minute) is not None:
             for name in ("drafts", "draft_tokens", "accepted_tokens"):
                 yield f"spec_decode_num_{name}_total", labels, counts[name]
             yield "spec_decode_num_accepted_tokens_per_pos_total", f'{labels},position="0"', counts["first"]
@@ -99,19 +97,19 @@ class Engine:
         yield "inter_token_latency_seconds_count", labels, counts["steps"]
         yield "inter_token_latency_seconds_sum", labels, counts["step_seconds"]
         yield "iteration_tokens_total_count", labels, counts["steps"] / AT_ONCE
-        yield "num_requests_running", labels, self.running.at(minute)
-        yield "num_requests_waiting", labels, self.waiting.at(minute)
+        yield "num_requests_running", labels, self.running(minute)
+        yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
-            yield "num_requests_waiting_by_reason", f'{labels},reason="capacity"', self.for_capacity.at(minute)
+            yield "num_requests_waiting_by_reason", f'{labels},reason="capacity"', self.for_capacity(minute)
         if self.peak is not None:
-            yield "kv_cache_usage_perc", labels, self.peak.at(minute)
-        if self.tpot is not None:
+            yield "kv_cache_usage_perc", labels, self.peak(minute)
+        if self.tpot:
             yield from self._tpot(labels)
 
     def _tpot(self, labels):
         """A histogram whose quantiles are exactly the plan's, by edges at these."""
-        edges = sorted({quantile for _, pair in self.tpot.phases for quantile in pair})
-        halves = {pair[0] for _, pair in self.tpot.phases}
+        edges = sorted({quantile for _, pair in self.tpot for quantile in pair})
+        halves = {pair[0] for _, pair in self.tpot}
         weights = [(50 if edge in halves else 49) * self.counts.get(("tpot", edge), 0) for edge in edges]
         total = sum(self.counts.get(("tpot", edge), 0) for edge in halves) * 100
         for edge, count in zip(edges, accumulate(weights), strict=True):
@@ -123,16 +121,16 @@ class Engine:
 
 @dataclass
 class Temperature:
-    """One temperature's traffic: phases of (minutes, drafts a second, acceptance), requests a minute."""
+    """One temperature's traffic: drafts a second and acceptance, each a plan; requests a minute; and its totals."""
 
-    phases: list
-    requests: float = 10.0
+    drafts: Callable
+    acceptance: Callable
+    requests: float
     counts: list = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])  # requests, drafts, draft and accepted tokens
 
     def grow(self, minute, seconds, k):
-        drafts = (Plan([(m, d) for m, d, _ in self.phases]).at(minute) or 0) * seconds
-        acceptance = Plan([(m, a) for m, _, a in self.phases]).at(minute) or 0
-        grown = (self.requests / 60 * seconds, drafts, drafts * k, drafts * k * acceptance)
+        drafts = self.drafts(minute) * seconds
+        grown = (self.requests / 60 * seconds, drafts, drafts * k, drafts * k * self.acceptance(minute))
         self.counts = [before + more for before, more in zip(self.counts, grown, strict=True)]
 
     def row(self, hundredths):
@@ -163,6 +161,14 @@ class Vllm:
     def engine(self, name="0"):
         return self.engines.setdefault(name, Engine())
 
+    def drafts_of_all(self, minute):
+        """What all temperatures draft together."""
+        return sum(one.drafts(minute) for one in self.temperatures.values())
+
+    def acceptance_of_all(self, minute):
+        accepted = sum(one.drafts(minute) * one.acceptance(minute) for one in self.temperatures.values())
+        return accepted / self.drafts_of_all(minute)
+
     def restart(self):
         """Another process: everything begins at 0."""
         self.lives += 1
@@ -175,7 +181,7 @@ class Vllm:
         for engine in self.engines.values():
             engine.grow(minute, seconds)
         for temperature in self.temperatures.values():
-            temperature.grow(minute, seconds, self.engine().k.at(minute))
+            temperature.grow(minute, seconds, self.engine().k(minute))
 
     def page(self, minute):
         """The text of ``/metrics``."""
@@ -207,8 +213,8 @@ class Vllm:
         totals = Totals(*(sum(row[index] for row in rows) for index in (2, 3, 4)))
         prompt = (PromptTotals(8, 0, *totals),)
         sink.tick(connection, Tick(at=at, lost=0, total=totals, temperature=rows, prompt=prompt))
-        if self.rates is not None and (rate := self.rates.at(minute)) is not None:
-            for _ in range(round(self.engine().requests.at(minute) * seconds / 60)):
+        if self.rates is not None and (rate := self.rates(minute)) is not None:
+            for _ in range(round(self.engine().requests(minute) * seconds / 60)):
                 sink.finished(connection, _request(0, rate, at, 1.0))
         for label, pace in self.paces.items() if minute > 2 else ():
             for _ in range(10):

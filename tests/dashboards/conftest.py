@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import time
 from contextlib import asynccontextmanager
 
@@ -10,8 +9,6 @@ import pytest
 
 from tests.dashboards.dashboard_tools import ROOT
 from tests.debian_servers import free_port, running_prometheus, scraping
-
-sys.path.insert(0, str(ROOT))  # the builders are not part of the installed package
 
 RULES = """
 groups:

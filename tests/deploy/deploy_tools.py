@@ -1,6 +1,7 @@
-"""Where the deployment's files are, and the Pods in them."""
+"""Where the deployment's files are, the programs that read them, and the Pods in them."""
 
-import copy
+import os
+import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -8,7 +9,6 @@ import kubernetes_validate
 import yaml
 
 from tests.deploy.crd_schemas import SCHEMAS
-from tests.deploy.kustomize_tools import build, read
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -17,8 +17,12 @@ INTEGRATIONS = DEPLOY / "integrations"
 CHART = DEPLOY / "helm" / "specdec-sidecar"
 # The first with native sidecars switched on, and the first in which they are stable.
 VERSIONS = ("1.29", "1.33")
+PROGRAMS = ROOT / ".venv" / "bin"  # into which scripts/kubectl-helm installs
 SIDECAR = "specdec-sidecar"
 WRITER = "specdec-plugin"
+
+# The same language; in C, for the dashboards are long.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # What vLLM's chart and production-stack's render, as far as the patch can tell.
 RENDERED = yaml.safe_load("""
@@ -40,11 +44,41 @@ spec:
 """)
 
 
+def read(path: Path) -> dict:
+    return yaml.load(path.read_text(), _LOADER)
+
+
+def read_all(text: str) -> list[dict]:
+    """Every document that is not empty."""
+    return [one for one in yaml.load_all(text, _LOADER) if one]
+
+
+def run(program: str | Path, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a program with ours on the path; ``text`` is its standard input."""
+    environment = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
+    command = [str(part) for part in (program, *arguments)]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+
+def build(folder: str) -> list[dict]:
+    """What kustomize makes of a folder of ``KUBERNETES``."""
+    done = run("kubectl", "kustomize", KUBERNETES / folder)
+    assert done.returncode == 0, done.stderr
+    return read_all(done.stdout)
+
+
+def post_rendered(*objects: dict) -> list[dict]:
+    """What the post-renderer makes of what another chart renders."""
+    done = run(INTEGRATIONS / "post-render" / "post-render", text=yaml.safe_dump_all(objects))
+    assert done.returncode == 0, done.stderr
+    return read_all(done.stdout)
+
+
 def plugin_pods() -> dict[str, dict]:
     """The Pod of everything that runs vLLM with the plug-in in Kubernetes, the chart's aside, by a name for it."""
     return {
-        "overlay": pod_of(build(KUBERNETES / "overlays" / "plugin")),
-        "post-render": pod_of(build(INTEGRATIONS / "post-render", [copy.deepcopy(RENDERED)])),
+        "overlay": pod_of(build("overlays/plugin")),
+        "post-render": pod_of(post_rendered(RENDERED)),
         "llm-d": _llm_d(),
         "kserve": _kserve(),
     }

@@ -9,8 +9,7 @@ import jsonschema
 import pytest
 
 from sidecar.settings.removed import REMOVED
-from tests.deploy.deploy_tools import CHART, ROOT
-from tests.deploy.kustomize_tools import read
+from tests.deploy.deploy_tools import CHART, ROOT, read
 
 SCHEMA = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
 

@@ -8,8 +8,7 @@ import pytest
 from sidecar import __version__
 from sidecar.cli import parser
 from sidecar.settings import load_settings
-from tests.deploy.deploy_tools import DEPLOY, ROOT, option
-from tests.deploy.kustomize_tools import read
+from tests.deploy.deploy_tools import DEPLOY, ROOT, option, read
 
 FOLDER = DEPLOY / "compose"
 # What a service may have, of the compose specification; a misspelt key is one that is not here.
@@ -106,10 +105,6 @@ def test_everything_but_vllm_runs_with_a_read_only_root_and_no_capability(servic
     wanted = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
     for name, one in services.items():
         assert name == "vllm" or one | wanted == one, name
-
-
-def test_without_a_profile_the_demo_starts():
-    assert "COMPOSE_PROFILES=demo" in (FOLDER / ".env").read_text().splitlines()
 
 
 def test_the_sidecars_commands_and_settings_are_ones_that_it_takes(services):

@@ -1,11 +1,9 @@
-"""The chart as Helm 3 and Helm 4 render it, and kustomize's own output; scripts/kubectl-helm installs the programs."""
+"""The chart as Helm 3 and Helm 4 render it, and what the post-renderer makes of other charts."""
 
 import asyncio
 import copy
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 
@@ -16,38 +14,28 @@ from sidecar.app import running
 from sidecar.settings import load_settings
 from tests.deploy.deploy_tools import (
     CHART,
-    INTEGRATIONS,
-    KUBERNETES,
     RENDERED,
     ROOT,
     SIDECAR,
+    build,
     check_object,
     container,
     environment,
     main_container,
-    plugin_pods,
     pod_of,
+    post_rendered,
+    read,
+    read_all,
+    run,
 )
-from tests.deploy.kustomize_tools import build, read, read_all
 from tests.deploy.pod_checks import check_pod
 
-pytestmark = pytest.mark.slow
-PROGRAMS = ROOT / ".venv" / "bin"
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("programs")]
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 OPERATOR = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 MONITORS = {"PodMonitor", "ServiceMonitor", "VMPodScrape", "PodMonitoring"}
 
 with_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def programs():
-    subprocess.run([ROOT / "scripts" / "kubectl-helm"], check=True, timeout=300)
-
-
-def run(program, *arguments, **options):
-    command = [PROGRAMS / program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
 
 
 def render(*arguments, helm="helm", release="vllm", chart=CHART, apis=()):
@@ -87,14 +75,14 @@ def test_both_helms_render_objects_that_kubernetes_knows_and_a_pod_like_every_ot
         check_pod(pod_of(kinds["Deployment"]))
 
 
-def test_the_chart_runs_the_pod_that_the_overlay_runs():
+def test_the_chart_runs_the_pod_that_the_overlay_runs(pods):
     ours = plain(pod_of(render()["Deployment"]))
-    theirs = plain(plugin_pods()["overlay"])
+    theirs = plain(pods["overlay"])
     for users in (ours["securityContext"], theirs["securityContext"]):
         users.pop("runAsUser", None), users.pop("runAsGroup", None)  # each container has its own
     assert ours | {"serviceAccountName": "default"} == theirs | {"serviceAccountName": "default"}
     without = plain(pod_of(render("--set=plugin.enabled=false")["Deployment"]))
-    assert plain(pod_of(build(KUBERNETES / "base")))["initContainers"] == without["initContainers"]
+    assert plain(pod_of(build("base")))["initContainers"] == without["initContainers"]
     assert "PYTHONPATH" not in environment(main_container(without))
 
 
@@ -255,18 +243,9 @@ def test_the_package_has_rules_and_dashboards_and_nothing_else_of_the_repository
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/plugin", "monitoring"])
-def test_kubectl_builds_what_the_fast_tests_look_at(folder):
-    done = run("kubectl", "kustomize", KUBERNETES / folder)
-    assert plain(read_all(done.stdout)) == plain(build(KUBERNETES / folder))
-
-
-def test_the_post_renderer_adds_the_sidecar_to_vllm_and_leaves_the_router_alone(monkeypatch):
-    monkeypatch.setenv("PATH", f"{PROGRAMS}:{os.environ['PATH']}")
+def test_the_post_renderer_adds_the_sidecar_to_vllm_and_leaves_the_router_alone():
     router = copy.deepcopy(RENDERED)
     router["metadata"]["name"] = "stack-deployment-router"
-    script, given = INTEGRATIONS / "post-render" / "post-render", yaml.safe_dump_all([RENDERED, router])
-    done = subprocess.run([script], input=given, capture_output=True, text=True, check=True)
-    found = {one["metadata"]["name"]: one for one in read_all(done.stdout)}
+    found = {one["metadata"]["name"]: one for one in post_rendered(RENDERED, router)}
     assert found["stack-deployment-router"] == router
-    assert pod_of([found["stack-qwen3-deployment-vllm"]]) == plugin_pods()["post-render"]
+    assert SIDECAR in {one["name"] for one in pod_of([found["stack-qwen3-deployment-vllm"]])["initContainers"]}

@@ -5,12 +5,10 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.settings.groups import Limits
-from tests.deploy.deploy_tools import KUBERNETES, ROOT
-from tests.deploy.kustomize_tools import read, read_all
+from tests.deploy.deploy_tools import KUBERNETES, ROOT, read, read_all
 
 
 def generated(folder, *, root):
@@ -30,35 +28,16 @@ def test_every_rule_file_and_every_dashboard_is_there(tmp_path):
     assert found == {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
 
 
-@pytest.fixture
-def sources(tmp_path):
-    """A repository's root with a rule file, the rules' unit tests beside it, and a dashboard."""
-    root = tmp_path / "root"
-    (root / "alerts").mkdir(parents=True)
-    (root / "dashboards").mkdir()
-    (root / "out").mkdir()
-    rule = {"alert": "A", "expr": "a > 1\nand b", "annotations": {"d": "{{ $value }} … é"}}
-    groups = [{"name": "g", "rules": [rule]}]
-    (root / "alerts" / "my_rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
-    (root / "alerts" / "tests.yaml").write_text("rule_files: [my_rules.yaml]\ntests: []\n")
-    (root / "dashboards" / "one.json").write_text('{"title": "é",\n "uid": "x"}\n')
-    return root
-
-
-def test_a_rule_keeps_its_text_and_unit_tests_are_no_rules(sources):
-    assert generated(sources / "out", root=sources).returncode == 0
-    [one] = read_all((sources / "out" / "rules.yaml").read_text())
-    assert one["metadata"]["name"] == "specdec-my-rules"
-    assert one["spec"]["groups"] == read(sources / "alerts" / "my_rules.yaml")["groups"]
-    [board] = read_all((sources / "out" / "dashboards.yaml").read_text())
-    assert board["data"] == {"one.json": '{"title": "é",\n "uid": "x"}\n'}
-
-
-def test_a_dashboard_that_grafana_would_refuse_is_refused(sources):
-    (sources / "dashboards" / "one.json").write_text("{")
-    done = generated(sources / "out", root=sources)
-    assert (done.returncode, list((sources / "out").iterdir())) == (1, [])
-    assert "not JSON" in done.stderr
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "not JSON"), ('{"title": "' + "x" * 1024 * 1024 + '"}', "larger")], ids=["broken", "large"]
+)
+def test_a_dashboard_that_grafana_or_kubernetes_would_refuse_is_refused(text, said, tmp_path):
+    for folder in ("alerts", "dashboards", "out"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "dashboards" / "one.json").write_text(text)
+    done = generated(tmp_path / "out", root=tmp_path)
+    assert (done.returncode, list((tmp_path / "out").iterdir())) == (1, [])
+    assert said in done.stderr
 
 
 def test_prometheus_accepts_as_many_series_as_a_sidecar_can_have_and_no_more():

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from sidecar import __version__
-from tests.deploy.deploy_tools import ROOT
+from sidecar.settings.tree import leaves
+from tests.deploy.deploy_tools import DEPLOY, ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 LINT = """
@@ -79,6 +80,23 @@ def test_one_command_sets_the_version_everywhere(checkout):
     assert set_version(checkout, "9.8.7").returncode == 0
     assert files_with(checkout, "9.8.7") == before
     assert files_with(checkout, __version__) == {"CHANGELOG.md"}
+
+
+def texts():
+    """Every file of deploy/ that is written by hand, with its text."""
+    files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.parent.name != "monitoring"]
+    return {path: path.read_text() for path in files if not path.is_symlink()}
+
+
+def test_the_manifests_name_our_version_one_vllm_and_settings_that_exist():
+    ours, vllms, variables = set(), set(), {leaf.variable for leaf in leaves()}
+    for path, text in texts().items():
+        ours |= set(re.findall(r"image: specdec-sidecar:(\S+)", text))
+        vllms |= set(re.findall(r"vllm/vllm-openai:(v[0-9.]+)", text))
+        if path.name != "_removed.tpl":
+            assert set(re.findall(r"SPECDEC_[A-Z_]+(?<!_)", text)) <= variables, path
+    assert ours == {__version__}
+    assert len(vllms) == 1
 
 
 def test_a_tag_that_is_not_the_version_is_refused(checkout):

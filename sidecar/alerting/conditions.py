@@ -96,21 +96,23 @@ def of_vllm(report: Report) -> Iterator[Finding]:
 
 
 def _context(model: ModelReport, settings: Settings) -> str:
-    """A model's other numbers as text, as in the rules' annotation ``context``."""
-    judgement, said = model.judgement, []
+    """A model's other numbers as lines of text, as in the rules' annotation ``context``."""
+    judgement, limits, said = model.judgement, settings.thresholds, []
     if judgement.acceptance is not None:
-        low = settings.thresholds.acceptance_net_negative
-        said.append(f"Acceptance {judgement.acceptance:.1%}, a loss below {low:.1%}.")
+        said.append(f"Acceptance {judgement.acceptance:.1%} (a loss below {limits.acceptance_net_negative:.1%}).")
     if (speedup := judgement.evidence.speedup) is not None:
-        said.append(f"Against plain decoding at this load: {speedup.value:.2f} times as fast.")
+        low = limits.speedup_net_negative
+        said.append(f"Speed {speedup.value:.2f} times that of plain decoding at this load (a loss below {low:.2f}).")
     rates = {one.temperature: one.judgement.acceptance for one in model.temperatures}
     if known := {temperature: rate for temperature, rate in rates.items() if rate is not None}:
-        said.append(f"By temperature: {' '.join(f'[{name}] {rate:.1%}' for name, rate in known.items())}.")
-        shares = (f"[{one.temperature}] {one.window.share:.1%}" for one in model.temperatures if one.window.share)
-        said.append(f"Share of the draft tokens: {' '.join(shares)}.")
-    said += [f"{group.by} {group.group} accepts {group.window.rate or 0:.1%}." for group in model.groups if group.loses]
+        by_temperature = " ".join(f"[{name}] {rate:.1%}" for name, rate in known.items())
+        shares = " ".join(
+            f"[{one.temperature}] {one.window.share:.1%}" for one in model.temperatures if one.window.share
+        )
+        said.append(f"Acceptance by temperature: {by_temperature}; share of the draft tokens {shares}.")
+    if losing := [f"[{one.by} {one.group}] {one.window.rate or 0:.1%}" for one in model.groups if one.loses]:
+        said.append(f"Kinds of request that lose: {' '.join(losing)}.")
     if worst := _widest(model.engines):
-        found = " ".join(f"[{quantile:g}] {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
+        found = " ".join(f"P{100 * quantile:g} {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
         said.append(f"Time per output token: {found}.")
-    advice = [judgement.advice] if judgement.advice else []
-    return " ".join([*said, *judgement.caveats, *advice])
+    return "\n".join([*said, *judgement.caveats, *([judgement.advice] if judgement.advice else [])])

@@ -56,7 +56,7 @@ class Firing:
 def of(instance, value=1.0, *, model="m", severity=None, context=None, **labels):
     """An alert on a pod's model."""
     where = {"instance": f"{instance}:9911", "job": "vllm", "model_name": model}
-    return Firing(where | labels, value, severity, {"context": context} if context else {})
+    return Firing(where | labels, value, severity, {"context": "\n".join(context)} if context else {})
 
 
 def of_sidecar(instance, value=1.0, **labels):

@@ -107,11 +107,10 @@ def regressed():
     before = Speculation(method="eagle3", num_speculative_tokens=3)
     after = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method="block")
     changed = pod("old", 0.8, None).speculating(before), pod("changed", None, 0.6).speculating(after)
+    eagle = "eagle3, num_speculative_tokens 3"
     said = (
-        "Acceptance 60%, a loss below 50%. Last hour: 60%. "
-        "Share of the draft tokens: [0] 100%. By prompt length in tokens: [0-512] 60%. "
-        "Speculates with eagle3, num_speculative_tokens 3, block sampling; a day before with eagle3, "
-        "num_speculative_tokens 3."
+        "Acceptance 60% (a loss below 50%), in the last hour 60%.",
+        f"Speculates with {eagle}, block sampling; a day before with {eagle}.",
     )
     yield Scene(
         "it names a change of how vLLM speculates",

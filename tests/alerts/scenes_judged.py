@@ -311,13 +311,19 @@ def mixed():
 def context():
     """The pod's other numbers, all of them in the alert: it can be acted on without opening anything else."""
     full = Pod("full", model="mixed", minutes=40).bucket("0", 6, 0.6).bucket("1+", 4, 0.225).tpot(0.02, 0.0512)
+    full.vllm.long_prompts = 0.3
     engines = Pod("engines", minutes=40).drafting(5, 0.5).drafting(5, 0.26, engine="1")
     said = (
-        "Acceptance 45%, a loss below 50%. Last hour: 45%. By temperature: [0] 60% [1+] 22.5%. "
-        "Share of the draft tokens: [0] 60% [1+] 40%. By prompt length in tokens: [0-512] 45%. "
-        "Time per output token: [0.5] 20ms [0.99] 51.2ms. Speculates with eagle3, num_speculative_tokens 3."
+        "Acceptance 45% (a loss below 50%), in the last hour 45%.",
+        "Acceptance by temperature: [0] 60% [1+] 22.5%; share of the draft tokens [0] 60% [1+] 40%.",
+        "Acceptance by kind of request, last hour: [prompt_tokens 0-512] 60% [prompt_tokens 2k-8k] 30%.",
+        "Time per output token: P50 20ms P99 51.2ms.",
+        "Speculates with eagle3, num_speculative_tokens 3.",
     )
-    by_engine = "Acceptance 38%, a loss below 50%. Last hour: 38%. By engine: [0] 50% [1] 26%."
+    by_engine = (
+        "Acceptance 38% (a loss below 50%), in the last hour 38%.",
+        "Acceptance by engine: [0] 50% [1] 26%.",
+    )
     yield Scene(
         "it comes with the pod's other numbers",
         LOW,

@@ -80,10 +80,11 @@ def test_each_of_them_is_compared():
 
 def test_an_alert_comes_with_the_pods_other_numbers():
     (scene,) = [one for one in SCENES if one.name == "it comes with the pod's other numbers"]
-    for pod, said in zip(scene.pods, ("[0] 60.0% [1+] 22.5%. Share of the draft tokens: [0] 60.0%", ""), strict=True):
-        finding = [list(of_models(sidecar.report(minute), sidecar.settings)) for minute, sidecar in pod.scrapes()][-1][
-            0
+    said = "by temperature: [0] 60.0% [1+] 22.5%; share of the draft tokens [0] 60.0% [1+] 40.0%."
+    for pod, by_temperature in zip(scene.pods, (said, ""), strict=True):
+        *_, (finding, *_) = [
+            list(of_models(sidecar.report(minute), sidecar.settings)) for minute, sidecar in pod.scrapes()
         ]
         assert finding.context.startswith("Acceptance ")
-        assert "a loss below 50.0%." in finding.context
-        assert said in finding.context
+        assert " (a loss below 50.0%)." in finding.context
+        assert by_temperature in finding.context

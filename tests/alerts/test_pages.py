@@ -108,8 +108,8 @@ def rendered(directory, *alerts, status="firing"):
 def test_a_page_says_what_a_person_needs_at_night(tmp_path):
     alert = {"cluster": "eu", "pod": "vllm-7d9c4b-x2x9z", "instance": "10.1.2.3:9911", "model_name": "m"}
     title, text = rendered(tmp_path, alert | {"severity": "critical"})
-    where = "in eu in llm, pod vllm-7d9c4b-x2x9z"
-    assert title == f"[1] m: speculative decoding costs more than it gives {where}"
+    where = "cluster eu, namespace llm, pod vllm-7d9c4b-x2x9z"
+    assert title == f"[1] m: speculative decoding costs more than it gives, {where}"
     assert text == [
         "It loses.",
         "Acceptance 45%.",
@@ -122,7 +122,7 @@ def test_a_page_says_what_a_person_needs_at_night(tmp_path):
 @pytest.mark.servers
 def test_a_resolved_page_says_how_long_it_fired(tmp_path):
     title, text = rendered(tmp_path, {}, status="resolved")
-    assert title == "[resolved] m: speculative decoding costs more than it gives in llm"
+    assert title == "[resolved] m: speculative decoding costs more than it gives, namespace llm"
     assert text[2] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
 
 

@@ -111,7 +111,7 @@ async def test_a_firing_alert_says_all_of_itself(scene):
         "cluster": "eu",
         "model_name": "m",
     }
-    assert alert["annotations"]["context"].startswith("Acceptance 40.0%, a loss below 50.0%.")
+    assert alert["annotations"]["context"].startswith("Acceptance 40.0% (a loss below 50.0%).")
     assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
     assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, less than")
     assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 4 * 60)

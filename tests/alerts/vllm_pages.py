@@ -151,6 +151,7 @@ class Vllm:
         self.plugin_state = PluginState.OBSERVING
         self.rates = None  # a plan of single requests' acceptance
         self.paces = {}  # by temperature, plain time per token / actual of each of ten requests a poll
+        self.long_prompts = None  # their acceptance
         self.lives = 0
         self.restart()
 
@@ -211,14 +212,22 @@ class Vllm:
         if not rows:
             rows = (TemperatureTotals(0, Endings(0, 0, 0, 0), *drafted, (drafted[1],), (drafted[2],)),)
         totals = Totals(*(sum(row[index] for row in rows) for index in (2, 3, 4)))
-        prompt = (PromptTotals(8, 0, *totals),)
-        sink.tick(connection, Tick(at=at, lost=0, total=totals, temperature=rows, prompt=prompt))
+        prompts = tuple(PromptTotals(*row) for row in self._prompts(totals))
+        sink.tick(connection, Tick(at=at, lost=0, total=totals, temperature=rows, prompt=prompts))
         if self.rates is not None and (rate := self.rates(minute)) is not None:
             for _ in range(round(self.engine().requests(minute) * seconds / 60)):
                 sink.finished(connection, _request(0, rate, at, 1.0))
         for label, pace in self.paces.items() if minute > 2 else ():
             for _ in range(10):
                 sink.finished(connection, _request(HUNDREDTHS[label], 0.5, at, pace))
+
+    def _prompts(self, totals):
+        """Rows by prompt length: short ones, and if they accept differently, as many long ones."""
+        if self.long_prompts is None:
+            return [(8, 0, *totals)]
+        half = (totals.drafts // 2, totals.draft_tokens // 2, round(totals.draft_tokens // 2 * self.long_prompts))
+        rest = (whole - part for whole, part in zip(totals, half, strict=True))
+        return [(8, 0, *rest), (13, 0, *half)]
 
     def _hello(self):
         return Hello(

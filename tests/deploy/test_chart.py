@@ -68,7 +68,7 @@ def test_the_readmes_table_has_each_value_with_its_comment(tmp_path):
     (tmp_path / "values.yaml").write_text(f"{values}# One value.\nd:\n  e: {{f: 2}}\nh:\n  i: ''\n")
     [begin, end] = re.findall("<!-- .* -->\n", (CHART / "README.md").read_text())
     (tmp_path / "README.md").write_text(f"before\n{begin}old\n{end}after\n")
-    command = [sys.executable, ROOT / "scripts" / "chart_readme.py", tmp_path]
+    command = [sys.executable, ROOT / "scripts" / "readme_table.py", tmp_path]
     subprocess.run(command, check=True, timeout=60)
     rows = """
 | value | default | meaning |

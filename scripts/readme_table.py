@@ -1,6 +1,6 @@
-"""Writes the table of values into the chart's README, from the comments of values.yaml.
+"""Writes the table of a folder's README: the chart's values with their comments, or the alerts with what they say.
 
-Usage: chart_readme.py CHART   the table takes the place of what is between the two marks in CHART/README.md.
+Usage: readme_table.py FOLDER   the table takes the place of what is between the two marks in FOLDER/README.md.
 """
 
 import json
@@ -10,24 +10,34 @@ from pathlib import Path
 
 import yaml
 
-_BEGIN = "<!-- values: written by scripts/manifests from the comments of values.yaml -->\n"
-_END = "<!-- end of values -->\n"
+_MARKS = ("<!-- written by scripts/manifests from {source} -->\n", "<!-- end -->\n")
 
 
-def main(chart: Path) -> int:
+def main(folder: Path) -> int:
     """Returns 0 with the README written, 1 if it does not have the marks."""
-    readme = chart / "README.md"
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not (begin and end):
-        print(f"chart_readme: {readme} does not have its marks", file=sys.stderr)
+    readme, values, rules = (folder / name for name in ("README.md", "values.yaml", "alerts.yaml"))
+    source, rows = (values, values_table(values)) if values.exists() else (rules, alerts_table(rules))
+    begin, end = (mark.format(source=source.name) for mark in _MARKS)
+    before, found, rest = readme.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        print(f"readme_table: {readme} does not have its marks", file=sys.stderr)
         return 1
-    rows = "".join(table(chart / "values.yaml"))
-    readme.write_text(f"{before}{_BEGIN}\n{rows}\n{_END}{after}", encoding="utf-8")
+    readme.write_text(f"{before}{begin}\n{''.join(rows)}\n{end}{after}", encoding="utf-8")
     return 0
 
 
-def table(values: Path) -> Iterator[str]:
+def alerts_table(rules: Path) -> Iterator[str]:
+    """The table's lines: a row for each alert, with its summary, a model's name left out."""
+    yield "| alert | severity | says |\n| --- | --- | --- |\n"
+    groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    for rule in (one for group in groups for one in group["rules"] if "alert" in one):
+        says = rule["annotations"]["summary"].removeprefix("{{ $labels.model_name }}: ")
+        link = f"[{rule['alert'].removeprefix('SpecDecode')}](runbooks/{rule['alert']}.md)"
+        yield f"| {link} | {rule['labels']['severity']} | {_cell(says)} |\n"
+
+
+def values_table(values: Path) -> Iterator[str]:
     """The table's lines: a row for each value, and one for each group whose comment is not a single value's."""
     text = values.read_text(encoding="utf-8")
     root = yaml.compose(text)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sidecar import __version__
-from sidecar.settings.tree import leaves
+from sidecar.settings.tree import keys, variable
 from tests.deploy.deploy_tools import DEPLOY, ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -89,7 +89,7 @@ def texts():
 
 
 def test_the_manifests_name_our_version_one_vllm_and_settings_that_exist():
-    ours, vllms, variables = set(), set(), {leaf.variable for leaf in leaves()}
+    ours, vllms, variables = set(), set(), {variable(key) for key in keys()}
     for path, text in texts().items():
         ours |= set(re.findall(r"image: specdec-sidecar:(\S+)", text))
         vllms |= set(re.findall(r"vllm/vllm-openai:(v[0-9.]+)", text))

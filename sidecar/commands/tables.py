@@ -44,6 +44,6 @@ def number(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:,.1f}"
 
 
-def count(value: float) -> str:
+def count(value: float | None) -> str:
     """A count, rounded to a whole number."""
-    return f"{value:,.0f}"
+    return _NOTHING if value is None else f"{value:,.0f}"

@@ -1,25 +1,26 @@
-"""``compare``: the effect of a change, from two or more saved sweeps."""
+"""``compare``: the effect of a change, from two saved sweeps."""
 
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from sidecar.commands.arguments import share
 from sidecar.commands.compare.comparison import compare
-from sidecar.commands.compare.render import Gate, as_json, gate, text
+from sidecar.commands.compare.render import Gate, gate, text
 from sidecar.commands.sweep.results import load
 from sidecar.settings import Settings
 
-HELP = "compare saved sweeps: before and after a change, with differences, their error and a verdict"
+HELP = "compare two saved sweeps: before and after a change, with differences, their error and a verdict"
 _CODES: Final = {Gate.PASSED: 0, Gate.FAILED: 1, Gate.UNDECIDED: 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``compare``."""
     parser.add_argument("before", type=Path, metavar="A.json", help="a file written by `sweep --save`")
-    parser.add_argument("after", type=Path, nargs="+", metavar="B.json", help="each is compared with A")
+    parser.add_argument("after", type=Path, metavar="B.json", help="another one, to compare with A")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     parser.add_argument(
         "--fail-if-slower",
@@ -36,15 +37,9 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     Raises:
         InputError: a file cannot be used.
     """
-    before, after = load(arguments.before), [(str(path), load(path)) for path in arguments.after]
-    found = [
-        compare(before, other, names=(str(arguments.before), name), comparisons=len(after)) for name, other in after
-    ]
-    if arguments.json:
-        print(json.dumps([as_json(one) for one in found], indent=2, allow_nan=False))
-    else:
-        print("\n\n".join("\n".join(text(one)) for one in found))
-    if not all(one.levels for one in found):
+    found = compare(load(arguments.before), load(arguments.after), names=(str(arguments.before), str(arguments.after)))
+    print(json.dumps(asdict(found), indent=2, allow_nan=False) if arguments.json else "\n".join(text(found)))
+    if not found.levels:
         return 2
     if arguments.fail_if_slower is None:
         return 0

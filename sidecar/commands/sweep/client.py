@@ -1,13 +1,14 @@
 """One server's client: sends requests and keeps their times and counts, but never their text."""
 
 import json
+import time
 from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
 
 from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions
-from sidecar.commands.sweep.reply import ReplyReader
+from sidecar.commands.sweep.reply import BadReply, read_reply
 from sidecar.commands.sweep.sample import Sample
 from sidecar.engine.fetch import read_at_most
 from sidecar.errors import MeasurementError
@@ -85,21 +86,17 @@ class Client:
         else:
             body["prompt"] = prompt
         try:
-            return await self._exchange(body, ReplyReader())
+            return await self._exchange(body, temperature)
+        except BadReply as error:
+            self.last_fault = str(error)
         except _FAILURES as error:
             self.last_fault = type(error).__name__
-            return None
+        return None
 
-    async def _exchange(self, body: dict[str, Any], reply: ReplyReader) -> Sample | None:
-        url = self._url + self._options.endpoint
+    async def _exchange(self, body: dict[str, Any], temperature: float) -> Sample:
+        begun = time.monotonic()
         # Redirects are not followed: prompts go only to the named server.
-        async with self._session.post(url, json=body, allow_redirects=False) as response:
+        async with self._session.post(self._url + self._options.endpoint, json=body, allow_redirects=False) as response:
             if response.status != 200:
-                self.last_fault = f"status {response.status}"
-                return None
-            async for line in response.content:
-                reply.feed(line)
-        if reply.fault is not None:
-            self.last_fault = reply.fault
-            return None
-        return reply.sample(body["temperature"])
+                raise BadReply(f"status {response.status}")
+            return await read_reply(response.content, temperature, begun)

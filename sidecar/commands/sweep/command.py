@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +15,10 @@ from sidecar.commands.stopping import stop_on_signals
 from sidecar.commands.sweep.options import ENDPOINTS, MOST_AT_ONCE, RequestOptions, SweepOptions
 from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.results import SweepResult, as_json, encode
+from sidecar.commands.sweep.results import SweepResult, encode
+from sidecar.commands.sweep.summary import summarize
 from sidecar.commands.sweep.sweep import sweep
-from sidecar.commands.sweep.workload import Load
+from sidecar.commands.sweep.workload import Load, Workload, levels
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
 
@@ -37,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mix = "also mixed requests, such as 0.1:50,1:50, against each temperature alone; repeatable"
     parser.add_argument("--mix", type=_mix, action="append", metavar="T:WEIGHT,…", help=mix)
     parser.add_argument("--concurrency", type=at_once, metavar="N,N", help="requests in flight (default: 1,8)")
-    rate = "Poisson arrivals: requests per second, or shares of the server's capacity, such as 30%%,80%%"
-    parser.add_argument("--rate", type=listed(_load), metavar="R,R", help=rate)
+    rate = listed(number(MOST_AT_ONCE, f"requests per second up to {MOST_AT_ONCE}, such as 2,5"))
+    parser.add_argument("--rate", type=rate, metavar="R,R", help="Poisson arrivals: requests per second")
     parser.add_argument("--requests", type=positive, default=32, metavar="N", help="per level and round (default: 32)")
     rounds = "repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)"
     parser.add_argument("--rounds", type=positive, default=1, metavar="N", help=rounds)
     parser.add_argument("--max-tokens", type=whole(2**31), default=128, metavar="N", help="per request (default: 128)")
-    prompts = "text or JSON lines, or a JSON list such as ShareGPT's; the first 10,000 (default: 20 built in)"
+    prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
     parser.add_argument("--request-timeout", type=duration, default=120.0, metavar="TIME", help="default: 120s")
     end = "stop after this long and report what was measured (default: 30m)"
@@ -61,17 +62,16 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         MeasurementError: a server answers no request.
         SettingsError: the key cannot be used, or the sweep would be too many requests.
     """
-    options = _options(arguments, settings)
-    prompts = BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts)
-    result, interrupted = asyncio.run(_run(options, prompts))
-    print(json.dumps(as_json(result), indent=2, allow_nan=False) if arguments.json else "\n".join(text(result)))
+    result, interrupted = asyncio.run(_run(_options(arguments, settings)))
+    summary = summarize(result, settings.thresholds)
+    print(json.dumps(asdict(summary), indent=2, allow_nan=False) if arguments.json else "\n".join(text(summary)))
     saved = arguments.save is None or written("--save", arguments.save, encode(result))
     if interrupted:
         return _INTERRUPTED
     return 0 if saved and result.complete and not any(level.baseline_drafts for level in result.levels) else 1
 
 
-async def _run(options: SweepOptions, prompts: tuple[str, ...]) -> tuple[SweepResult, bool]:
+async def _run(options: SweepOptions) -> tuple[SweepResult, bool]:
     """The result, and whether a signal ended the sweep."""
     stop = stop_on_signals()
     clock = asyncio.get_running_loop().time
@@ -84,7 +84,7 @@ async def _run(options: SweepOptions, prompts: tuple[str, ...]) -> tuple[SweepRe
             print(f"{ended}/{options.total} requests done{left}; measuring {what}", file=sys.stderr)
         ended, said = ended + 1, what
 
-    result = await sweep(options, prompts, stop, on_end)
+    result = await sweep(options, stop, on_end)
     return result, stop.is_set() and clock() - begun < options.seconds
 
 
@@ -94,11 +94,13 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         key = os.environ.get(arguments.api_key_env)
         if not key or not key.isascii() or not key.isprintable():
             raise SettingsError([f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"])
-    mixes: tuple[Mapping[float, float], ...] = tuple(arguments.mix or ())
+    mixes = arguments.mix or ()
     at_once = arguments.concurrency or (() if arguments.rate else (1, 8))
+    servers = {"--url": arguments.url or settings.vllm_url}
+    if arguments.baseline_url is not None:
+        servers["--baseline-url"] = arguments.baseline_url
     return SweepOptions(
-        url=arguments.url or settings.vllm_url,
-        baseline_url=arguments.baseline_url,
+        servers=servers,
         requests=RequestOptions(
             model=arguments.model,
             endpoint=ENDPOINTS[arguments.endpoint],
@@ -107,30 +109,24 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
             api_key=key,
             tls=settings.tls(),
         ),
-        temperatures=arguments.temperatures or (() if mixes else (0.0, 0.3, 0.5, 0.7, 1.0)),
-        mixes=mixes,
-        loads=(*(Load(at_once=one) for one in at_once), *(arguments.rate or ())),
+        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
+        levels=levels(
+            arguments.temperatures or (() if mixes else (0.0, 0.3, 0.5, 0.7, 1.0)),
+            mixes,
+            (*(Load(at_once=one) for one in at_once), *(Load(rate=one) for one in arguments.rate or ())),
+        ),
         count=arguments.requests,
         rounds=arguments.rounds,
         seconds=arguments.duration,
         page_limits=settings.limits,
-        thresholds=settings.thresholds,
     )
 
 
-def _mix(text: str) -> dict[float, float]:
+def _mix(text: str) -> Workload:
     """``0.1:50,1.0:50`` as temperatures and their weights."""
     pairs = [part.partition(":") for part in text.split(",")]
     weight = number(1e9, "two temperatures or more with weights above 0, such as 0.1:50,1.0:50")
     found = {_TEMPERATURE(temperature): weight(value) for temperature, _, value in pairs}
     if len(found) < 2:
         weight("")
-    return found
-
-
-def _load(text: str) -> Load:
-    """``2`` requests per second, or ``30%`` of the capacity."""
-    is_share = text.endswith("%")
-    expected = f"requests per second up to {MOST_AT_ONCE}, or percentages of the capacity, such as 2,5 or 30%,80%"
-    value = number(100 * MOST_AT_ONCE if is_share else MOST_AT_ONCE, expected)(text.removesuffix("%"))
-    return Load(share=value / 100) if is_share else Load(rate=value)
+    return Workload(tuple(sorted(found.items())))

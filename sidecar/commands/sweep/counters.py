@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
@@ -16,26 +17,26 @@ _READINGS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page: ``counted`` is None if it has no usable counters; ``busy``: requests are running or waiting."""
+    """One page: the counters and those by position, empty if unusable; ``busy``: requests are running or waiting."""
 
-    counted: Acceptance | None = None
+    counters: tuple[float, ...] = ()
     busy: bool = False
 
-    def since(self, before: "Reading") -> Acceptance | None:
-        """The counters' growth; None without counters, or if vLLM restarted in between."""
-        now, then = self.counted, before.counted
-        if now is None or then is None:
-            return None
-        grown = Acceptance(
-            drafts=now.drafts - then.drafts,
-            draft_tokens=now.draft_tokens - then.draft_tokens,
-            accepted_tokens=now.accepted_tokens - then.accepted_tokens,
-            accepted_per_position=tuple(
-                later - earlier
-                for later, earlier in zip(now.accepted_per_position, then.accepted_per_position, strict=False)
-            ),
-        )
-        return grown if min(grown.drafts, grown.draft_tokens, grown.accepted_tokens) >= 0 else None
+
+def growth(before: Reading | None, after: Reading | None) -> Acceptance | None:
+    """None without counters, or if vLLM restarted in between."""
+    if before is None or after is None or not before.counters or not after.counters:
+        return None
+    grown = [new - old for old, new in zip_longest(before.counters, after.counters, fillvalue=0.0)]
+    if min(grown) < 0:
+        return None
+    drafts, draft_tokens, accepted, *positions = grown
+    return Acceptance(
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted,
+        accepted_per_position=tuple(positions),
+    )
 
 
 class CounterReader:
@@ -67,17 +68,11 @@ class CounterReader:
             return None
         if len({engine.key.model_name for engine in engines}) > 1:
             engines = tuple(engine for engine in engines if engine.key.model_name == self._model)
-        if not engines:
-            return Reading()
         one = merge(engines)
-        busy = any(one.gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING))
-        if one.traits or not all(counter in one.counters for counter in SPECULATION):
-            return Reading(None, busy)
-        drafts, draft_tokens, accepted = (one.counters[counter] for counter in SPECULATION)
-        counted = Acceptance(
-            drafts=drafts,
-            draft_tokens=draft_tokens,
-            accepted_tokens=accepted,
-            accepted_per_position=one.accepted_per_position,
+        usable = not one.traits and all(counter in one.counters for counter in SPECULATION)
+        return Reading(
+            counters=(*(one.counters[counter] for counter in SPECULATION), *one.accepted_per_position)
+            if usable
+            else (),
+            busy=any(one.gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING)),
         )
-        return Reading(counted, busy)

@@ -2,22 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.acceptance import together as sum_of
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
-from sidecar.commands.sweep.counters import CounterReader
-from sidecar.commands.sweep.options import MOST_AT_ONCE
+from sidecar.commands.sweep.counters import CounterReader, growth
+from sidecar.commands.sweep.measured import Measured
+from sidecar.commands.sweep.options import MOST_AT_ONCE, SweepOptions
 from sidecar.commands.sweep.sample import Sample
-from sidecar.commands.sweep.workload import Level, Load
+from sidecar.commands.sweep.workload import Level
 
 _AFTER_FAILURE: Final = 0.1  # seconds: do not hammer a server that is down
-
-_Ask = Callable[[int], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,104 +25,49 @@ class Server:
     counters: CounterReader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One level on one server. ``samples`` are its completed requests in the order of their ends.
-
-    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is the growth of vLLM's
-    counters meanwhile, None if there are none; ``others``: it includes the work for other clients.
-    """
-
-    level: Level
-    samples: tuple[Sample, ...]
-    failed: int
-    seconds: float
-    counted: Acceptance | None
-    others: bool
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What all levels share. ``on_end`` is called after each request; ``stop`` ends a level early."""
-
-    prompts: Sequence[str]
-    requests: int
-    stop: asyncio.Event
-    on_end: Callable[[], None]
-
-
-async def measure(server: Server, level: Level, task: Task) -> Measured:
-    """One level, as far as it got before ``task.stop``."""
+async def measure(
+    server: Server, level: Level, options: SweepOptions, stop: asyncio.Event, on_end: Callable[[str], None]
+) -> Measured:
+    """One round of a level, as far as it got before ``stop``; calls ``on_end`` after each request."""
     before = await server.counters.settled()
     ended: list[Sample | None] = []  # None for a request that failed
     begun = time.monotonic()
-    await unless_stopped(_run(server.client, level, task, ended), task.stop)
+
+    async def ask(number: int, temperature: float) -> None:
+        ended.append(await server.client.ask(options.prompts[number % len(options.prompts)], temperature))
+        on_end(str(level))
+        if ended[-1] is None:
+            await asyncio.sleep(_AFTER_FAILURE)
+
+    await unless_stopped(_send(level, options.count, ask), stop)
     seconds = time.monotonic() - begun
     after = await server.counters.settled()
     return Measured(
-        level=level,
         samples=tuple(one for one in ended if one is not None),
         failed=ended.count(None),
         seconds=seconds,
-        counted=None if before is None or after is None else after.since(before),
+        counted=growth(before, after),
         others=before is not None and before.busy,
-        complete=len(ended) == task.requests,
+        complete=len(ended) == options.count,
     )
 
 
-async def _run(client: Client, level: Level, task: Task, ended: list[Sample | None]) -> None:
-    temperatures = level.workload.spread(task.requests)
-
-    async def ask(number: int) -> bool:
-        ended.append(await client.ask(task.prompts[number % len(task.prompts)], temperatures[number]))
-        task.on_end()
-        return ended[-1] is not None
-
-    if level.load.at_once is not None:
-        await _closed_loop(ask, task.requests, level.load.at_once)
-    else:
-        await _open_loop(ask, task.requests, level.load)
-
-
-async def _closed_loop(ask: _Ask, requests: int, at_once: int) -> None:
-    numbers = iter(range(requests))
-
-    async def worker() -> None:
-        for number in numbers:
-            if not await ask(number):
-                await asyncio.sleep(_AFTER_FAILURE)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, requests)):
-            group.create_task(worker())
-
-
-async def _open_loop(ask: _Ask, requests: int, load: Load) -> None:
-    """Sends each request when it is due, even if the server falls behind."""
-    gate = asyncio.Semaphore(MOST_AT_ONCE)
+async def _send(level: Level, requests: int, ask: Callable[[int, float], Awaitable[None]]) -> None:
+    """Each request when it is due and there is room for it; an open loop has room even if the server falls behind."""
+    room = asyncio.Semaphore(level.load.at_once or MOST_AT_ONCE)
     clock = asyncio.get_running_loop().time
     begun = clock()
 
-    async def one(number: int) -> None:
-        async with gate:
-            await ask(number)
+    async def one(number: int, temperature: float) -> None:
+        try:
+            await ask(number, temperature)
+        finally:
+            room.release()
 
     async with asyncio.TaskGroup() as group:
-        for number, due in enumerate(load.arrivals(requests)):
+        for number, (due, temperature) in enumerate(
+            zip(level.load.arrivals(requests), level.workload.spread(requests), strict=True)
+        ):
             await asyncio.sleep(max(0.0, begun + due - clock()))
-            group.create_task(one(number))
-
-
-def together(parts: Sequence[Measured]) -> Measured:
-    """The rounds of one level as one."""
-    counted = [part.counted for part in parts if part.counted is not None]
-    return Measured(
-        level=parts[0].level,
-        samples=tuple(one for part in parts for one in part.samples),
-        failed=sum(part.failed for part in parts),
-        seconds=sum(part.seconds for part in parts),
-        counted=sum_of(counted) if len(counted) == len(parts) else None,
-        others=any(part.others for part in parts),
-        complete=all(part.complete for part in parts),
-    )
+            await room.acquire()
+            group.create_task(one(number, temperature))

@@ -38,11 +38,10 @@ BUILT_IN: Final = (
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The first 10,000 prompts of a file.
+    """The first 10,000 prompts of a file: lines of text, JSON lines (``.jsonl``), or one JSON list (``.json``).
 
-    The file is text or JSON lines, or one JSON list. A line of text is a prompt; a JSON value is a string, an object
-    with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and OpenAI's formats), whose first
-    human turn is used; conversations without one are skipped.
+    A JSON value is a string, an object with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and
+    OpenAI's formats), whose first human turn is used; conversations without one are skipped.
 
     Raises:
         InputError: the file cannot be read, is too large, or contains something else.
@@ -64,29 +63,18 @@ def read_prompts(path: Path) -> tuple[str, ...]:
 
 
 def _prompts(text: str, path: Path) -> Iterator[str | None]:
-    if text.lstrip().startswith("["):
-        try:
-            listed = json.loads(text)
-        except (ValueError, RecursionError):
-            listed = None  # lines of text, the first of which begins with a bracket
-        if isinstance(listed, list):
-            for number, entry in enumerate(listed, 1):
-                yield _prompt(entry, f"--prompts: {path}, entry {number}")
-            return
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            yield _line(line.strip(), f"--prompts: {path}, line {number}")
-
-
-def _line(line: str, place: str) -> str | None:
-    if not line.startswith(("{", '"')):
-        return line
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if path.suffix not in (".json", ".jsonl"):
+        yield from lines
+        return
     try:
-        return _prompt(json.loads(line), place)
-    except (ValueError, RecursionError):
-        if line.startswith('"'):
-            return line  # a sentence that begins with a quotation
-        raise InputError(f"{place}: not JSON, though it begins with a brace") from None
+        entries = json.loads(text) if path.suffix == ".json" else map(json.loads, lines)
+        for number, entry in enumerate(entries, 1):
+            yield _prompt(entry, f"--prompts: {path}, entry {number}")
+    except (ValueError, TypeError, RecursionError):
+        raise InputError(
+            f"--prompts: {path}: not {'a JSON list' if path.suffix == '.json' else 'JSON lines'}"
+        ) from None
 
 
 def _prompt(found: object, place: str) -> str | None:

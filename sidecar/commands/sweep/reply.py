@@ -1,79 +1,72 @@
 """Reads a streamed reply of chat or text completions: when its tokens came, and what it says of itself."""
 
-import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable
 from typing import Any, Final
+
+from pydantic import AliasPath, BaseModel, Field
 
 from sidecar.commands.sweep.sample import Sample
 
 _DATA: Final = b"data:"
-_COUNTS: Final = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+_METRICS: Final = ("metrics", "speculative_decoding")
 
 
-class ReplyReader:
-    """Reads one reply line by line; ``clock`` gives seconds. Made when the request is sent."""
+class BadReply(Exception):
+    """The reply has another status than 200, is no stream, or has an error in it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._begun = clock()
-        self._first: float | None = None
-        self._tokens: int | None = None
-        self._speculation: Mapping[str, Any] = {}
-        self._is_stream = False
-        self._failed = False
 
-    def feed(self, line: bytes) -> None:
-        """Take the next line.
+class _Event(BaseModel):
+    """What is read of one event; the last ones have the number of tokens and vLLM's own acceptance."""
 
-        Raises:
-            ValueError: its data is not JSON.
-        """
-        if not line.startswith(_DATA):
-            return
-        self._is_stream = True
-        data = line.removeprefix(_DATA).strip()
-        event = {} if data == b"[DONE]" else json.loads(data)
-        if not isinstance(event, dict) or event.get("error") is not None or event.get("object") == "error":
-            self._failed = True
-            return
-        if self._first is None and _has_tokens(event):
-            self._first = self._clock()
-        usage, metrics = event.get("usage"), event.get("metrics")
-        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-            self._tokens = usage["completion_tokens"]
-        if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
-            self._speculation = metrics["speculative_decoding"]
+    object: str = ""
+    error: Any = None
+    choices: tuple[Any, ...] = ()
+    delta: dict[str, Any] = Field({}, validation_alias=AliasPath("choices", 0, "delta"))
+    tokens: int | None = Field(None, validation_alias=AliasPath("usage", "completion_tokens"))
+    drafts: int | None = Field(None, validation_alias=AliasPath(*_METRICS, "num_spec_steps"))
+    draft_tokens: int = Field(0, validation_alias=AliasPath(*_METRICS, "num_draft_tokens"))
+    accepted_tokens: int = Field(0, validation_alias=AliasPath(*_METRICS, "num_accepted_draft_tokens"))
+    histogram: tuple[int, ...] = Field((), validation_alias=AliasPath(*_METRICS, "acceptance_histogram"))
 
     @property
-    def fault(self) -> str | None:
-        """Why the reply does not count; None if it does."""
-        if self._failed:
-            return "an error in the stream"
-        return None if self._is_stream else "no stream"
-
-    def sample(self, temperature: float) -> Sample:
-        """What was measured; the reply has ended."""
-        first, end, tokens, speculation = self._first, self._clock(), self._tokens, self._speculation
-        known = all(isinstance(speculation.get(name), int) for name in _COUNTS)
-        drafts, drafted, accepted = (speculation[name] if known else 0 for name in _COUNTS)
-        return Sample(
-            temperature=temperature,
-            ttft=None if first is None else first - self._begun,
-            tpot=None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1),
-            duration=end - self._begun,
-            tokens=tokens,
-            drafts=drafts if known else None,
-            draft_tokens=drafted,
-            accepted_tokens=accepted,
-            histogram=tuple(speculation.get("acceptance_histogram") or ()) if known else (),
-        )
+    def has_tokens(self) -> bool:
+        """Whether it carries generated tokens: chat's first one has a role only."""
+        return bool(self.choices) and ("role" not in self.delta or bool(self.delta.get("content")))
 
 
-def _has_tokens(event: Mapping[str, Any]) -> bool:
-    """Whether the event carries generated tokens: chat's first one has a role only."""
-    choices = event.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return False
-    delta = choices[0].get("delta")
-    return not isinstance(delta, dict) or "role" not in delta or bool(delta.get("content"))
+async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: float) -> Sample:
+    """The reply to a request that was sent at ``begun``, monotonic seconds.
+
+    Raises:
+        BadReply: it does not count.
+        ValueError: an event is not JSON, or not one of an OpenAI-style server.
+    """
+    first: float | None = None
+    tokens: int | None = None
+    accepted = last = None
+    async for line in lines:
+        if not line.startswith(_DATA):
+            continue
+        data = line.removeprefix(_DATA).strip()
+        last = _Event() if data == b"[DONE]" else _Event.model_validate_json(data)
+        if last.error is not None or last.object == "error":
+            raise BadReply("an error in the stream")
+        if first is None and last.has_tokens:
+            first = time.monotonic()
+        tokens = tokens if last.tokens is None else last.tokens
+        accepted = accepted if last.drafts is None else last
+    if last is None:
+        raise BadReply("no stream")
+    end, found = time.monotonic(), accepted or last
+    return Sample(
+        temperature=temperature,
+        ttft=None if first is None else first - begun,
+        tpot=None if first is None or tokens is None or tokens < 2 else (end - first) / (tokens - 1),
+        duration=end - begun,
+        tokens=tokens,
+        drafts=found.drafts,
+        draft_tokens=found.draft_tokens,
+        accepted_tokens=found.accepted_tokens,
+        histogram=found.histogram,
+    )

@@ -1,10 +1,6 @@
 """One completed request of a level; numbers only, never its text."""
 
-from collections.abc import Iterable
-from itertools import zip_longest
 from typing import NamedTuple
-
-from sidecar.analysis.acceptance import Acceptance
 
 
 class Sample(NamedTuple):
@@ -28,17 +24,3 @@ class Sample(NamedTuple):
     def positions(self) -> list[int]:
         """The steps that accepted the draft token at each position."""
         return [sum(self.histogram[place:]) for place in range(1, len(self.histogram))]
-
-
-def acceptance(samples: Iterable[Sample]) -> Acceptance | None:
-    """The sum of the requests' own numbers; None if no reply has any."""
-    exact = [one for one in samples if one.drafts is not None]
-    if not exact:
-        return None
-    return Acceptance(
-        requests=len(exact),
-        drafts=sum(one.drafts or 0 for one in exact),
-        draft_tokens=sum(one.draft_tokens for one in exact),
-        accepted_tokens=sum(one.accepted_tokens for one in exact),
-        accepted_per_position=tuple(map(sum, zip_longest(*(one.positions for one in exact), fillvalue=0))),
-    )

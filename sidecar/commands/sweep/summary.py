@@ -1,17 +1,18 @@
-"""Summarizes measured levels: acceptance, speed, and whether speculation pays, by temperature and load."""
+"""What a sweep tells: its metrics, and whether speculation pays, by level and by temperature."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from sidecar.analysis.acceptance import Acceptance, together
+from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.verdict import Judgement, Verdict, judge
-from sidecar.commands.estimates import Interval, batches, quantile_interval, relative_change
-from sidecar.commands.sweep.level import Measured
-from sidecar.commands.sweep.results import LevelResult, Quantiles, Speculation, Speed, TemperatureResult
-from sidecar.commands.sweep.sample import Sample, acceptance
-from sidecar.commands.sweep.workload import Load
+from sidecar.commands.estimates import Interval, relative_change
+from sidecar.commands.sweep.measured import Measured, together
+from sidecar.commands.sweep.metrics import METRICS, Values, values
+from sidecar.commands.sweep.results import LevelResult, SweepResult
+from sidecar.commands.sweep.workload import Level, Load, alone
 from sidecar.settings.groups import Thresholds
 
 CONFIDENCE: Final = 0.95
@@ -21,124 +22,157 @@ ACTIONS: Final[Mapping[Verdict, str]] = {
     Verdict.NET_POSITIVE: "confirm under your own load, then ship",
     Verdict.INSUFFICIENT_DATA: "too few draft tokens for a verdict; raise --requests",
 }
+_MEDIAN, _TAIL = METRICS["TPOT P50"], METRICS["TPOT P99"]
 NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
-_OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ
 
 
-def level_result(measured: Measured, baseline: Measured | None, thresholds: Thresholds) -> LevelResult:
-    """One level's numbers."""
-    found, counted = speculation([measured]), measured.counted
-    drafts_too = baseline is not None and speculation([baseline]).draft_tokens > 0
-    speedup = None if baseline is None or drafts_too else _speedup(measured, baseline)
-    differs = (
-        counted is not None
-        and found.source == "replies"
-        and abs(counted.draft_tokens - found.draft_tokens) > _OTHERS * max(found.draft_tokens, 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSummary:
+    """One level: the metrics of the server, of a mix's temperatures, and of the baseline if there is one.
+
+    ``acceptance_from``: from the ``replies`` themselves or from vLLM's ``counters``. ``other_requests`` and
+    ``baseline_drafts`` are as in ``Measured`` and ``LevelResult``. ``changes`` are of TPOT's P99 at a mix's
+    temperatures: in the mix / alone at that load - 1. ``speedup`` is the baseline's median TPOT over this server's:
+    above 1 speculation is faster.
+    """
+
+    level: Level
+    complete: bool
+    other_requests: bool
+    baseline_drafts: bool
+    acceptance_from: Literal["replies", "counters", "none"]
+    position_rates: tuple[float, ...]
+    speculating: Values
+    in_mix: Mapping[float, Values]
+    changes: Mapping[float, Interval | None]
+    baseline: Values | None
+    speedup: Interval | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureSummary:
+    """One temperature alone, over all its loads; P10 to P90 are of single requests' acceptance.
+
+    ``notes``: what to change, and up to which load it was faster.
+    """
+
+    temperature: float
+    requests: int
+    draft_tokens: float
+    acceptance: float | None
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    acceptance_from: Literal["replies", "counters", "none"]
+    verdict: Verdict
+    action: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What ``--json`` prints: seconds, ratios from 0 to 1. The first five are as in ``SweepResult``."""
+
+    model: str | None
+    max_tokens: int
+    rounds: int
+    complete: bool
+    faults: Mapping[str, str]
+    temperatures: tuple[TemperatureSummary, ...]
+    levels: tuple[LevelSummary, ...]
+
+
+def summarize(result: SweepResult, thresholds: Thresholds) -> Summary:
+    """Judges every level, and every temperature that was measured alone."""
+    measured = {one.level: one.speculating for one in result.levels}
+    levels = tuple(summarize_level(one, measured, thresholds) for one in result.levels)
+    by_temperature: dict[float, list[LevelSummary]] = {}
+    for level in levels:
+        if (temperature := level.level.workload.temperature) is not None:
+            by_temperature.setdefault(temperature, []).append(level)
+    return Summary(
+        model=result.model,
+        max_tokens=result.max_tokens,
+        rounds=result.rounds,
+        complete=result.complete,
+        faults=result.faults,
+        temperatures=tuple(
+            summarize_temperature(one, found, together([measured[level.level] for level in found]), thresholds)
+            for one, found in by_temperature.items()
+        ),
+        levels=levels,
     )
-    return LevelResult(
-        level=measured.level,
-        complete=all(one is None or (one.complete and bool(one.samples)) for one in (measured, baseline)),
-        speculation=found,
-        other_requests=measured.others or (differs and measured.complete and not measured.failed),
-        speed=_speed(measured),
-        baseline=None if baseline is None else _speed(baseline),
-        baseline_drafts=drafts_too,
+
+
+def summarize_level(found: LevelResult, measured: Mapping[Level, Measured], thresholds: Thresholds) -> LevelSummary:
+    """Judged by the speedup if a baseline was measured, else by the acceptance."""
+    level, ours, speedup = found.level, found.speculating, _speedup(found)
+    inside = {} if level.workload.temperature is not None else {one: ours.of(one) for one, _ in level.workload.weights}
+    return LevelSummary(
+        level=level,
+        complete=found.complete,
+        other_requests=ours.other_requests,
+        baseline_drafts=found.baseline_drafts,
+        acceptance_from=ours.source,
+        position_rates=ours.acceptance.position_rates,
+        speculating=values(ours),
+        in_mix={one: values(part) for one, part in inside.items()},
+        changes={one: _change(Level(alone(one), level.load), part, measured) for one, part in inside.items()},
+        baseline=None if found.baseline is None else values(found.baseline),
         speedup=speedup,
-        verdict=_judged(found, thresholds, speedup).verdict,
-        samples=measured.samples,
-        baseline_samples=() if baseline is None else baseline.samples,
+        verdict=_judged(ours.acceptance, thresholds, speedup).verdict,
     )
 
 
-def temperature_result(
-    levels: Sequence[LevelResult], measured: Sequence[Measured], thresholds: Thresholds
-) -> TemperatureResult:
-    """All levels of one temperature alone; there is at least one."""
-    found = speculation(measured)
-    judged = _judged(found, thresholds, None)
+def summarize_temperature(
+    temperature: float, levels: Sequence[LevelSummary], measured: Measured, thresholds: Thresholds
+) -> TemperatureSummary:
+    """Judged by what its levels' speedups agree on, if there are any; ``measured`` are all of them together."""
+    acceptance, source = measured.acceptance, measured.source
+    ratios = sorted(one.accepted_tokens / one.draft_tokens for one in measured.samples if one.draft_tokens)
+    by_acceptance = _judged(acceptance, thresholds, None)
     by_speedup = _over_loads([one.verdict for one in levels if one.speedup is not None])
-    verdict = by_speedup or judged.verdict
-    advice = None if by_speedup is Verdict.NET_POSITIVE else judged.advice
-    return TemperatureResult(
-        temperature=levels[0].level.workload.temperature or 0.0,
-        speculation=found,
+    verdict = by_speedup or by_acceptance.verdict
+    advice = None if by_speedup is Verdict.NET_POSITIVE else by_acceptance.advice
+    return TemperatureSummary(
+        temperature=temperature,
+        requests=len(measured.samples),
+        draft_tokens=acceptance.draft_tokens,
+        acceptance=acceptance.rate,
+        p10=quantile(ratios, 0.1),
+        p50=quantile(ratios, 0.5),
+        p90=quantile(ratios, 0.9),
+        acceptance_from=source,
         verdict=verdict,
-        action=ACTIONS[verdict] if found.source != "none" else NOTHING_DRAFTED,
+        action=NOTHING_DRAFTED if source == "none" else ACTIONS[verdict],
         notes=(*(() if advice is None else (advice,)), *_compared(levels)),
     )
 
 
-def speculation(measured: Sequence[Measured]) -> Speculation:
-    """VLLM's numbers for each request if replies have them, else its counters' growth."""
-    samples = [one for part in measured for one in part.samples]
-    source: Literal["replies", "counters"] = "replies"
-    found = acceptance(samples)
-    if found is None:
-        counted = [part.counted for part in measured if part.counted is not None]
-        found = together(counted) if counted and len(counted) == len(measured) else None
-        source = "counters"
-    if found is None or not found.draft_tokens:
-        return Speculation(requests=len(samples))
-    ratios = sorted(one.accepted_tokens / one.draft_tokens for one in samples if one.draft_tokens)
-    return Speculation(
-        source=source,
-        requests=len(samples),
-        drafts=found.drafts,
-        draft_tokens=found.draft_tokens,
-        accepted_tokens=found.accepted_tokens,
-        acceptance=found.rate,
-        length=found.length,
-        p10=quantile(ratios, 0.1),
-        p50=quantile(ratios, 0.5),
-        p90=quantile(ratios, 0.9),
-        position_rates=found.position_rates,
-    )
-
-
-def cut(samples: Sequence[Sample], load: Load) -> int | None:
-    """The number of batches of a level's samples; in an open loop rate x mean duration are in flight (Little's law)."""
-    if not samples:
+def _change(apart: Level, inside: Measured, measured: Mapping[Level, Measured]) -> Interval | None:
+    """How much slower a mix's requests of one temperature are; None if it was not measured ``apart``."""
+    if apart not in measured:
         return None
-    in_flight = load.at_once or (load.rate or 0.0) * sum(one.duration for one in samples) / len(samples)
-    return batches(len(samples), in_flight)
+    before, after = (_TAIL.interval_at(apart.load, one, CONFIDENCE) for one in (measured[apart], inside))
+    return relative_change(before, after)
 
 
-def tpots(samples: Sequence[Sample]) -> list[float]:
-    """The known values, in the order of the requests' ends."""
-    return [one.tpot for one in samples if one.tpot is not None]
-
-
-def quantiles(values: Sequence[float | None]) -> Quantiles:
-    """P50, P95 and P99 of the known values."""
-    known = sorted(value for value in values if value is not None)
-    return Quantiles(*(quantile(known, share) for share in (0.5, 0.95, 0.99)))
-
-
-def _speedup(measured: Measured, baseline: Measured) -> Interval | None:
-    """The baseline's median TPOT over this one's, with its 95 % bounds."""
+def _speedup(found: LevelResult) -> Interval | None:
+    if found.baseline is None or found.baseline_drafts:
+        return None
     ours, plain = (
-        quantile_interval(tpots(one.samples), 0.5, cut(one.samples, one.level.load), CONFIDENCE)
-        for one in (measured, baseline)
+        _MEDIAN.interval_at(found.level.load, one, CONFIDENCE) for one in (found.speculating, found.baseline)
     )
     gain = relative_change(ours, plain)
-    return None if gain is None else gain.moved(1.0)
+    return None if gain is None else Interval(1 + gain.value, gain.error)
 
 
-def _judged(found: Speculation, thresholds: Thresholds, speedup: Interval | None) -> Judgement:
+def _judged(counted: Acceptance, thresholds: Thresholds, speedup: Interval | None) -> Judgement:
     """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
     known = speedup is not None and speedup.error is not None
-    counted = Acceptance(
-        requests=found.requests,
-        drafts=found.drafts,
-        draft_tokens=found.draft_tokens,
-        accepted_tokens=found.accepted_tokens,
-        accepted_per_position=tuple(rate * found.drafts for rate in found.position_rates),
-    )
-    evidence = Evidence(
-        window=counted,
-        speedup=Estimate(speedup.value, (speedup.error or 0.0) / 2) if speedup is not None and known else None,
-    )
-    return judge(evidence, thresholds)
+    estimate = Estimate(speedup.value, (speedup.error or 0.0) / 2) if speedup is not None and known else None
+    return judge(Evidence(window=counted, speedup=estimate), thresholds)
 
 
 def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:
@@ -149,11 +183,11 @@ def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:
     return judged.pop() if judged else Verdict.INSUFFICIENT_DATA
 
 
-def _compared(levels: Sequence[LevelResult]) -> Iterator[str]:
+def _compared(levels: Sequence[LevelSummary]) -> Iterator[str]:
     """Up to which load speculation was faster than the baseline, in words."""
     speedups = {one.level.load: one.speedup for one in levels if one.speedup is not None}
     for closed in (True, False):
-        known = {load: one for load, one in speedups.items() if (load.at_once is not None) == closed}
+        known = {load: one.value for load, one in speedups.items() if (load.at_once is not None) == closed}
         if known:
             yield f"measured: {_paying(known)}"
     if any(one.error is None or abs(one.value - 1) <= one.error for one in speedups.values()):
@@ -162,22 +196,11 @@ def _compared(levels: Sequence[LevelResult]) -> Iterator[str]:
         yield "measured: nothing to compare"
 
 
-def _paying(speedups: Mapping[Load, Interval]) -> str:
+def _paying(speedups: Mapping[Load, float]) -> str:
     """``speedups`` go from the lightest load to the heaviest."""
     faster: Load | None = None
     for load, speedup in speedups.items():
-        if speedup.value <= 1:
+        if speedup <= 1:
             return f"not faster, even at {load}" if faster is None else f"faster up to {faster}, no longer at {load}"
         faster = load
     return f"faster at every load up to {faster}"
-
-
-def _speed(measured: Measured) -> Speed:
-    samples, seconds = measured.samples, measured.seconds
-    return Speed(
-        requests=len(samples),
-        failed=measured.failed,
-        ttft=quantiles([one.ttft for one in samples]),
-        tpot=quantiles([one.tpot for one in samples]),
-        tokens_per_second=sum(one.tokens or 0 for one in samples) / seconds if seconds > 0 else 0.0,
-    )

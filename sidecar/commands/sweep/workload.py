@@ -1,6 +1,7 @@
 """What a sweep measures: a workload at a load."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -8,25 +9,20 @@ from random import Random
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` per second (open loop, Poisson).
-
-    ``share`` is the rate as a share of the server's capacity: the requests per second that it can serve.
-    """
+    """``at_once`` requests in flight (closed loop), or arrivals at ``rate`` per second (open loop, Poisson)."""
 
     at_once: int | None = None
     rate: float | None = None
-    share: float | None = None
 
     def __str__(self) -> str:
-        if self.at_once is not None:
-            return f"{self.at_once} at once"
-        rate = "" if self.rate is None else f"{self.rate:.3g}/s"
-        return rate if self.share is None else f"{rate} ({self.share:.0%})".lstrip()
+        return f"{self.rate:.3g}/s" if self.at_once is None else f"{self.at_once} at once"
 
     def arrivals(self, requests: int) -> list[float]:
-        """Seconds from the first request to each: a Poisson process, the same in every run."""
+        """Seconds from the first request to each: a Poisson process, the same in every run; 0 in a closed loop."""
+        if self.rate is None:
+            return [0.0] * requests
         random = Random(0)  # noqa: S311 - simulated arrivals
-        return [0.0, *accumulate(random.expovariate(self.rate or 1.0) for _ in range(requests - 1))]
+        return [0.0, *accumulate(random.expovariate(self.rate) for _ in range(requests - 1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +48,9 @@ class Workload:
 
     def spread(self, requests: int) -> Sequence[float]:
         """A temperature for each request, by the weights, in an order that is mixed and the same in every run."""
-        total = sum(weight for _, weight in self.weights)
-        bounds, reached = [], 0.0
-        for temperature, weight in self.weights:
-            reached += weight
-            bounds.append((reached / total * requests, temperature))
-        found = [next((one for bound, one in bounds if i + 0.5 <= bound), bounds[-1][1]) for i in range(requests)]
+        bounds = list(accumulate(weight for _, weight in self.weights))
+        places = (bisect_left(bounds, (number + 0.5) / requests * bounds[-1]) for number in range(requests))
+        found = [self.weights[place][0] for place in places]
         Random(0).shuffle(found)  # noqa: S311 - a reproducible order
         return found
 
@@ -71,3 +64,19 @@ class Level:
 
     def __str__(self) -> str:
         return f"{self.workload.name}, {self.load}"
+
+
+def alone(temperature: float) -> Workload:
+    """Requests of one temperature."""
+    return Workload(((temperature, 1.0),))
+
+
+def levels(temperatures: Iterable[float], mixes: Sequence[Workload], loads: Iterable[Load]) -> tuple[Level, ...]:
+    """Each temperature alone, then each mix, from the lightest load to the heaviest.
+
+    A mix adds its temperatures alone, for comparison.
+    """
+    mixed = (temperature for mix in mixes for temperature, _ in mix.weights)
+    workloads = (*map(alone, dict.fromkeys((*temperatures, *mixed))), *mixes)
+    ordered = sorted(dict.fromkeys(loads), key=lambda load: (load.at_once or 0, load.rate or 0))
+    return tuple(Level(workload, load) for workload in workloads for load in ordered)

@@ -2,12 +2,10 @@
 
 from random import Random
 
-from sidecar.commands.sweep.level import Measured
-from sidecar.commands.sweep.results import SweepResult
+from sidecar.commands.sweep.results import LevelResult, SweepResult
 from sidecar.commands.sweep.sample import Sample
-from sidecar.commands.sweep.summary import level_result
-from sidecar.commands.sweep.workload import Level, Load, Workload
-from sidecar.settings.groups import Thresholds
+from sidecar.commands.sweep.workload import Level, Load, alone
+from tests.commands.sweep.sweep_tools import measured
 
 
 def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, acceptance=0.6, k=3, drift=0.0):
@@ -33,18 +31,11 @@ def level(seed, *, temperature=0.0, at_once=4, requests=200, tpot=0.010, accepta
                 histogram=(0,) * k + (drafts,) if k else (),
             )
         )
-    measured = Measured(
-        level=Level(Workload(((temperature, 1.0),)), Load(at_once=at_once)),
-        samples=tuple(samples),
-        failed=0,
-        seconds=sum(one.duration for one in samples) / at_once,
-        counted=None,
-        others=False,
-        complete=True,
+    seconds = sum(one.duration for one in samples) / at_once
+    return LevelResult(
+        level=Level(alone(temperature), Load(at_once=at_once)), speculating=measured(samples, seconds=seconds)
     )
-    return level_result(measured, None, Thresholds())
 
 
 def swept(*levels, rounds=8):
-    known = {"model": "m", "max_tokens": 100, "complete": True, "capacity": None, "faults": {}}
-    return SweepResult(rounds=rounds, temperatures=(), mixes=(), levels=levels, **known)
+    return SweepResult(model="m", max_tokens=100, rounds=rounds, complete=True, faults={}, levels=levels)

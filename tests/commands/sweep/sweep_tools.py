@@ -1,24 +1,45 @@
-"""A sweep of a server, small by default."""
+"""Sweeps of a server, small by default, and of none."""
 
 import asyncio
 from contextlib import asynccontextmanager
 from unittest.mock import patch
 
+from sidecar.commands.sweep.measured import Measured
 from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions, SweepOptions
 from sidecar.commands.sweep.prompts import BUILT_IN
+from sidecar.commands.sweep.render import text
+from sidecar.commands.sweep.summary import summarize
 from sidecar.commands.sweep.sweep import sweep
-from sidecar.commands.sweep.workload import Load
+from sidecar.commands.sweep.workload import Load, levels
 from sidecar.demo.options import SimulatorOptions
+from sidecar.settings.groups import Limits, Thresholds
 from tests.demo.http_vllm import HttpVllm, Reply
 
 
-async def swept(url, prompts=BUILT_IN, stop=None, *, at_once=(4,), rates=(), on_end=lambda *_: None, **options):
-    given = {"temperatures": (0.0, 1.2), "count": 24, "max_tokens": 48} | options
+async def swept(
+    url, prompts=BUILT_IN, stop=None, *, at_once=(4,), rates=(), temperatures=(0.0, 1.2), mixes=(), **options
+):
+    given = {"count": 24, "rounds": 1, "seconds": 1800.0, "max_tokens": 48} | options
     sending = {name: given.pop(name) for name in ("max_tokens", "timeout", "api_key") if name in given}
-    requests = RequestOptions(endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending)
-    loads = (*(Load(at_once=one) for one in at_once), *rates)
-    asked = SweepOptions(url=url, loads=loads, requests=requests, **given)
-    return await sweep(asked, prompts, stop or asyncio.Event(), on_end)
+    on_end, baseline = given.pop("on_end", lambda _: None), given.pop("baseline_url", None)
+    loads = (*(Load(at_once=one) for one in at_once), *(Load(rate=one) for one in rates))
+    asked = SweepOptions(
+        servers={"--url": url} | ({} if baseline is None else {"--baseline-url": baseline}),
+        requests=RequestOptions(endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
+        prompts=prompts,
+        levels=levels(temperatures, mixes, loads),
+        page_limits=Limits(),
+        **given,
+    )
+    return await sweep(asked, stop or asyncio.Event(), on_end)
+
+
+def summarized(result, **thresholds):
+    return summarize(result, Thresholds(**thresholds))
+
+
+def printed(result):
+    return list(text(summarized(result)))
 
 
 @asynccontextmanager
@@ -28,3 +49,9 @@ async def simulated(*, exact=True, **options):
     with patch.object(Reply, "end", whole if exact else lambda reply: whole(reply) | {"metrics": None}):
         async with HttpVllm(SimulatorOptions(**{"speed": 8, **options})) as vllm:
             yield vllm
+
+
+def measured(samples=(), *, failed=0, seconds=2.0, counted=None, others=False, complete=True):
+    return Measured(
+        samples=tuple(samples), failed=failed, seconds=seconds, counted=counted, others=others, complete=complete
+    )

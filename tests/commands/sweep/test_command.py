@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from sidecar.commands.sweep.options import SweepOptions
-from sidecar.commands.sweep.workload import Load
-from sidecar.errors import SettingsError
+from sidecar.commands.sweep.workload import Load, Workload, levels
 from tests.commands.commands_tools import command
 from tests.commands.sweep.sweep_tools import simulated
 
@@ -15,6 +13,7 @@ from tests.commands.sweep.sweep_tools import simulated
     ("arguments", "said"),
     [
         (("--requests", "20000"), "200,000 requests are more than 100,000"),
+        (("--requests", "6000", "--baseline-url", "http://b"), "120,000 requests are more than 100,000"),
         (("--prompts", "/none"), "--prompts: /none: No such file or directory"),
         (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set"),
     ],
@@ -37,7 +36,7 @@ def test_unusable_arguments_are_refused(capsys, arguments, said):
         (("--mix", "0:0,1:1"), "with weights above 0"),
         (("--mix", "0.1"), "two temperatures or more"),
         (("--rate", "0"), "write requests per second up to 1024"),
-        (("--rate", "nan%"), "write requests per second up to 1024"),
+        (("--rate", "30%"), "write requests per second up to 1024"),
         (("--duration", "soon"), "expected duration"),
         (("--save", "/none/x"), "no such directory"),
     ],
@@ -49,46 +48,28 @@ def test_unreadable_arguments_are_refused(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
-def test_requests_to_both_servers_and_for_the_capacity_are_bounded():
-    given = {"temperatures": (0.0,), "loads": (Load(share=0.5),), "count": 50_000}
-    with pytest.raises(SettingsError, match="150,000 requests"):
-        SweepOptions(url="http://a", baseline_url="http://b", **given)
-
-
-def test_levels_go_from_light_to_heavy_and_come_once():
-    loads = tuple(Load(at_once=one) for one in (8, 1, 8))
-    levels = SweepOptions(url="http://a", temperatures=(1.0, 0.0, 1.0), loads=loads).levels(None)
-    assert [str(level) for level in levels] == [
-        *("temperature 1, 1 at once", "temperature 1, 8 at once"),
-        *("temperature 0, 1 at once", "temperature 0, 8 at once"),
-    ]
-
-
-def test_shares_become_rates_and_a_mix_brings_its_temperatures_along():
-    loads = (Load(share=0.8), Load(rate=1.5))
-    options = SweepOptions(url="http://a", temperatures=(), mixes=({1.0: 50, 0.1: 50},), loads=loads)
-    assert [str(level) for level in options.levels(4.0)] == [
+def test_levels_go_from_light_to_heavy_and_come_once_and_a_mix_brings_its_temperatures_along():
+    mix = Workload(((0.1, 50), (1.0, 50)))
+    loads = (Load(rate=3.0), Load(rate=1.5), Load(rate=3.0))
+    assert [str(level) for level in levels((1.0, 1.0), (mix,), loads)] == [
         f"{workload}, {load}"
         for workload in ("temperature 1", "temperature 0.1", "mix 0.1:50,1:50")
-        for load in ("1.5/s", "3.2/s (80%)")
+        for load in ("1.5/s", "3/s")
     ]
 
 
 async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_path):
     saved = tmp_path / "sweep.json"
     async with simulated() as vllm:
-        asked = ("--url", vllm.url, "--rate", "60%", "--mix", "0:1,1:1", "--requests", "8", "--max-tokens", "8")
+        asked = ("--url", vllm.url, "--concurrency", "4", "--mix", "0:1,1:1", "--requests", "8", "--max-tokens", "8")
         code, out, err = await finished("sweep", *asked, "--json", "--save", str(saved))
     assert code == 0, err
-    assert err.startswith("0/120 requests done; measuring mix 0:1,1:1, 32 at once\n")
+    assert err.startswith("0/24 requests done; measuring temperature 0, 4 at once\n8/24 requests done, about ")
     printed, written = json.loads(out), json.loads(saved.read_text())
-    assert {level["level"]["load"]["share"] for level in printed["levels"]} == {0.6}
-    assert printed["levels"][0]["level"]["load"]["rate"] == pytest.approx(0.6 * printed["capacity"])
-    assert "samples" not in printed["levels"][0]
-    for level in written["levels"]:
-        assert len(level.pop("samples")) == 8
-        del level["baseline_samples"]
-    assert written == printed
+    assert [level["level"] for level in written["levels"]] == [level["level"] for level in printed["levels"]]
+    assert [len(level["speculating"]["samples"]) for level in written["levels"]] == [8] * 3
+    assert [level["speculating"]["requests"] for level in printed["levels"]] == [8] * 3
+    assert [part["requests"] for part in printed["levels"][2]["in_mix"].values()] == [4, 4]
 
 
 async def test_a_file_that_cannot_be_written_loses_nothing(finished, tmp_path):

@@ -7,10 +7,9 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
-from sidecar.commands.sweep.render import text
 from sidecar.commands.sweep.workload import Load, Workload
 from sidecar.errors import MeasurementError
-from tests.commands.sweep.sweep_tools import swept
+from tests.commands.sweep.sweep_tools import printed, summarized, swept
 
 
 def server(in_flight, seen):
@@ -49,7 +48,7 @@ async def test_the_load_is_as_asked_for(served):
         assert sorted(part) == [(temperature, 48, "one")] * 5 + [(temperature, 48, "two")] * 5
     assert {path for path, _, _ in seen} == {"/v1/completions"}
     assert {key for _, _, key in seen} == {None}
-    assert result.levels[0].speed.requests == 10
+    assert len(result.levels[0].speculating.samples) == 10
 
 
 def page_of(drafted):
@@ -74,8 +73,8 @@ async def test_counters_that_come_late_are_waited_for(served):
 
     async with served(late) as url:
         result = await swept(url, ("one",), count=20)
-    assert [one.speculation.draft_tokens for one in result.temperatures] == [160, 160]
-    assert result.temperatures[0].speculation.acceptance == 0.5
+    found = summarized(result).temperatures
+    assert [(one.draft_tokens, one.acceptance) for one in found] == [(160, 0.5)] * 2
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
@@ -102,11 +101,10 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
 
     async with served(breaks) as url:
         result = await swept(url, ("one",), count=10, temperatures=(0.0, 0.5, 1.0))
-    assert [level.speed.requests for level in result.levels] == [10, 10, 3]
-    assert [level.speed.failed for level in result.levels] == [0, 0, 7]
+    assert [len(level.speculating.samples) for level in result.levels] == [10, 10, 3]
+    assert [level.speculating.failed for level in result.levels] == [0, 0, 7]
     assert [level.complete for level in result.levels] == [True, True, True]
-    assert result.faults == {"--url": "status 503"}
-    assert "--url: requests failed; the last error: status 503" in list(text(result))
+    assert "--url: requests failed; the last error: status 503" in printed(result)
 
 
 @pytest.mark.parametrize("hangs_at", ["/v1/models", "/v1/chat/completions"])
@@ -121,7 +119,7 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
         with pytest.raises(MeasurementError, match="TimeoutError"):
             await swept(url, timeout=0.1)
     assert (result.complete, result.levels) == (False, ())
-    assert list(text(result))[-1].startswith("The sweep is incomplete")
+    assert printed(result)[-1].startswith("The sweep is incomplete")
 
 
 async def test_an_open_loop_does_not_wait_for_answers(served):
@@ -138,10 +136,10 @@ async def test_an_open_loop_does_not_wait_for_answers(served):
         return await answer(request)
 
     async with served(gathers) as url:
-        result = await swept(url, at_once=(), rates=(Load(rate=200.0),), temperatures=(0.0,), count=40)
+        result = await swept(url, at_once=(), rates=(200.0,), temperatures=(0.0,), count=40)
     assert result.complete
     (level,) = result.levels
-    assert (level.level.load, level.speed.requests) == (Load(rate=200.0), 40)
+    assert (level.level.load, len(level.speculating.samples)) == (Load(rate=200.0), 40)
     assert waiting == sorted(waiting)
 
 
@@ -153,14 +151,6 @@ def test_arrivals_are_poisson():
     # As many gaps are below the mean as an exponential distribution has there: 1 - 1/e. Regular ones would be half.
     assert 0.6 < sum(gap < mean for gap in gaps) / len(gaps) < 0.66
     assert Load(rate=100.0).arrivals(2000) == due
-
-
-async def test_a_share_is_of_the_measured_capacity(served):
-    in_flight, seen = [0, 0], []
-    async with served(server(in_flight, seen)) as url:
-        result = await swept(url, ("one",), at_once=(), rates=(Load(share=0.3),), temperatures=(0.0,), count=4)
-    assert in_flight[1] == 32
-    assert result.levels[0].level.load.rate == 0.3 * result.capacity
 
 
 def test_weights_are_kept_to_the_request():

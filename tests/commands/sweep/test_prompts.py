@@ -13,8 +13,8 @@ MARKER = "zebrafish"
 def prompts(tmp_path):
     """The prompts of a file with this content."""
 
-    def read(content):
-        file = tmp_path / "prompts"
+    def read(content, suffix=""):
+        file = tmp_path / f"prompts{suffix}"
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
         return read_prompts(file)
 
@@ -22,28 +22,29 @@ def prompts(tmp_path):
 
 
 def test_prompts_come_as_lines_or_as_json(prompts):
-    found = prompts('plain\n\n{"prompt": "a\\nb"}\n"c"\n"d" he said\n{"text": "e", "x": 1}\n')
-    assert found == ("plain", "a\nb", "c", '"d" he said', "e")
-    assert prompts("[1] is a citation\nplain\n") == ("[1] is a citation", "plain")
+    assert prompts('plain\n\n{"a": 1}\n"b" he said\n') == ("plain", '{"a": 1}', '"b" he said')
     assert prompts("".join(f"{number}\n" for number in range(10_001)))[-1] == "9999"
+    assert prompts('{"prompt": "a\\nb"}\n\n"c"\n{"text": "d", "x": 1}\n', ".jsonl") == ("a\nb", "c", "d")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "suffix", "said"),
     [
-        (b"", "no prompts"),
-        (b"[]", "no prompts"),
-        (b'[{"zebrafish": 1}]', "entry 1: no text under any of"),
-        (b'ok\n{"zebrafish": 1}\n', "line 2: no text under any of prompt, text, question, input, conv"),
-        (b"{zebrafish", "line 1: not JSON"),
-        (b"\xff", "not UTF-8 text"),
-        (b"x" * 100, "over 0 MiB"),
+        (b"", "", "no prompts"),
+        (b"[]", ".json", "no prompts"),
+        (b'[{"zebrafish": 1}]', ".json", "entry 1: no text under any of"),
+        (b'"ok"\n{"zebrafish": 1}\n', ".jsonl", "entry 2: no text under any of prompt, text, question, input, conv"),
+        (b"{zebrafish", ".jsonl", "not JSON lines"),
+        (b"1", ".json", "not a JSON list"),
+        (b"[" * 99, ".json", "not a JSON list"),
+        (b"\xff", "", "not UTF-8 text"),
+        (b"x" * 100, "", "over 0 MiB"),
     ],
 )
-def test_unusable_prompts_are_refused(prompts, content, said, monkeypatch):
+def test_unusable_prompts_are_refused(prompts, content, suffix, said, monkeypatch):
     monkeypatch.setattr(module, "_MOST_BYTES", 99)
     with pytest.raises(InputError) as found:
-        prompts(content)
+        prompts(content, suffix)
     assert said in str(found.value)
     assert MARKER not in str(found.value)
 
@@ -57,5 +58,5 @@ def test_prompts_come_from_conversations(prompts):
         {"id": "4", "conversations": [{"from": "gpt", "value": "no"}]},
         {"messages": [{"role": "system", "content": "no"}, {"role": "user", "content": "c"}]},
     ]
-    assert prompts(json.dumps(shared)) == ("a", "b", "c")
-    assert prompts("\n".join(json.dumps(one) for one in shared)) == ("a", "b", "c")
+    assert prompts(json.dumps(shared), ".json") == ("a", "b", "c")
+    assert prompts("\n".join(json.dumps(one) for one in shared), ".jsonl") == ("a", "b", "c")

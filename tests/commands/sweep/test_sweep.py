@@ -1,3 +1,5 @@
+"""Sweeps of simulated vLLMs, with and without speculation."""
+
 import asyncio
 import json
 import signal
@@ -5,11 +7,9 @@ import signal
 import aiohttp
 import pytest
 
-from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.results import as_json
+from sidecar.commands.sweep.workload import Workload
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
-from sidecar.settings.groups import Thresholds
-from tests.commands.sweep.sweep_tools import simulated, swept
+from tests.commands.sweep.sweep_tools import printed, simulated, summarized, swept
 
 MARKER = "zebrafish"
 
@@ -34,55 +34,59 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
         accepted = await counted(vllm, "spec_decode_num_accepted_tokens_total")
     assert asked == (["temperature 0, 4 at once"] * 8 + ["temperature 1.2, 4 at once"] * 8) * 2
     assert result.complete
-    found = [one.speculation for one in result.temperatures]
-    assert [(one.source, one.requests) for one in found] == [("replies", 16)] * 2
+    told = summarized(result)
+    found = told.temperatures
+    assert [(one.acceptance_from, one.requests) for one in found] == [("replies", 16)] * 2
     # There is no other client, and a warm-up of one token drafts nothing: this is vLLM's count, to the token.
-    for part in (result.levels, result.temperatures):
-        assert sum(one.speculation.draft_tokens for one in part) == drafted
-        assert sum(one.speculation.accepted_tokens for one in part) == accepted
+    assert sum(one.draft_tokens for one in found) == drafted
+    acceptances = [level.speculating.acceptance for level in result.levels]
+    assert sum(one.draft_tokens for one in acceptances) == drafted
+    assert sum(one.accepted_tokens for one in acceptances) == accepted
     cold, hot = found
     assert cold.acceptance > 0.85
     assert hot.acceptance < 0.5
     assert cold.p10 <= cold.p50 <= cold.p90
-    assert not any(level.other_requests for level in result.levels)
+    assert not any(level.other_requests for level in told.levels)
 
 
 async def test_without_per_request_numbers_the_counters_growth_is_used(counted):
     async with simulated(exact=False) as vllm:
         result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2))
         drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
-    found = [one.speculation for one in result.temperatures]
-    assert {one.source for one in found} == {"counters"}
+    told = summarized(result)
+    found = told.temperatures
+    assert {one.acceptance_from for one in found} == {"counters"}
     assert sum(one.draft_tokens for one in found) == drafted
     assert [one.acceptance for one in found] == pytest.approx([0.95, 0.6, 0.35], abs=0.08)
     assert [one.p50 for one in found] == [None] * 3
-    assert all(len(one.position_rates) == 3 for one in found)
+    assert all(len(level.position_rates) == 3 for level in told.levels)
 
 
 async def test_a_vllm_without_speculation_has_no_number_and_no_verdict():
     async with simulated(num_speculative_tokens=0) as vllm:
         result = await swept(vllm.url, temperatures=(0.0,), count=4)
-    (one,) = result.temperatures
-    assert (one.speculation.source, one.speculation.acceptance) == ("none", None)
+    (one,), (level,) = summarized(result).temperatures, summarized(result).levels
+    assert (one.acceptance_from, one.acceptance) == ("none", None)
     assert one.verdict == "insufficient_data"
     assert one.action == "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
-    assert result.levels[0].speed.tpot.p50 > 0
+    assert level.speculating["TPOT P50"] > 0
 
 
 async def test_the_verdict_and_what_to_do_follow_the_thresholds():
     async with simulated() as vllm:
         result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2), max_tokens=96)
         few = await swept(vllm.url, temperatures=(0.0,), count=4)
-        judged = await swept(vllm.url, temperatures=(0.0,), count=4, thresholds=Thresholds(min_requests=4))
-    assert [(one.verdict, one.action.split()[0].strip(":,")) for one in result.temperatures] == [
+    found = summarized(result).temperatures
+    assert [(one.verdict, one.action.split()[0].strip(":,")) for one in found] == [
         ("net_positive", "confirm"),
         ("break_even", "measure"),
         ("net_negative", "stop"),
     ]
-    assert "speculate more tokens" in result.temperatures[0].notes[0]
-    assert "speculate fewer tokens" in result.temperatures[2].notes[0]
-    assert (few.temperatures[0].verdict, few.temperatures[0].notes) == ("insufficient_data", ())
-    assert judged.temperatures[0].verdict == "net_positive"
+    assert "speculate more tokens" in found[0].notes[0]
+    assert "speculate fewer tokens" in found[2].notes[0]
+    (one,) = summarized(few).temperatures
+    assert (one.verdict, one.notes) == ("insufficient_data", ())
+    assert summarized(few, min_requests=4).temperatures[0].verdict == "net_positive"
 
 
 async def test_requests_of_other_clients_are_noticed():
@@ -91,9 +95,16 @@ async def test_requests_of_other_clients_are_noticed():
         result = await swept(vllm.url, temperatures=(0.0,))
         traffic.cancel()
         await asyncio.gather(traffic, return_exceptions=True)
-    assert result.levels[0].other_requests
-    assert any("vLLM served other clients too" in line for line in text(result))
-    assert result.temperatures[0].speculation.acceptance > 0.85  # ours alone
+    assert any("vLLM served other clients too" in line for line in printed(result))
+    assert summarized(result).temperatures[0].acceptance > 0.85  # ours alone
+
+
+async def test_a_mix_is_measured_beside_its_temperatures():
+    async with simulated() as vllm:
+        result = await swept(vllm.url, temperatures=(), mixes=(Workload(((0.0, 3), (1.0, 1))),))
+    rows = [line.split() for line in printed(result)[3:8]]
+    assert [row[:1] for row in rows] == [["0"], ["1"], ["0:3,1:1"], ["0"], ["1"]]
+    assert [row[1] for row in rows[3:]] == ["18", "6"]
 
 
 async def test_a_baseline_is_measured_at_the_same_levels():
@@ -101,37 +112,22 @@ async def test_a_baseline_is_measured_at_the_same_levels():
         result = await swept(vllm.url, baseline_url=plain.url, at_once=(1, 2), count=4)
         other = await swept(vllm.url, baseline_url=vllm.url, at_once=(1,), temperatures=(0.0,), count=4)
     assert result.complete
-    assert [level.baseline.requests for level in result.levels] == [4] * 4
-    for level in result.levels:
-        assert level.speedup.value == pytest.approx(level.baseline.tpot.p50 / level.speed.tpot.p50)
-    lines = list(text(result))
+    told, lines = summarized(result), printed(result)
+    assert [level.baseline["requests"] for level in told.levels] == [4] * 4
+    for level in told.levels:
+        assert level.speedup.value == pytest.approx(level.baseline["TPOT P50"] / level.speculating["TPOT P50"])
     assert sum("measured: " in line for line in lines) == 2
     rows = [line.split() for line in lines[2:11]]
     assert rows[0][-2:] == ["speedup", "verdict"]
-    assert [row[-1] for row in rows[1::2]] == [level.verdict for level in result.levels]
-    for row, level in zip(rows[2::2], result.levels, strict=True):
-        times = (level.baseline.ttft, level.baseline.tpot)
-        assert row[4:10] == [f"{value * 1000:,.1f}" for one in times for value in (one.p50, one.p95, one.p99)]
+    assert [row[-1] for row in rows[1::2]] == [level.verdict for level in told.levels]
+    times = [f"{name} P{share}" for name in ("TTFT", "TPOT") for share in (50, 95, 99)]
+    for row, level in zip(rows[2::2], told.levels, strict=True):
+        assert row[5:11] == [f"{level.baseline[name] * 1000:,.1f}" for name in times]
     # A baseline that speculates is no baseline.
-    assert all(level["baseline_drafts"] for level in as_json(other)["levels"])
-    assert any(line.startswith("--baseline-url: it speculates too") for line in text(other))
-    assert "  measured: nothing to compare" in text(other)
-
-
-async def test_stopping_keeps_what_has_ended():
-    stop, ended = asyncio.Event(), []
-    async with simulated() as vllm:
-
-        def on_end(what):
-            ended.append(what)
-            if len(ended) == 10:
-                stop.set()
-
-        result = await swept(vllm.url, stop=stop, on_end=on_end, at_once=(2,), count=1000, max_tokens=16)
-    assert not result.complete
-    (level,) = result.levels
-    assert 10 <= level.speed.requests < 20
-    assert not level.complete
+    assert all(level.baseline_drafts for level in summarized(other).levels)
+    lines = printed(other)
+    assert any(line.startswith("--baseline-url: it speculates too") for line in lines)
+    assert "  measured: nothing to compare" in lines
 
 
 async def test_ctrl_c_prints_the_part_that_was_measured(program):
@@ -151,7 +147,8 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program):
     assert b"Traceback" not in err
     found = json.loads(out)
     assert not found["complete"]
-    assert 0 < found["levels"][0]["speculation"]["requests"] < 5000
+    assert 0 < found["levels"][0]["speculating"]["requests"] < 5000
+    assert not found["levels"][0]["complete"]
 
 
 async def test_no_text_of_a_prompt_or_an_answer_is_printed(finished, tmp_path):

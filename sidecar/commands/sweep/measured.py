@@ -1,0 +1,89 @@
+"""One server at one level: what ``sweep --save`` writes, and what every number of ``sweep`` and ``compare`` is from."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Final, Literal
+
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
+from sidecar.analysis.acceptance import together as sum_of
+from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.workload import Load
+
+_OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """``samples`` are the completed requests: round after round, in the order of their ends.
+
+    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is the growth of vLLM's
+    counters meanwhile, None if there are none; ``others``: it includes the work for other clients.
+    """
+
+    samples: tuple[Sample, ...]
+    failed: int
+    seconds: float
+    counted: Acceptance | None
+    others: bool
+    complete: bool
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """VLLM's numbers for each request if replies have them, else its counters' growth."""
+        exact = [one for one in self.samples if one.drafts is not None]
+        if not exact:
+            return replace(self.counted or NO_DRAFTS, requests=len(self.samples))
+        return Acceptance(
+            requests=len(exact),
+            drafts=sum(one.drafts or 0 for one in exact),
+            draft_tokens=sum(one.draft_tokens for one in exact),
+            accepted_tokens=sum(one.accepted_tokens for one in exact),
+            accepted_per_position=tuple(map(sum, zip_longest(*(one.positions for one in exact), fillvalue=0))),
+        )
+
+    @property
+    def source(self) -> Literal["replies", "counters", "none"]:
+        """Where ``acceptance`` is from."""
+        if not self.acceptance.draft_tokens:
+            return "none"
+        return "replies" if any(one.drafts is not None for one in self.samples) else "counters"
+
+    @property
+    def other_requests(self) -> bool:
+        """Whether vLLM's counters also have the work for other clients: times are then not the sweep's alone."""
+        if self.counted is None or self.source != "replies" or self.failed or not self.complete:
+            return self.others
+        ours = self.acceptance.draft_tokens
+        return self.others or abs(self.counted.draft_tokens - ours) > _OTHERS * ours
+
+    def in_flight(self, load: Load) -> float:
+        """The mean number of its requests in flight; in an open loop rate x mean duration (Little's law)."""
+        durations = [one.duration for one in self.samples] or [0.0]
+        return load.at_once or (load.rate or 0.0) * sum(durations) / len(durations)
+
+    def of(self, temperature: float) -> "Measured":
+        """A mix's requests of one temperature."""
+        inside = tuple(one for one in self.samples if one.temperature == temperature)
+        return replace(self, samples=inside, counted=None)
+
+    def parts(self, count: int) -> Iterator["Measured"]:
+        """Cut into batches of consecutive requests; each takes its part of the time, as many are always in flight."""
+        size, total = len(self.samples) // count, sum(one.duration for one in self.samples)
+        for start in range(0, count * size, size or 1):
+            part = self.samples[start : start + size]
+            seconds = self.seconds * sum(one.duration for one in part) / total if total else 0.0
+            yield replace(self, samples=part, counted=None, seconds=seconds)
+
+
+def together(parts: Sequence[Measured]) -> Measured:
+    """The rounds of one level, or several levels, as one."""
+    counted = [part.counted for part in parts if part.counted is not None]
+    return Measured(
+        samples=tuple(one for part in parts for one in part.samples),
+        failed=sum(part.failed for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        counted=sum_of(counted) if len(counted) == len(parts) else None,
+        others=any(part.others for part in parts),
+        complete=all(part.complete for part in parts),
+    )

@@ -1,0 +1,94 @@
+"""What ``sweep`` and ``compare`` tell of a server at a level: each metric once, and their one table."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.analysis.quantile import quantile
+from sidecar.commands.estimates import Interval, batches, estimate
+from sidecar.commands.sweep.measured import Measured
+from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.workload import Level, Load
+from sidecar.commands.tables import aligned, count, milliseconds, number, ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A column: its value, None if unknown, and how that reads. ``share``: which quantile it is, if it is one."""
+
+    name: str
+    of: Callable[[Measured], float | None]
+    shown: Callable[[float | None], str]
+    share: float = 0.5
+
+    def interval(self, measured: Measured, cut: int | None, confidence: float) -> Interval | None:
+        """Its value, with the error that follows from ``cut`` batches of requests."""
+        parts = () if cut is None else measured.parts(cut)
+        return estimate(self.of(measured), map(self.of, parts), confidence)
+
+    def interval_at(self, load: Load, measured: Measured, confidence: float) -> Interval | None:
+        """The same with batches as long as the number in flight."""
+        cut = batches(len(measured.samples), measured.in_flight(load), self.share)
+        return self.interval(measured, cut, confidence)
+
+
+def _times(name: str, of: Callable[[Sample], float | None]) -> Iterable[Metric]:
+    """P50, P95 and P99 of a request's time."""
+
+    def at(share: float) -> Callable[[Measured], float | None]:
+        def value(measured: Measured) -> float | None:
+            return quantile(sorted(known for one in measured.samples if (known := of(one)) is not None), share)
+
+        return value
+
+    return (Metric(f"{name} P{share * 100:.0f}", at(share), milliseconds, share) for share in (0.5, 0.95, 0.99))
+
+
+def _tokens_per_second(measured: Measured) -> float | None:
+    return sum(one.tokens or 0 for one in measured.samples) / measured.seconds if measured.seconds > 0 else None
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric("requests", lambda one: len(one.samples), count),
+        Metric("failed", lambda one: one.failed, count),
+        Metric("acceptance", lambda one: one.acceptance.rate, ratio),
+        Metric("length", lambda one: one.acceptance.length, ratio),
+        *_times("TTFT", lambda one: one.ttft),
+        *_times("TPOT", lambda one: one.tpot),
+        Metric("tokens/s", _tokens_per_second, number),
+    )
+}
+"""By name. Seconds, and ratios from 0 to 1; the table has times in milliseconds."""
+
+Values = Mapping[str, float | None]
+"""Metrics by name."""
+
+Cells = Mapping[str, str]
+"""A row's cells by column."""
+
+
+def values(measured: Measured) -> Values:
+    """All metrics."""
+    return {name: metric.of(measured) for name, metric in METRICS.items()}
+
+
+def cells(found: Values) -> Cells:
+    """The same for the table."""
+    return {name: METRICS[name].shown(value) for name, value in found.items()}
+
+
+def table(levels: Iterable[tuple[Level, Sequence[Cells]]], columns: Sequence[str]) -> list[str]:
+    """All levels with their rows; a column name that begins like the one before it is shortened to its end.
+
+    Below a level's first row, a row may have a ``temperature`` of its own.
+    """
+    rows = []
+    for level, found in levels:
+        for place, row in enumerate(found):
+            first = (row.get("temperature", ""), "") if place else (str(level.workload), str(level.load))
+            rows.append((*first, *(row.get(column, "") for column in columns)))
+    before = ("", *columns)
+    shown = [name.split()[-1] if name[:4] == before[place][:4] else name for place, name in enumerate(columns)]
+    return aligned(("temperature", "load", *shown), rows)

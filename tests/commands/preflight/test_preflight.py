@@ -62,19 +62,6 @@ def test_suitable_traffic_is_advised_to_use_it():
         ("long outputs", {"output_tokens": 30}, Answer.OPEN),
         ("short prompts", {"prompt_tokens": 9000}, Answer.OPEN),
         ("free output", {"structured": True}, Answer.OPEN),
-        (PARAMETERS, {"parameters": ("min_p",)}, Answer.LEAVE),
-        (PARAMETERS, {"parameters": ("presence_penalty", "logprobs")}, Answer.USE),
-    ],
-)
-def test_each_line_about_requests_is_answered_from_them(condition, change, answer):
-    found, _ = answered(watched(*[request(**change)] * 30))
-    assert found.pop(condition) is answer
-    assert set(found.values()) == {Answer.USE}
-
-
-@pytest.mark.parametrize(
-    ("condition", "change", "answer"),
-    [
         ("light load", {"running": 20.0}, Answer.OPEN),
         ("light load", {"running": 64.0}, Answer.LEAVE),
         ("light load", {"running": None}, Answer.UNKNOWN),
@@ -84,8 +71,10 @@ def test_each_line_about_requests_is_answered_from_them(condition, change, answe
         ("room in the KV cache", {"usage": None}, Answer.UNKNOWN),
     ],
 )
-def test_each_line_about_the_server_is_answered_from_its_page(condition, change, answer):
-    found, _ = answered(watched(*[request()] * 30, **change))
+def test_each_line_is_answered_from_the_requests_or_from_the_page(condition, change, answer):
+    page = {name: change[name] for name in ("running", "waiting", "usage") if name in change}
+    requests = [request(**{name: value for name, value in change.items() if name not in page})] * 30
+    found, _ = answered(watched(*requests, **page))
     assert found.pop(condition) is answer
     assert set(found.values()) == {Answer.USE}
 
@@ -94,6 +83,7 @@ def test_each_line_about_the_server_is_answered_from_its_page(condition, change,
     ("version", "parameter", "answer"),
     [
         ("0.32.0", "logit_bias", Answer.LEAVE),
+        ("0.32.0", "presence_penalty", Answer.USE),
         ("0.12.0", "min_p", Answer.OPEN),
         ("0.12.0", "logprobs", Answer.USE),
         ("0.12rc1.dev7+gabcdef", "repetition_penalty", Answer.OPEN),

@@ -70,12 +70,3 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
     assert [len(level["speculating"]["samples"]) for level in written["levels"]] == [8] * 3
     assert [level["speculating"]["requests"] for level in printed["levels"]] == [8] * 3
     assert [part["requests"] for part in printed["levels"][2]["in_mix"].values()] == [4, 4]
-
-
-async def test_a_file_that_cannot_be_written_loses_nothing(finished, tmp_path):
-    async with simulated() as vllm:
-        asked = ("--url", vllm.url, "--temperatures", "0", "--concurrency", "2", "--requests", "2", "--max-tokens", "4")
-        code, out, err = await finished("sweep", *asked, "--save", str(tmp_path))
-    assert code == 1
-    assert f"--save={tmp_path}: Is a directory; printed instead" in err
-    assert "temperature 0: insufficient_data" in out

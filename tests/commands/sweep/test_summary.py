@@ -66,6 +66,26 @@ def test_a_level_without_data_leaves_the_verdict_to_the_others():
     assert summarized(swept(few)).temperatures[0].verdict == "insufficient_data"
 
 
+@pytest.mark.parametrize(
+    ("accepted", "verdict", "action", "advice"),
+    [
+        (27, "net_positive", "confirm under your own load, then ship", "speculate more tokens"),
+        (18, "break_even", "measure P99 under your own load before you decide", None),
+        (3, "net_negative", "stop: speculation costs more than it gives here", "speculate fewer tokens"),
+    ],
+)
+def test_without_a_baseline_the_acceptance_decides(accepted, verdict, action, advice):
+    (found,) = summarized(swept(level(1, accepted=accepted))).temperatures
+    assert (found.verdict, found.action) == (verdict, action)
+    assert [advice in note for note in found.notes] == ([True] if advice else [])
+
+
+def test_the_verdict_follows_the_thresholds():
+    few = swept(LevelResult(level=Level(alone(0.0), Load(at_once=1)), speculating=requests(0.01, count=4)))
+    assert summarized(few).temperatures[0].verdict == "insufficient_data"
+    assert summarized(few, min_requests=4).temperatures[0].verdict == "net_positive"
+
+
 def test_acceptance_is_of_tokens_and_its_quantiles_of_requests():
     found = measured([sample(drafts=10, accepted=30), sample(drafts=30, accepted=0)], seconds=5.0)
     told = summarized(swept(LevelResult(level=Level(alone(0.0), Load(at_once=1)), speculating=found)))
@@ -77,7 +97,14 @@ def test_acceptance_is_of_tokens_and_its_quantiles_of_requests():
 def test_position_rates_are_shares_of_all_steps():
     found = measured([sample(drafts=2, histogram=(1, 0, 1)), sample(drafts=2, histogram=(0, 2))])
     assert found.acceptance.position_rates == (3 / 4, 1 / 4)
-    assert measured([sample()]).source == "none"
+
+
+def test_a_vllm_without_speculation_has_times_and_no_verdict():
+    told = summarized(swept(LevelResult(level=Level(alone(0.0), Load(at_once=1)), speculating=measured([sample()]))))
+    (one,), values = told.temperatures, told.levels[0].speculating
+    assert (one.acceptance_from, one.acceptance, values["acceptance"], values["TPOT P50"]) == ("none", None, None, 0.01)
+    assert one.verdict == "insufficient_data"
+    assert one.action == "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
 
 
 def mixed(workload, cold=0.010, hot=0.030, count=2000, seed=1):

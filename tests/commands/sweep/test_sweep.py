@@ -62,33 +62,6 @@ async def test_without_per_request_numbers_the_counters_growth_is_used(counted):
     assert all(len(level.position_rates) == 3 for level in told.levels)
 
 
-async def test_a_vllm_without_speculation_has_no_number_and_no_verdict():
-    async with simulated(num_speculative_tokens=0) as vllm:
-        result = await swept(vllm.url, temperatures=(0.0,), count=4)
-    (one,), (level,) = summarized(result).temperatures, summarized(result).levels
-    assert (one.acceptance_from, one.acceptance) == ("none", None)
-    assert one.verdict == "insufficient_data"
-    assert one.action == "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
-    assert level.speculating["TPOT P50"] > 0
-
-
-async def test_the_verdict_and_what_to_do_follow_the_thresholds():
-    async with simulated() as vllm:
-        result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2), max_tokens=96)
-        few = await swept(vllm.url, temperatures=(0.0,), count=4)
-    found = summarized(result).temperatures
-    assert [(one.verdict, one.action.split()[0].strip(":,")) for one in found] == [
-        ("net_positive", "confirm"),
-        ("break_even", "measure"),
-        ("net_negative", "stop"),
-    ]
-    assert "speculate more tokens" in found[0].notes[0]
-    assert "speculate fewer tokens" in found[2].notes[0]
-    (one,) = summarized(few).temperatures
-    assert (one.verdict, one.notes) == ("insufficient_data", ())
-    assert summarized(few, min_requests=4).temperatures[0].verdict == "net_positive"
-
-
 async def test_requests_of_other_clients_are_noticed():
     async with simulated() as vllm:
         traffic = asyncio.create_task(Traffic(vllm, TrafficOptions(phases=(Phase(60, MIXED),))).run())
@@ -151,15 +124,18 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program):
     assert not found["levels"][0]["complete"]
 
 
-async def test_no_text_of_a_prompt_or_an_answer_is_printed(finished, tmp_path):
+async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_file_loses_nothing(finished, tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{MARKER} one\n{MARKER} two\n")
     async with simulated() as vllm:
         arguments = ("--url", vllm.url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
-        code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts))
+        code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
         failed = await finished("sweep", *arguments, "--model", "other")
     nowhere = await finished("sweep", "--url", "http://127.0.0.1:1")
-    assert (code, err) == (0, "0/24 requests done; measuring temperature 0, 8 at once\n")
+    said = (
+        f"0/24 requests done; measuring temperature 0, 8 at once\n--save={tmp_path}: Is a directory; printed instead\n"
+    )
+    assert (code, err) == (1, said)
     assert "temperature 0: net_positive: confirm under your own load, then ship" in out
     assert MARKER not in out
     assert failed == (1, "", "--url: a request for other failed: status 400\n")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sidecar.analysis.quantile import quantile
@@ -32,16 +33,14 @@ class Metric:
         return self.interval(measured, cut, confidence)
 
 
+def _quantile(of: Callable[[Sample], float | None], share: float, measured: Measured) -> float | None:
+    return quantile(sorted(known for one in measured.samples if (known := of(one)) is not None), share)
+
+
 def _times(name: str, of: Callable[[Sample], float | None]) -> Iterable[Metric]:
     """P50, P95 and P99 of a request's time."""
-
-    def at(share: float) -> Callable[[Measured], float | None]:
-        def value(measured: Measured) -> float | None:
-            return quantile(sorted(known for one in measured.samples if (known := of(one)) is not None), share)
-
-        return value
-
-    return (Metric(f"{name} P{share * 100:.0f}", at(share), milliseconds, share) for share in (0.5, 0.95, 0.99))
+    for share in (0.5, 0.95, 0.99):
+        yield Metric(f"{name} P{share * 100:.0f}", partial(_quantile, of, share), milliseconds, share)
 
 
 def _tokens_per_second(measured: Measured) -> float | None:

@@ -117,7 +117,8 @@ def summarize_level(found: LevelResult, measured: Mapping[Level, Measured], thre
         acceptance_from=ours.source,
         position_rates=ours.acceptance.position_rates,
         speculating=values(ours),
-        in_mix={one: values(part) for one, part in inside.items()},
+        # Failed requests have no temperature.
+        in_mix={one: {**values(part), "failed": None} for one, part in inside.items()},
         changes={one: _change(Level(alone(one), level.load), part, measured) for one, part in inside.items()},
         baseline=None if found.baseline is None else values(found.baseline),
         speedup=speedup,

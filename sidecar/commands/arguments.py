@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from sidecar.errors import InputError
 from sidecar.settings.addresses import parse_base_url
 from sidecar.settings.field_types import parse_duration
 
@@ -71,6 +72,22 @@ def file_to_write(text: str) -> Path:
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such directory")
     return path
+
+
+def read_input(path: Path, most: int) -> bytes:
+    """The content of a file that an argument names.
+
+    Raises:
+        InputError: it cannot be read, or has more than ``most`` bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    if len(data) > most:
+        raise InputError(f"{path}: over {most // 1024 // 1024} MiB")
+    return data
 
 
 def written(argument: str, path: Path, content: bytes) -> bool:

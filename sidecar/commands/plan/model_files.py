@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.commands.arguments import read_input
 from sidecar.commands.plan.memory import BYTES, KvShape
 from sidecar.errors import InputError
 
@@ -49,13 +50,7 @@ def read_model(folder: Path) -> ModelFiles:
 
 def _json(path: Path, most: int) -> Any:
     try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise InputError(f"{path}: over {most // 1024 // 1024} MiB")
-        return json.loads(data)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        return json.loads(read_input(path, most))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON") from error
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
@@ -42,9 +41,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def connect(self, prompt: str) -> None:

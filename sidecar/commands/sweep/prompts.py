@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from sidecar.commands.arguments import read_input
 from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
@@ -47,18 +48,12 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         InputError: the file cannot be read, is too large, or contains something else.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise InputError(f"--prompts: {path}: {error.strerror}") from error
+        text = read_input(path, _MOST_BYTES).decode()
     except UnicodeDecodeError:
-        raise InputError(f"--prompts: {path}: not UTF-8 text") from None
-    if len(data) > _MOST_BYTES:
-        raise InputError(f"--prompts: {path}: over {_MOST_BYTES // 1024 // 1024} MiB; use fewer prompts")
+        raise InputError(f"{path}: not UTF-8 text") from None
     prompts = tuple(islice(filter(None, _prompts(text, path)), _MOST_PROMPTS))
     if not prompts:
-        raise InputError(f"--prompts: {path}: no prompts")
+        raise InputError(f"{path}: no prompts")
     return prompts
 
 
@@ -70,11 +65,9 @@ def _prompts(text: str, path: Path) -> Iterator[str | None]:
     try:
         entries = json.loads(text) if path.suffix == ".json" else map(json.loads, lines)
         for number, entry in enumerate(entries, 1):
-            yield _prompt(entry, f"--prompts: {path}, entry {number}")
+            yield _prompt(entry, f"{path}, entry {number}")
     except (ValueError, TypeError, RecursionError):
-        raise InputError(
-            f"--prompts: {path}: not {'a JSON list' if path.suffix == '.json' else 'JSON lines'}"
-        ) from None
+        raise InputError(f"{path}: not {'a JSON list' if path.suffix == '.json' else 'JSON lines'}") from None
 
 
 def _prompt(found: object, place: str) -> str | None:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
+from sidecar.commands.arguments import read_input
 from sidecar.commands.sweep.measured import Measured
 from sidecar.commands.sweep.workload import Level
 from sidecar.errors import InputError
@@ -43,7 +44,7 @@ class SweepResult:
     format: Literal[3] = 3
     model: str | None
     max_tokens: int
-    rounds: int
+    rounds: PositiveInt
     complete: bool
     faults: dict[str, str]
     levels: tuple[LevelResult, ...]
@@ -64,13 +65,7 @@ def load(path: Path) -> SweepResult:
         InputError: it cannot be read, or is not a saved sweep of this version.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise InputError(f"{path}: over {_MOST_BYTES // 1024 // 1024} MiB")
-        found = _RESULT.validate_json(data)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+        found = _RESULT.validate_json(read_input(path, _MOST_BYTES))
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = ".".join(map(str, fault["loc"])) or "the file"

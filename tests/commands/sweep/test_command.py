@@ -14,7 +14,7 @@ from tests.commands.sweep.sweep_tools import simulated
     [
         (("--requests", "20000"), "200,000 requests are more than 100,000"),
         (("--requests", "6000", "--baseline-url", "http://b"), "120,000 requests are more than 100,000"),
-        (("--prompts", "/none"), "--prompts: /none: No such file or directory"),
+        (("--prompts", "/none"), "/none: No such file or directory"),
         (("--api-key-env", "SPECDEC_TEST_NO_SUCH"), "--api-key-env=SPECDEC_TEST_NO_SUCH: empty or not set"),
     ],
 )

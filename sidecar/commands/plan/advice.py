@@ -1,12 +1,11 @@
 """Whether a draft fits its target, by rules of thumb for pairing and for memory; and what needs no draft model."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from sidecar.commands.plan.memory import BYTES, Budget, Deployment, Model, budget
-from sidecar.commands.plan.model_files import ModelFiles
 
 # An EAGLE-3 head is one decoder layer whose attention reads two hidden states, a layer that fuses three into one, and
 # an output layer over a draft vocabulary. SpecForge's configuration for Llama 3.1 8B (draft vocabulary 32,000) gives
@@ -15,10 +14,6 @@ from sidecar.commands.plan.model_files import ModelFiles
 _HEAD_BILLIONS: Final = 0.425
 _HEAD_TARGET: Final = 8.0
 _HEAD_POWER: Final = 0.55
-HEAD_ESTIMATE: Final = (
-    f"estimated: {_HEAD_BILLIONS}B x (target / {_HEAD_TARGET:g}B)^{_HEAD_POWER} at 16 bits, "
-    "from the layout of the heads for Llama 8B and 70B"
-)
 
 
 class Fit(StrEnum):
@@ -55,14 +50,16 @@ class Method:
 class Plan:
     """A deployment's memory, the rules, the verdict that follows from both, and the limits of the rules.
 
-    ``methods`` are those that need no draft model, if there is none.
+    ``memory_without_draft`` is None and ``methods`` are those that need no draft model if there is none.
     """
 
     deployment: Deployment
-    budget: Budget
+    memory: Budget
+    memory_without_draft: Budget | None
     checks: tuple[Check, ...]
-    fit: Fit
+    verdict: Fit
     remarks: tuple[str, ...]
+    break_even_acceptance: float | None
     methods: tuple[Method, ...]
 
     @property
@@ -71,17 +68,20 @@ class Plan:
         return [check.remedy for check in self.checks if not check.passed]
 
 
-def plan(deployment: Deployment, target: ModelFiles | None = None, draft: ModelFiles | None = None) -> Plan:
-    """Judges a deployment, with the models' own files if given; shares are of all memory, not only vLLM's."""
+def plan(deployment: Deployment) -> Plan:
+    """Judges a deployment; shares are of all memory, not only vLLM's."""
     found = budget(deployment)
-    checks = (*_checks(deployment, found), *_files(target, draft))
+    alone = budget(replace(deployment, draft=None)) if deployment.draft else None
+    checks = (*_memory_checks(found, alone), *_pairing_checks(deployment, found))
     fit = Fit.GOOD if all(check.passed for check in checks) else Fit.DOUBTFUL
     return Plan(
         deployment=deployment,
-        budget=found,
+        memory=found,
+        memory_without_draft=alone,
         checks=checks,
-        fit=Fit.IMPOSSIBLE if found.kv_gb <= 0 else fit,
-        remarks=tuple(_remarks(deployment, known=target is not None and draft is not None)),
+        verdict=Fit.IMPOSSIBLE if found.kv_gb <= 0 else fit,
+        remarks=tuple(_remarks(deployment)),
+        break_even_acceptance=draft_cost(deployment),
         methods=() if deployment.draft else _methods(deployment.target),
     )
 
@@ -99,14 +99,17 @@ def draft_cost(deployment: Deployment) -> float | None:
     return draft / (deployment.target.weights_gb / deployment.gpus)
 
 
-def _checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
-    who = "the target alone leaves" if found.kv_gb_without_draft <= 0 else "the weights leave"
-    what = "it" if found.kv_gb_without_draft <= 0 else "one of the models"
+def _memory_checks(found: Budget, alone: Budget | None) -> Iterator[Check]:
+    alone_fits = alone is not None and alone.kv_gb > 0
+    who, what = ("the weights leave", "one of the models") if alone_fits else ("the target alone leaves", "it")
     remedy = f"{who} no room for a KV cache at this utilization: quantize {what} or add GPUs"
     yield Check("room for a KV cache", found.kv_gb, f"{found.kv_gb:,.1f} GB", "above 0", found.kv_gb > 0, remedy)
     share = found.target_gb / found.memory_gb
     remedy = f"the target takes {share:.0%} of the memory: quantize it before you add a draft, or add GPUs"
     yield Check("target's share of memory", share, f"{share:.1%}", "at most 70%", share <= 0.70, remedy)
+
+
+def _pairing_checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
     if deployment.draft is None:
         return
     share = found.draft_gb / found.memory_gb
@@ -121,30 +124,22 @@ def _checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
     yield Check("draft to target", ratio, f"1:{ratio:.1f}", "8 to 12", 8 <= ratio <= 12, remedy)
 
 
-def _files(target: ModelFiles | None, draft: ModelFiles | None) -> Iterator[Check]:
-    """Family, vocabulary and tokenizer, each if both models' files have it; 1 if they are the same, else 0."""
-    if target is None or draft is None:
-        return
-    for name, one, other, remedy in (
-        ("family", target.family, draft.family, "expect a low acceptance"),
-        ("vocabulary size", target.vocab_size, draft.vocab_size, "vLLM rejects this without use_heterogeneous_vocab"),
-        ("tokenizer", target.vocabulary, draft.vocabulary, "one id means different tokens, so nothing is accepted"),
-    ):
-        if one is not None and other is not None:
-            same = one == other
-            shown = "the same" if same else "another"
-            yield Check(name, float(same), shown, "the same", same, f"the {name} differs; {remedy}")
-
-
-def _remarks(deployment: Deployment, *, known: bool) -> Iterator[str]:
+def _remarks(deployment: Deployment) -> Iterator[str]:
     target, draft = deployment.target, deployment.draft
+    if target.kv_bytes is None:
+        yield "to count the cache in tokens, give --kv: layers x KV heads x head size, as in the model's config.json"
+    elif draft is not None and draft.kv_bytes is None:
+        yield "the tokens are without the draft's own keys and values: give --draft-kv"
     if draft is None:
-        return
-    if not known:
         yield (
-            "family and tokenizer were not compared: give --target-dir and --draft-dir. vLLM itself compares only the "
-            "sizes of the vocabularies"
+            f"eagle3's memory is estimated: {_HEAD_BILLIONS}B x (target / {_HEAD_TARGET:g}B)^{_HEAD_POWER} at 16 bits, "
+            "from the layout of the heads for Llama 8B and 70B"
         )
+        return
+    yield (
+        "make sure that both models have the same tokenizer: vLLM compares only the sizes of the vocabularies, and "
+        "where one id means different tokens nothing is accepted"
+    )
     yield (
         "1:8 to 1:12 is for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 and won at low "
         "load. A smaller draft costs less and has a lower acceptance: only a measurement decides"

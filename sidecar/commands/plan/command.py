@@ -3,12 +3,11 @@
 import argparse
 import json
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 from sidecar.commands.arguments import number, positive, whole
 from sidecar.commands.plan.advice import plan
-from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, KvShape, Model
-from sidecar.commands.plan.model_files import ModelFiles, read_model
+from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, Model
 from sidecar.commands.plan.render import as_json, text
 from sidecar.errors import InputError
 from sidecar.settings import Settings
@@ -22,18 +21,13 @@ _MOST_GPUS = 4096
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``plan``."""
-    for name in ("target", "draft"):
-        without = "; without one, the methods that need none" if name == "draft" else ""
-        parser.add_argument(
-            f"--{name}", type=billions, metavar="SIZE", help=f"parameters, such as 70b or 500m{without}"
-        )
-        parser.add_argument(
-            f"--{name}-dir",
-            type=Path,
-            metavar="DIR",
-            help="the model's files: size, precision, KV cache, family and tokenizer",
-        )
-        _add_precision(parser, f"--{name}-precision", "the files' own, else bf16")
+    size = "parameters, such as 70b or 500m"
+    parser.add_argument("--target", type=billions, metavar="SIZE", required=True, help=size)
+    without = f"{size}; without a draft, the methods that need none"
+    parser.add_argument("--draft", type=billions, metavar="SIZE", help=without)
+    for name in ("target", "draft", "kv"):
+        precision = f"{', '.join(BYTES)} (default: bf16)"
+        parser.add_argument(f"--{name}-precision", choices=tuple(BYTES), default="bf16", metavar="P", help=precision)
     gpu = parser.add_mutually_exclusive_group(required=True)
     gpu.add_argument("--gpu", choices=tuple(GPU_GB), metavar="NAME", help=f"one of {', '.join(GPU_GB)}")
     memory, share = number(1e5, "gigabytes, such as 80"), number(1.0, "a share above 0 and at most 1")
@@ -46,61 +40,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens; or bytes per token"
     parser.add_argument("--kv", type=kv, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=kv, metavar="SHAPE", help=f"the draft's {shape}")
-    _add_precision(parser, "--kv-precision", "bf16")
     parser.add_argument("--context", type=positive, metavar="TOKENS", help="also count requests of this length")
     parser.add_argument("--json", action="store_true", help="print JSON rather than text")
-
-
-def _add_precision(parser: argparse.ArgumentParser, name: str, default: str) -> None:
-    choices = ", ".join(BYTES)
-    parser.add_argument(name, choices=tuple(BYTES), metavar="P", help=f"{choices} (default: {default})")
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     """Returns 0 with a plan printed, whatever its verdict.
 
     Raises:
-        InputError: a size is missing, or a model's files cannot be read.
+        InputError: vLLM would not split the draft over so many GPUs.
     """
-    folders = (arguments.target_dir, arguments.draft_dir)
-    target_files, draft_files = (None if folder is None else read_model(folder) for folder in folders)
-    target = _model("target", arguments.target, target_files, arguments)
-    drafts = arguments.draft is not None or draft_files is not None
+    target_kv, draft_kv = (
+        None if shape is None else shape(arguments.kv_precision) for shape in (arguments.kv, arguments.draft_kv)
+    )
+    draft = None if arguments.draft is None else Model(arguments.draft, arguments.draft_precision, draft_kv)
+    draft_gpus = arguments.draft_gpus or arguments.gpus
+    if draft_gpus not in (1, arguments.gpus):
+        raise InputError(f"--draft-gpus={draft_gpus}: vLLM takes 1 or {arguments.gpus}, as for the target")
     found = plan(
         Deployment(
-            target=target,
-            draft=_model("draft", arguments.draft, draft_files, arguments) if drafts else None,
+            target=Model(arguments.target, arguments.target_precision, target_kv),
+            draft=draft,
             gpus=arguments.gpus,
             gpu_gb=arguments.gpu_memory or GPU_GB[arguments.gpu],
             utilization=arguments.utilization,
-            draft_gpus=_draft_gpus(arguments),
-        ),
-        target_files,
-        draft_files,
+            draft_gpus=draft_gpus,
+            context=arguments.context,
+        )
     )
-    if arguments.json:
-        print(json.dumps(as_json(found, arguments.context), indent=2, allow_nan=False))
-    else:
-        print("\n".join(text(found, arguments.context)))
+    print(json.dumps(as_json(found), indent=2, allow_nan=False) if arguments.json else "\n".join(text(found)))
     return 0
-
-
-def _draft_gpus(arguments: argparse.Namespace) -> int:
-    asked: int = arguments.draft_gpus or arguments.gpus
-    if asked not in (1, arguments.gpus):
-        raise InputError(f"--draft-gpus={asked}: vLLM takes 1 or {arguments.gpus}, as for the target")
-    return asked
-
-
-def _model(name: str, given: float | None, files: ModelFiles | None, arguments: argparse.Namespace) -> Model:
-    """The model as the arguments describe it; what they omit comes from its files."""
-    precision = getattr(arguments, f"{name}_precision") or (files.precision if files else None) or "bf16"
-    size = given or (files.billions if files else None)
-    if size is None:
-        raise InputError(f"--{name}: no size and no weights found; give its parameters, such as 70b")
-    shape = (arguments.kv if name == "target" else arguments.draft_kv) or (files.kv if files else None)
-    kv_precision = arguments.kv_precision or "bf16"
-    return Model(size, precision, shape.bytes_per_token(kv_precision) if isinstance(shape, KvShape) else shape)
 
 
 def billions(text: str) -> float:
@@ -112,12 +81,12 @@ def billions(text: str) -> float:
     return value
 
 
-def kv(text: str) -> KvShape | float:
-    """A shape, or bytes per token."""
+def kv(text: str) -> Callable[[str], float]:
+    """Bytes per token at a precision of the cache, from a shape or from the bytes themselves."""
     match = _SHAPE.fullmatch(text.strip())
-    if match:
-        shape = KvShape(int(match[1]), int(match[2]), int(match[3]))
-        if min(shape.layers, shape.heads, shape.head_size) > 0:
-            return shape
-        text = ""
-    return number(1e9, "layers x KV heads x head size, such as 80x8x128, or bytes per token")(text)
+    values = 2 * int(match[1]) * int(match[2]) * int(match[3]) if match else 0  # a key and a value each
+    if values:
+        return lambda precision: values * BYTES[precision]
+    expected = "layers x KV heads x head size, such as 80x8x128, or bytes per token"
+    given = number(1e9, expected)(text)
+    return lambda _precision: given

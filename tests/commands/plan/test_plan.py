@@ -3,8 +3,11 @@ import json
 import pytest
 
 from sidecar.commands.plan.advice import Fit, draft_cost, plan
-from sidecar.commands.plan.memory import Deployment, KvShape, Model
+from sidecar.commands.plan.memory import Deployment, Model
 from tests.commands.commands_tools import command
+
+PAIR = ("--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100", "--gpus", "2")
+KV = 327_680  # bytes per token of 80x8x128 at 16 bits
 
 
 def deployment(target, draft, *, utilization=0.9, kv=None, draft_kv=None):
@@ -35,56 +38,43 @@ def test_memory_of_known_pairs(capsys, precisions, gpu, weights, left):
     assert (memory["weights_gb"], memory["left_gb"]) == (weights, left)
 
 
-def test_what_is_left_for_the_cache():
-    found = plan(deployment("int8", "bf16", utilization=0.5, draft_kv=100_000)).budget
-    assert (found.left_gb, found.kv_gb, found.kv_gb_without_draft) == (74, -6, 10)
-    assert (found.kv_tokens, found.kv_tokens_lost) == (None, None)  # without the target's shape
-    kv = KvShape(80, 8, 128).bytes_per_token("bf16")
-    assert kv == 327_680
-    found = plan(deployment("int8", "bf16", kv=kv)).budget
-    assert found.kv_tokens == pytest.approx(58e9 / kv)
-    assert found.kv_tokens_lost == pytest.approx(16e9 / kv)
-    found = plan(deployment("int8", "bf16", kv=300_000, draft_kv=100_000)).budget
-    assert found.kv_tokens == pytest.approx(58e9 / 400_000)
-    assert found.kv_tokens_without_draft == pytest.approx(74e9 / 300_000)
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "broken"),
-    [
-        (70, 8.75, []),
-        (70, 70 / 12, []),
-        (70, 9, ["draft to target"]),
-        (70, 5, ["draft to target"]),
-    ],
-)
-def test_pairing_is_judged_by_size(target, draft, broken):
-    found = plan(pair(Model(target, "int4"), Model(draft, "int4"), 2, 80.0, 0.9))
-    assert [check.name for check in found.checks if not check.passed] == broken
-    assert found.fit is (Fit.DOUBTFUL if broken else Fit.GOOD)
-    assert len(found.reasons) == len(broken)
+def test_what_is_left_for_the_cache_with_the_draft_and_without_it():
+    found = plan(deployment("int8", "bf16", utilization=0.5, draft_kv=100_000))
+    assert (found.memory.left_gb, found.memory.kv_gb, found.memory_without_draft.kv_gb) == (74, -6, 10)
+    assert found.memory.kv_tokens is None  # without the target's shape
+    found = plan(deployment("int8", "bf16", kv=KV))
+    assert found.memory.kv_tokens == pytest.approx(58e9 / KV)
+    assert found.memory_without_draft.kv_tokens == pytest.approx(74e9 / KV)
+    found = plan(deployment("int8", "bf16", kv=300_000, draft_kv=100_000))
+    assert found.memory.kv_tokens == pytest.approx(58e9 / 400_000)
+    assert found.memory_without_draft.kv_tokens == pytest.approx(74e9 / 300_000)
 
 
 @pytest.mark.parametrize(
     ("target", "draft", "memory", "broken"),
     [
+        (Model(70, "int4"), Model(8.75, "int4"), 160, []),
+        (Model(70, "int4"), Model(70 / 12, "int4"), 160, []),
+        (Model(70, "int4"), Model(9, "int4"), 160, ["draft to target"]),
+        (Model(70, "int4"), Model(5, "int4"), 160, ["draft to target"]),
         (Model(70, "int8"), Model(7, "int8"), 100, []),
         (Model(70, "int8"), Model(7, "int8"), 99.9, ["target's share of memory"]),
         (Model(60, "int4"), Model(7.5, "bf16"), 100, []),
         (Model(60, "int4"), Model(7.5, "bf16"), 99, ["draft's share of memory"]),
     ],
 )
-def test_the_target_may_take_seventy_percent_and_the_draft_fifteen(target, draft, memory, broken):
+def test_the_rules_of_thumb(target, draft, memory, broken):
     found = plan(pair(target, draft, 1, memory, 1.0))
     assert [check.name for check in found.checks if not check.passed] == broken
+    assert found.verdict is (Fit.DOUBTFUL if broken else Fit.GOOD)
+    assert len(found.reasons) == len(broken)
 
 
 def test_weights_that_leave_no_room_are_impossible():
     found = plan(deployment("bf16", "bf16"))
-    assert found.fit is Fit.IMPOSSIBLE
+    assert found.verdict is Fit.IMPOSSIBLE
     assert "quantize one of the models" in found.reasons[0]
-    alone = plan(deployment("fp32", "bf16"))
-    assert "the target alone" in alone.reasons[0]
+    assert "the target alone" in plan(deployment("fp32", "bf16")).reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -107,17 +97,23 @@ def test_unusable_arguments_are_refused(capsys, option, value, said):
     assert said in capsys.readouterr().err
 
 
-def test_the_text_has_the_memory_the_rules_and_the_verdict(capsys):
-    models = ("--target", "70b", "--target-precision", "int8", "--draft", "1b")
-    assert command("plan", *models, "--gpu", "h100", "--gpus", "2") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[3].split() == ["weights", "72.0", "GB"]
-    assert lines[4].split()[:3] == ["left", "88.0", "GB"]
-    assert "KV tokens               unknown  give --kv" in lines
-    (row,) = [line.split() for line in lines if line.startswith("draft to target")]
-    assert row[3:] == ["1:70.0", "8", "to", "12", "NO"]
-    assert any("vLLM's own benchmark used 1:140 and won at low load" in line for line in lines)
-    assert lines[-2:][0] == "verdict: doubtful"
+def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
+    assert command("plan", *PAIR, "--kv", "80x8x128", "--context", "8192") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines[3:5]] == [["weights", "86.0"], ["left", "74.0"]]
+    assert lines[7] == ["KV", "cache", "58.0", "GB", "74.0", "GB", "16.0", "GB"]
+    assert lines[8] == ["KV", "tokens", "177,002", "225,830", "48,828"]
+    assert lines[9] == ["requests", "of", "8,192", "tokens", "21", "27", "6"]
+    assert ["draft", "to", "target", "1:8.8", "8", "to", "12", "yes"] in lines
+    assert any("vLLM's own benchmark used 1:140 and won at low load" in " ".join(line) for line in lines)
+    assert lines[-1] == ["verdict:", "good"]
+
+
+def test_without_the_shape_of_the_cache_there_are_no_tokens(capsys):
+    assert command("plan", *PAIR, "--context", "8192") == 0
+    out = capsys.readouterr().out
+    assert "to count the cache in tokens, give --kv" in out
+    assert "requests of" not in out
 
 
 def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
@@ -128,29 +124,16 @@ def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
     assert rows["eagle3"].split()[1:4] == ["2.8", "GB", "yes"]
     assert "in the target" in rows["mtp"]
     assert any("eagle3's memory is estimated: 0.425B x (target / 8B)^0.55 at 16 bits" in line for line in lines)
-    assert not [line for line in lines if line.startswith(("draft ", "lost"))]
+    assert not [line for line in lines if line.startswith("draft ") or "without it" in line]
     assert lines[-1] == "verdict: good"
 
 
-def test_requests_at_a_context_length(capsys):
-    asked = ("--target", "70b", "--target-precision", "int8", "--draft", "8b", "--gpu", "h100", "--gpus", "2")
-    assert command("plan", *asked, "--kv", "80x8x128", "--context", "8192", "--json") == 0
-    memory = json.loads(capsys.readouterr().out)["memory"]
-    assert memory["requests_at_context"] == int(58e9 / 327_680 // 8192) == 21
-    assert command("plan", *asked, "--context", "8192") == 0
-    assert "requests at once        unknown  of 8,192 tokens each" in capsys.readouterr().out
-
-
-def test_a_draft_on_one_gpu_bounds_the_cache_on_all():
+def test_a_draft_on_one_gpu_bounds_the_cache_on_all(capsys):
     both, one = (plan(pair(Model(70, "int8"), Model(8, "bf16"), 4, 80.0, draft_gpus=gpus)) for gpus in (4, 1))
-    assert (both.budget.kv_gb, one.budget.kv_gb) == (4 * 72 - 86, 4 * (72 - 70 / 4 - 16))
-    assert both.budget.weights_gb == one.budget.weights_gb
+    assert (both.memory.kv_gb, one.memory.kv_gb) == (4 * 72 - 86, 4 * (72 - 70 / 4 - 16))
+    assert both.memory.weights_gb == one.memory.weights_gb
     assert any("vLLM 0.32 takes draft_tensor_parallel_size 1" in remark for remark in one.remarks)
-
-
-def test_other_numbers_of_gpus_for_the_draft_are_refused(capsys):
-    asked = ("--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "4", "--draft-gpus", "2")
-    assert command("plan", *asked) == 2
+    assert command("plan", "--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "4", "--draft-gpus", "2") == 2
     assert capsys.readouterr().err == "--draft-gpus=2: vLLM takes 1 or 4, as for the target\n"
 
 

@@ -14,8 +14,7 @@ from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS
 from sidecar.analysis.report import EngineReport, PluginState, Report
 from sidecar.analysis.state import State
-from sidecar.commands.check.vllm_command import findings
-from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
+from sidecar.commands.check.vllm_flags import NEWEST, Version, findings, read_version
 from sidecar.commands.running_sidecar import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
@@ -75,10 +74,10 @@ def _check_arguments(line: str, version: Version) -> int:
     except ValueError as error:
         print(f"--args: {error}", file=sys.stderr)
         return 2
-    faults = sum(one.is_fault for one in found)
+    faults = len(found.faults)
     print(f"vLLM {'.'.join(map(str, version))}: {faults or 'no'} problem{'' if faults == 1 else 's'}")
-    for one in found:
-        print(f"  {'' if one.is_fault else 'note: '}{one.text}")
+    for text in (*found.faults, *(f"note: {note}" for note in found.notes)):
+        print(f"  {text}")
     return 1 if faults else 0
 
 

@@ -1,164 +1,140 @@
 """Flags, keys and methods of vLLM's speculation that never worked or were removed, and what replaces them.
 
 Sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31), 24322 (draft models in V1), 31982 and
-32003 (sampling parameters), 35060 (disable_by_batch_size), issues 31883 and 34497, and the code of 0.32. If the exact
-version was not seen, ``is_verified`` is False.
+32003 (sampling parameters), 35060 (disable_by_batch_size), issues 31883 and 34497, and the code of 0.32. Where a text
+says "about", the exact version was not seen. What vLLM itself refuses when it starts, with a message that says what to
+write, is left to vLLM.
 """
 
+import json
 import re
-from dataclasses import dataclass
-from typing import Final, Literal
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 Version = tuple[int, ...]
-Kind = Literal["flag", "key", "method"]
 
 NEWEST: Final[Version] = (0, 33)
-_ALWAYS: Final[Version] = (0,)
+PLUGIN: Final = "specdec"  # the name of our entry point
+_CONFIG: Final = ("--speculative-config", "-sc")
+_KEYS: Final = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """``name`` does not work from version ``since`` on until before ``until``; None: in no later version either."""
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """Names with the same ``problem`` from version ``since`` on until before ``until``, each with its remedy.
 
-    kind: Kind
-    name: str
+    A name is a flag, ``the key …`` of ``--speculative-config`` or ``the method …``.
+    """
+
     problem: str
-    remedy: str
-    since: Version = _ALWAYS
-    until: Version | None = None
-    is_verified: bool = True
-
-    def applies(self, version: Version) -> bool:
-        """Whether it does not work in that version."""
-        return self.since <= version and (self.until is None or version < self.until)
+    remedies: Mapping[str, str]
+    since: Version = (0,)
+    until: Version = (1_000,)
 
 
-def _moved(name: str, remedy: str) -> Entry:
-    problem = "was removed in about 0.8.3"
-    return Entry(kind="flag", name=name, problem=problem, remedy=remedy, since=(0, 8, 3), is_verified=False)
-
-
-def _never(kind: Kind, name: str, remedy: str) -> Entry:
-    return Entry(kind=kind, name=name, problem="has never existed in vLLM", remedy=remedy)
-
-
-def _dropped(kind: Kind, name: str, remedy: str) -> Entry:
-    problem = "belonged to the V0 engine, which was removed in 0.10"
-    return Entry(kind=kind, name=name, problem=problem, remedy=remedy, since=(0, 10), is_verified=False)
+def _key(name: str) -> str:
+    return f"write --speculative-config '{{\"{name}\": …}}'"
 
 
 _LOADS: Final = "write num_speculative_tokens_per_batch_size (0.24 and later) to draft less under load"
 _SAMPLING: Final = "leave it out; rejection_sample_method chooses among today's samplers"
+_VERIFIED: Final = "leave it out: verification samples as the request asks"
+_OF_A_REQUEST: Final = "temperature and top_p are parameters of a request"
+_OF_ONE_MODEL: Final = ("deepseek", "ernie", "qwen3_next", "mimo", "longcat_flash")
 
-TABLE: Final = (
-    *(
-        _moved(flag, f"write --speculative-config '{{\"{key}\": …}}'")
-        for flag, key in (
-            ("--speculative-model", "model"),
-            ("--num-speculative-tokens", "num_speculative_tokens"),
-            ("--speculative-draft-tensor-parallel-size", "draft_tensor_parallel_size"),
-            ("--speculative-max-model-len", "max_model_len"),
-            ("--speculative-model-quantization", "quantization"),
-            ("--ngram-prompt-lookup-max", "prompt_lookup_max"),
-            ("--ngram-prompt-lookup-min", "prompt_lookup_min"),
-        )
+FATES: Final = (
+    Fate(
+        "was removed in about 0.8.3",
+        {
+            "--speculative-model": _key("model"),
+            "--num-speculative-tokens": _key("num_speculative_tokens"),
+            "--speculative-draft-tensor-parallel-size": _key("draft_tensor_parallel_size"),
+            "--speculative-max-model-len": _key("max_model_len"),
+            "--speculative-model-quantization": _key("quantization"),
+            "--speculative-disable-by-batch-size": _LOADS,
+            "--ngram-prompt-lookup-max": _key("prompt_lookup_max"),
+            "--ngram-prompt-lookup-min": _key("prompt_lookup_min"),
+        },
+        since=(0, 8, 3),
     ),
-    _moved("--speculative-disable-by-batch-size", _LOADS),
-    _dropped("flag", "--speculative-disable-mqa-scorer", "leave it out"),
-    _dropped("flag", "--disable-logprobs-during-spec-decoding", "leave it out: logprobs are returned"),
-    _dropped("flag", "--spec-decoding-acceptance-method", _SAMPLING),
-    _dropped("flag", "--typical-acceptance-sampler-posterior-threshold", _SAMPLING),
-    _dropped("flag", "--typical-acceptance-sampler-posterior-alpha", _SAMPLING),
-    _dropped("flag", "--use-v2-block-manager", "leave it out"),
-    _never("flag", "--speculative-sampling", "leave it out: verification samples as the request asks"),
-    _never("flag", "--enable-speculative-decoding", "leave it out: --speculative-config switches speculation on"),
-    _never("flag", "--draft-model", 'write --speculative-config \'{"method": "draft_model", "model": "…"}\''),
-    _never("key", "speculative_sampling", "leave it out: verification samples as the request asks"),
-    _never("key", "speculative_model", "the key is model"),
-    _never("key", "draft_model", "the key is model"),
-    _never("key", "temperature", "temperature and top_p are parameters of a request"),
-    _never("key", "top_p", "temperature and top_p are parameters of a request"),
-    Entry(
-        kind="key",
-        name="tensor_parallel_size",
-        problem="is refused",
-        remedy="the key is draft_tensor_parallel_size: 1, or the target's",
-    ),
-    Entry(
-        kind="key",
-        name="disable_by_batch_size",
-        problem="has no effect since 0.10, and is refused since about 0.17",
-        remedy=_LOADS,
+    Fate(
+        "belonged to the V0 engine, which was removed in about 0.10",
+        {
+            "--speculative-disable-mqa-scorer": "leave it out",
+            "--disable-logprobs-during-spec-decoding": "leave it out: logprobs are returned",
+            "--spec-decoding-acceptance-method": _SAMPLING,
+            "--typical-acceptance-sampler-posterior-threshold": _SAMPLING,
+            "--typical-acceptance-sampler-posterior-alpha": _SAMPLING,
+            "--use-v2-block-manager": "leave it out",
+            "the key disable_mqa_scorer": "leave it out",
+            "the key disable_logprobs": "leave it out: logprobs are returned",
+            "the key acceptance_method": _SAMPLING,
+            "the key posterior_threshold": _SAMPLING,
+            "the key posterior_alpha": _SAMPLING,
+        },
         since=(0, 10),
-        is_verified=False,
     ),
-    _dropped("key", "disable_mqa_scorer", "leave it out"),
-    _dropped("key", "disable_logprobs", "leave it out: logprobs are returned"),
-    _dropped("key", "acceptance_method", _SAMPLING),
-    _dropped("key", "posterior_threshold", _SAMPLING),
-    _dropped("key", "posterior_alpha", _SAMPLING),
-    Entry(
-        kind="key",
-        name="synthetic_acceptance_rate",
-        problem="is replaced in 0.32",
-        remedy="write synthetic_acceptance_length or synthetic_acceptance_rates",
+    Fate(
+        "has never existed in vLLM",
+        {
+            "--speculative-sampling": _VERIFIED,
+            "--enable-speculative-decoding": "leave it out: --speculative-config switches speculation on",
+            "--draft-model": 'write --speculative-config \'{"method": "draft_model", "model": "…"}\'',
+            "the key speculative_sampling": _VERIFIED,
+            "the key speculative_model": "the key is model",
+            "the key draft_model": "the key is model",
+            "the key temperature": _OF_A_REQUEST,
+            "the key top_p": _OF_A_REQUEST,
+            "the method mlp": "the name was mlp_speculator, until 0.32",
+        },
+    ),
+    Fate("is refused", {"the key tensor_parallel_size": "the key is draft_tensor_parallel_size: 1, or the target's"}),
+    Fate(
+        "has no effect since 0.10, and is refused since about 0.17",
+        {"the key disable_by_batch_size": _LOADS},
+        since=(0, 10),
+    ),
+    Fate(
+        "is replaced in 0.32",
+        {"the key synthetic_acceptance_rate": "write synthetic_acceptance_length or synthetic_acceptance_rates"},
         since=(0, 32),
     ),
-    Entry(
-        kind="method",
-        name="draft_model",
-        problem="is not supported from 0.10 to 0.13 (NotImplementedError at the start)",
-        remedy="upgrade to 0.15 or later, or use eagle3, mtp or ngram",
+    Fate(
+        "is not supported from 0.10 to 0.13 (NotImplementedError at the start)",
+        {"the method draft_model": "upgrade to 0.15 or later, or use eagle3, mtp or ngram"},
         since=(0, 10),
         until=(0, 14),
     ),
-    _never("method", "mlp", "the name was mlp_speculator, until 0.32"),
-    *(
-        Entry(
-            kind="method",
-            name=name,
-            problem="was removed in 0.33",
-            remedy="use eagle3 or mtp",
-            since=(0, 33),
-            is_verified=False,
-        )
-        for name in ("mlp_speculator", "medusa")
+    Fate(
+        "was removed in about 0.33",
+        {"the method mlp_speculator": "use eagle3 or mtp", "the method medusa": "use eagle3 or mtp"},
+        since=(0, 33),
     ),
-    *(
-        Entry(
-            kind="method",
-            name=name,
-            problem="is deprecated",
-            remedy="the method is mtp, whatever the model",
-            since=(0, 12),
-            is_verified=False,
-        )
-        for name in ("deepseek_mtp", "ernie_mtp", "qwen3_next_mtp", "mimo_mtp", "longcat_flash_mtp")
+    Fate(
+        "is deprecated since about 0.12",
+        dict.fromkeys((f"the method {name}_mtp" for name in _OF_ONE_MODEL), "the method is mtp, whatever the model"),
+        since=(0, 12),
     ),
 )
 
-KEYS: Final = frozenset(
-    {
-        *("method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization", "max_model_len"),
-        *("revision", "code_revision", "enforce_eager", "moe_backend", "attention_backend", "kv_cache_dtype"),
-        *("prompt_lookup_max", "prompt_lookup_min", "parallel_drafting", "num_speculative_tokens_per_batch_size"),
-        *("suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests"),
-        *("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "draft_load_config"),
-        *("rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length"),
-        *("draft_sample_method", "disable_padded_drafter_batch", "disable_eagle_block_drop"),
-        *("use_local_argmax_reduction", "use_heterogeneous_vocab", "index_share_for_mtp_iteration"),
-        *("enable_adaptive_verification", "dspark_draft_topk", "target_model_config", "target_parallel_config"),
-    }
-)
-"""The keys of ``--speculative-config`` in 0.32."""
 
-METHODS: Final = frozenset(
-    {
-        *("ngram", "ngram_gpu", "suffix", "draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"),
-        *("extract_hidden_states", "custom_class", "medusa", "mlp_speculator"),
-    }
-)
-"""The methods of 0.32; the names of single models' MTP are accepted too."""
+class Findings(NamedTuple):
+    """``faults`` do not work; ``notes`` work, and are worth knowing."""
+
+    faults: list[str]
+    notes: list[str]
+
+
+def findings(line: str, version: Version) -> Findings:
+    """What is to be said of a command line in this version of vLLM.
+
+    Raises:
+        ValueError: it cannot be split into words; the message says why.
+    """
+    command = _read(shlex.split(line))
+    return Findings(list(_faults(command, version)), list(_notes(command, version)))
 
 
 def read_version(text: str) -> Version | None:
@@ -167,6 +143,68 @@ def read_version(text: str) -> Version | None:
     return None if match is None else tuple(map(int, match[1].split(".")))
 
 
-def wrong(kind: Kind, name: str, version: Version) -> Entry | None:
-    """The entry that applies to a name in a version; None if nothing is wrong with it."""
-    return next((one for one in TABLE if (one.kind, one.name) == (kind, name) and one.applies(version)), None)
+@dataclass(slots=True)
+class _Command:
+    """The names of its flags, ``--speculative-config``, which is None if it cannot be read, and ``VLLM_PLUGINS``."""
+
+    flags: list[str] = field(default_factory=list)
+    config: dict[str, Any] | None = field(default_factory=dict)
+    plugins: str | None = None
+
+
+def _read(words: list[str]) -> _Command:
+    """As vLLM reads it, which takes underscores for hyphens in flags, and keys of a JSON value after a dot."""
+    command = _Command()
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        value = value if equals else following
+        flag, dot, key = name.partition(".")
+        flag = flag.replace("_", "-")
+        if name == "VLLM_PLUGINS":
+            command.plugins = value
+        elif flag in _CONFIG and not dot:
+            command.config = _json_object(value)
+        elif flag in _CONFIG or flag in _KEYS:
+            command.config = (command.config or {}) | {_KEYS.get(flag, key.replace("-", "_")): value}
+        elif flag.startswith("-"):
+            command.flags.append(flag)
+    return command
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return {key.replace("-", "_"): value for key, value in found.items()} if isinstance(found, dict) else None
+
+
+def _faults(command: _Command, version: Version) -> Iterator[str]:
+    if command.plugins is not None and PLUGIN not in map(str.strip, command.plugins.split(",")):
+        yield f"VLLM_PLUGINS={command.plugins} does not list {PLUGIN}, so vLLM does not load the plug-in; add it"
+    if command.config is None:
+        yield (
+            "--speculative-config is not a JSON object; in a shell, put it into single quotes: "
+            '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\''
+        )
+    config = command.config or {}
+    names = [*command.flags, *(f"the key {key}" for key in config), f"the method {config.get('method')}"]
+    yield from (fault for name in names for fault in _wrong(name, version))
+    if "--disable-log-stats" in command.flags:
+        yield "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; leave it out"
+
+
+def _wrong(name: str, version: Version) -> Iterator[str]:
+    for fate in FATES:
+        if name in fate.remedies and fate.since <= version < fate.until:
+            yield f"{name} {fate.problem}; {fate.remedies[name]}"
+
+
+def _notes(command: _Command, version: Version) -> Iterator[str]:
+    if command.config == {}:
+        if not any(flag.startswith("--speculative-") for flag in command.flags):
+            yield "speculation is off: there is no --speculative-config"
+    elif version >= (0, 14):
+        yield "requests with min_p or logit_bias are rejected with 400 (0.14 and later; seen in 0.32)"
+    elif version >= (0, 8):
+        yield "requests with min_p or penalties are served without speculation, logit_bias may be ignored (to 0.13)"

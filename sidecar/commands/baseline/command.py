@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,8 @@ from sidecar.commands.arguments import base_url, duration, file_to_write, listed
 from sidecar.commands.baseline.watch import Sending, Watched, from_recording, watch
 from sidecar.commands.sweep.options import ENDPOINTS, MOST_AT_ONCE, RequestOptions
 from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
-from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.engine.names import Phase
+from sidecar.engine.snapshot import HistogramReading
 from sidecar.log import redacted
 from sidecar.settings import Settings
 
@@ -58,17 +60,19 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         sending = _sending(arguments, seconds, settings) if arguments.load else None
         print(f"{'measuring' if sending else 'watching'} for {seconds:g} s", file=sys.stderr)
         found = asyncio.run(watch(url, settings, seconds, sending))
-    measured = {model: phases for model, grown in found.models.items() if (phases := _phases(grown))}
-    plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in found.curves.items()}
-    for model in sorted(found.models.keys() - found.curves.keys()):
-        why = "it speculates" if model in found.drafted else "too little was decoded, or vLLM exports no step times"
+    models, curves = found.histograms(), found.decoding.curves()
+    measured = {model: phases for model, grown in models.items() if (phases := _phases(grown))}
+    plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in curves.items()}
+    for model in sorted(models.keys() - curves.keys()):
+        drafted = model in found.decoding.drafted
+        why = "it speculates" if drafted else "too little was decoded, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     if not measured and not plain:
-        print(_nothing(url, seen=bool(found.models)), file=sys.stderr)
+        print(_nothing(url, seen=bool(models)), file=sys.stderr)
         return 1
     document = ({"baseline": measured} if measured else {}) | ({"plain_steps": plain} if plain else {})
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
-    return _write(f"# Measured over {found.seconds:g} s.\n{text}", arguments.out)
+    return _write(f"# Measured over {found.until - found.began:.0f} s.\n{text}", arguments.out)
 
 
 def _sending(arguments: argparse.Namespace, seconds: float, settings: Settings) -> Sending:
@@ -103,8 +107,8 @@ def _write(text: str, out: Path | None) -> int:
     return 0
 
 
-def _phases(grown: EngineSnapshot) -> dict[str, dict[str, float]]:
-    found = {phase: latency(reading) for phase, reading in grown.histograms.items()}
+def _phases(grown: Mapping[Phase, HistogramReading]) -> dict[str, dict[str, float]]:
+    found = {phase: latency(reading) for phase, reading in grown.items()}
     return {
         str(phase): {f"p{quantile * 100:.0f}": round(value, _DIGITS) for quantile, value in known.quantiles.items()}
         for phase, known in found.items()

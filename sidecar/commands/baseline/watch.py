@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import RequestOptions
@@ -21,7 +19,7 @@ from sidecar.engine.names import Phase
 from sidecar.engine.page_source import page_source
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.scrape import Poller
-from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
+from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 from sidecar.recording.recording import read_scrapes
@@ -32,20 +30,44 @@ _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperatu
 _AFTER_FAILURE: Final = 0.5  # seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What was seen until ``until`` (Unix seconds) over ``seconds``.
+    """A scrape sink, and what was seen: histograms engine by engine, so that each one's restarts are its own."""
 
-    ``models`` holds the growth of the histograms of all engines together, ``curves`` the plain step times of the models
-    that did not draft and decoded enough; ``drafted`` are the models that did.
-    """
+    def __init__(self) -> None:
+        self.decoding = PlainDecoding()
+        self.version = VersionFamily.UNKNOWN
+        self.began = self.until = 0.0  # Unix seconds of the first and the last page
+        self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
+        self._fault: str | None = None  # the last one printed: a lasting fault is printed once
 
-    models: Mapping[str, EngineSnapshot]
-    curves: Mapping[str, PlainCurve]
-    drafted: frozenset[str]
-    version: VersionFamily
-    seconds: float
-    until: float
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
+        """See ``ScrapeSink``; ignores durations and intervals."""
+        self._fault = None
+        self.began, self.until = self.began or at, at
+        if page.version is not VersionFamily.UNKNOWN:
+            self.version = page.version
+        for engine in page.engines:
+            # Unbounded, so that nothing leaves the window.
+            continuation, histograms = self._engines.setdefault(
+                engine.key, (Continuation(), HistogramWindow(float("inf")))
+            )
+            histograms.append(at, continuation.advance(engine).engine.histograms)
+        self.decoding.scraped(page)
+
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
+        """See ``ScrapeSink``; ignores when it failed."""
+        fault = f"no page ({error.reason}): {error}"
+        if fault != self._fault:
+            print(fault, file=sys.stderr)
+        self._fault = fault
+
+    def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
+        """By model, what the histograms of all of its engines have grown by."""
+        models: dict[str, list[EngineSnapshot]] = defaultdict(list)
+        for key, (_, histograms) in self._engines.items():
+            grown = {phase: reading for phase in Phase if (reading := histograms.growth(phase)) is not None}
+            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, grown, None))
+        return {model: merge(engines).histograms for model, engines in models.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,59 +80,14 @@ class Sending:
     options: RequestOptions
 
 
-class _Engines:
-    """A scrape sink: histograms engine by engine, so that each one's restarts are its own."""
-
-    def __init__(self) -> None:
-        self._decoding = PlainDecoding()
-        self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
-        self._fault: str | None = None  # the last one printed: a lasting fault is printed once
-        self._version = VersionFamily.UNKNOWN
-
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``ScrapeSink``; ignores durations and intervals."""
-        self._fault = None
-        if page.version is not VersionFamily.UNKNOWN:
-            self._version = page.version
-        for engine in page.engines:
-            # Unbounded, so that nothing leaves the window.
-            continuation, histograms = self._engines.setdefault(
-                engine.key, (Continuation(), HistogramWindow(float("inf")))
-            )
-            histograms.append(at, continuation.advance(engine).engine.histograms)
-        self._decoding.scraped(page)
-
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``ScrapeSink``; ignores when it failed."""
-        fault = f"no page ({error.reason}): {error}"
-        if fault != self._fault:
-            print(fault, file=sys.stderr)
-        self._fault = fault
-
-    def watched(self, seconds: float, until: float) -> Watched:
-        """What was seen so far."""
-        models: dict[str, list[EngineSnapshot]] = defaultdict(list)
-        for key, (_, histograms) in self._engines.items():
-            grown = {phase: reading for phase in Phase if (reading := histograms.growth(phase)) is not None}
-            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, grown, None))
-        return Watched(
-            models={model: merge(engines) for model, engines in models.items()},
-            curves=self._decoding.curves(),
-            drafted=frozenset(self._decoding.drafted),
-            version=self._version,
-            seconds=seconds,
-            until=until,
-        )
-
-
 async def watch(url: str, settings: Settings, seconds: float, sending: Sending | None) -> Watched:
     """Polls the vLLM at ``url`` for ``seconds``, and sends requests meanwhile if asked to.
 
     Raises:
         MeasurementError: the server does not answer requests.
     """
-    engines = _Engines()
-    polling = asyncio.create_task(_poll(url, settings, engines, seconds))
+    found = Watched()
+    polling = asyncio.create_task(_poll(url, settings, found, seconds))
     try:
         if sending is not None:
             await _send(url, sending)
@@ -118,10 +95,10 @@ async def watch(url: str, settings: Settings, seconds: float, sending: Sending |
     finally:
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
-    return engines.watched(seconds, time.time())
+    return found
 
 
-async def _poll(url: str, settings: Settings, sink: _Engines, seconds: float) -> None:
+async def _poll(url: str, settings: Settings, sink: Watched, seconds: float) -> None:
     async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
         poller = Poller(source, settings, sink)
         try:
@@ -162,10 +139,8 @@ def from_recording(directory: Path) -> Watched:
     Raises:
         RecordingError: it cannot be read.
     """
-    engines = _Engines()
-    times = []
+    found = Watched()
     for scrape in read_scrapes(directory):
         if scrape.snapshot is not None:
-            engines.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
-            times.append(scrape.at)
-    return engines.watched(round(times[-1] - times[0]) if times else 0.0, times[-1] if times else 0.0)
+            found.scraped(scrape.at, 0.0, 0.0, scrape.snapshot)
+    return found

@@ -2,9 +2,7 @@
 
 import argparse
 import asyncio
-import contextlib
 import sys
-import time
 from pathlib import Path
 
 import structlog
@@ -12,8 +10,6 @@ import structlog
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration, positive
 from sidecar.commands.stopping import stop_on_signals, stopped
-from sidecar.engine.page_source import page_source
-from sidecar.errors import ScrapeError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
@@ -63,16 +59,5 @@ def _problem(error: OSError, out: Path) -> str:
 
 async def _run(settings: Settings, recorder: Recorder, seconds: float | None) -> None:
     stop = stop_on_signals()
-    async with recorder:
-        async with running(settings, recorder):
-            await stopped(stop, seconds)
-        await _last_page(settings, recorder)
-
-
-async def _last_page(settings: Settings, recorder: Recorder) -> None:
-    """One more page after the last request, so that its counters cover everything recorded."""
-    async with page_source(settings, settings.limits) as source:
-        started = time.time()
-        with contextlib.suppress(ScrapeError):
-            await source.next()
-            recorder.page(started, time.time(), source.whole_page)
+    async with recorder, running(settings, recorder):
+        await stopped(stop, seconds)

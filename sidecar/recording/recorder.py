@@ -24,8 +24,8 @@ from sidecar.log import Log
 from sidecar.recording.heard import Heard, encode
 from sidecar.requests.messages import FinishedRequest, Hello, PluginSink, Tick
 
-_PENDING_PAGES: Final = 64 * 1024 * 1024  # bytes waiting to be written
-_PENDING_ROWS: Final = 100_000  # rows of tables, and requests, waiting to be written
+_PENDING: Final = 64 * 1024 * 1024  # bytes waiting to be written, about
+_ROW: Final = 1024  # bytes of a message, and of a row of its tables, about
 
 
 class Recorder:
@@ -41,19 +41,16 @@ class Recorder:
         self._max_bytes = max_bytes
         self._log = log
         self._every = every
-        self._pages = _Lines(directory / "scrapes.jsonl.gz", _page_line, _PENDING_PAGES)
-        self._heard = _Lines(directory / "plugin.jsonl.gz", encode, _PENDING_ROWS)
+        self._pages = _File(directory / "scrapes.jsonl.gz", _page_line)
+        self._heard = _File(directory / "plugin.jsonl.gz", encode)
+        self._waiting = 0  # bytes, about
         self._task: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
         self._stopped = False
         self.written = 0  # bytes
         self.requests = 0  # finished ones
         self.scrapes = 0
-
-    @property
-    def dropped(self) -> int:
-        """Pages and messages dropped because the disk was too slow."""
-        return self._pages.dropped + self._heard.dropped
+        self.dropped = 0  # pages and messages, because the disk was too slow
 
     async def __aenter__(self) -> Self:
         """Creates the directory and its files.
@@ -73,24 +70,23 @@ class Recorder:
         self._ending.set()
         if self._task is not None:
             await self._task
-        for lines in (self._pages, self._heard):
-            lines.close()
+        for file in (self._pages, self._heard):
+            file.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
         """Records one poll: Unix seconds before and after the HTTP call, and the whole page."""
-        if not self._stopped:
-            self.scrapes += self._pages.add((start, end, body), len(body))
+        self.scrapes += self._add(self._pages, (start, end, body), len(body))
 
     def heard(self, heard: Heard) -> None:
         """Records one message of a plug-in, without the names of adapters, which are often those of tenants."""
-        tick, request = heard.tick, heard.request
+        tick, request, rows = heard.tick, heard.request, 1
         if tick is not None:
+            rows += len(tick.temperature) + len(tick.prompt) + len(tick.steps)
             heard = replace(heard, tick=replace(tick, adapter=()))
         if request is not None:
             heard = replace(heard, request=replace(request, adapter=None))
-        if not self._stopped:
-            taken = self._heard.add(heard, 1 if tick is None else 1 + len(tick.temperature) + len(tick.steps))
-            self.requests += taken and request is not None
+        taken = self._add(self._heard, heard, rows * _ROW)
+        self.requests += taken and request is not None
 
     def tee_requests(self, sink: PluginSink) -> PluginSink:
         """A sink that records and passes on to ``sink``."""
@@ -100,10 +96,21 @@ class Recorder:
         """A sink that records ``source``'s whole pages and passes on to ``sink``."""
         return _Scrapes(self, sink, source)
 
+    def _add(self, file: "_File", item: object, size: int) -> bool:
+        """Whether it will be written, if the disk has room for it."""
+        if self._stopped:
+            return False
+        if self._waiting + size > _PENDING:
+            self.dropped += 1
+            return False
+        self._waiting += size
+        file.waiting.append(item)
+        return True
+
     def _open(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        for lines in (self._pages, self._heard):
-            lines.open()
+        for file in (self._pages, self._heard):
+            file.open()
 
     async def _write_until_the_end(self) -> None:
         ended = False
@@ -113,12 +120,13 @@ class Recorder:
             await self._write()
 
     async def _write(self) -> None:
-        for lines in (self._pages, self._heard):
-            pending = lines.take()
-            if not pending or self._stopped:
+        self._waiting = 0
+        batches = [(file, file.take()) for file in (self._pages, self._heard)]
+        for file, items in batches:
+            if not items or self._stopped:
                 continue
             try:
-                written = await asyncio.to_thread(lines.append, pending, self._max_bytes - self.written)
+                written = await asyncio.to_thread(file.append, items, self._max_bytes - self.written)
             except OSError as error:
                 self._stop("cannot write the recording", problem=error.strerror)
             else:
@@ -131,16 +139,13 @@ class Recorder:
         self._log.warning(f"{event}; recording stops, the sidecar continues", **fields)
 
 
-class _Lines:
+class _File:
     """One file, and what waits to be written to it; ``encode`` makes an item a line, in another thread."""
 
-    def __init__(self, path: Path, encode: Callable[[Any], bytes], most: int) -> None:
-        self.dropped = 0
+    def __init__(self, path: Path, encode: Callable[[Any], bytes]) -> None:
+        self.waiting: list[Any] = []
         self._path = path
         self._encode = encode
-        self._most = most
-        self._weight = 0
-        self._pending: list[Any] = []
         self._file: FileIO | None = None
 
     def open(self) -> None:
@@ -150,18 +155,9 @@ class _Lines:
         if self._file is not None:
             self._file.close()
 
-    def add(self, item: object, weight: int) -> bool:
-        """Whether there was room for it."""
-        if self._weight + weight > self._most:
-            self.dropped += 1
-            return False
-        self._weight += weight
-        self._pending.append(item)
-        return True
-
     def take(self) -> list[Any]:
-        pending, self._pending, self._weight = self._pending, [], 0
-        return pending
+        taken, self.waiting = self.waiting, []
+        return taken
 
     def append(self, items: list[Any], room: int) -> int:
         """Bytes written; 0 if there is no room for them. A write that fails midway leaves the file as it was."""
@@ -185,26 +181,26 @@ class _Plugin:
         self._sink = sink
 
     def hello(self, connection: int, hello: Hello) -> None:
-        self._recorder.heard(Heard(time.time(), connection, hello=hello))
-        self._sink.hello(connection, hello)
+        self._tell(Heard(time.time(), connection, hello=hello))
 
     def tick(self, connection: int, tick: Tick) -> None:
-        self._recorder.heard(Heard(time.time(), connection, tick=tick))
-        self._sink.tick(connection, tick)
+        self._tell(Heard(time.time(), connection, tick=tick))
 
     def finished(self, connection: int, request: FinishedRequest) -> None:
-        self._recorder.heard(Heard(time.time(), connection, request=request))
-        self._sink.finished(connection, request)
+        self._tell(Heard(time.time(), connection, request=request))
 
     def closed(self, connection: int) -> None:
-        self._recorder.heard(Heard(time.time(), connection))
-        self._sink.closed(connection)
+        self._tell(Heard(time.time(), connection))
 
     def dropped(self, reason: str, count: int) -> None:
         self._sink.dropped(reason, count)
 
     def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
         self._sink.unreadable(connection, plugin, version)
+
+    def _tell(self, heard: Heard) -> None:
+        self._recorder.heard(heard)
+        heard.tell(self._sink)
 
 
 class _Scrapes:

@@ -17,7 +17,7 @@ from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import RecordingError, ScrapeError
 from sidecar.recording.heard import Heard, decode
-from sidecar.recording.recorded_requests import RecordedRequest, as_heard
+from sidecar.recording.recorded_requests import as_heard, read_request
 from sidecar.settings.groups import Limits
 
 _Line = TypeVar("_Line")
@@ -50,16 +50,16 @@ def read_scrapes(directory: Path) -> Iterator[Scrape]:
 
 
 def read_heard(directory: Path, scrapes: Sequence[Scrape]) -> Iterator[Heard]:
-    """What the plug-ins sent, in order; for a recording of requests, what one would have sent by these polls.
+    """What the plug-ins sent, in order; for a recording of requests, what one would have sent since the first poll.
 
     Raises:
         RecordingError: the file is missing or a line is invalid.
     """
     if _path(directory, "plugin.jsonl") is not None:
         return _lines(directory, "plugin.jsonl", "message of a plug-in", decode)
-    requests = list(_lines(directory, "requests.jsonl", "request", RecordedRequest.read))
-    pages = [(scrape.at, scrape.snapshot) for scrape in scrapes if scrape.snapshot is not None]
-    return as_heard(requests, pages)
+    requests = list(_lines(directory, "requests.jsonl", "request", read_request))
+    first = next(((scrape.at, scrape.snapshot) for scrape in scrapes if scrape.snapshot is not None), None)
+    return iter(()) if first is None else as_heard(requests, *first)
 
 
 def _path(directory: Path, name: str) -> Path | None:

@@ -17,7 +17,7 @@ from sidecar.settings import Settings
 
 
 def replay(directory: Path, settings: Settings) -> Report:
-    """The report at the recording's last poll, as a sidecar with these settings would have made it.
+    """The report at the recording's last poll, as a sidecar would make it whose window is the whole recording.
 
     Raises:
         RecordingError: the recording cannot be read, or has no poll.
@@ -25,11 +25,13 @@ def replay(directory: Path, settings: Settings) -> Report:
     scrapes = list(read_scrapes(directory))
     if not scrapes:
         raise RecordingError(f"{directory}: the recording has no poll")
-    return replay_events(scrapes, read_heard(directory, scrapes), settings)
+    length = scrapes[-1].at - scrapes[0].at
+    longer = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
+    return replay_events(scrapes, read_heard(directory, scrapes), settings.model_copy(update=longer))
 
 
 def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: Settings) -> Report:
-    """The same for events that were read before; there is at least one poll."""
+    """The report at the last poll, over the window of these settings; there is at least one poll."""
     events: Iterator[Heard | Scrape] = merge(heard, scrapes, key=attrgetter("at"))
     first = next(events)
     state = State(settings, first.at)

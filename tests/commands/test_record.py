@@ -1,7 +1,7 @@
 """``record``: what it writes gives the live numbers again, and holds no text."""
 
 import asyncio
-import contextlib
+import re
 import signal
 from contextlib import asynccontextmanager
 
@@ -13,7 +13,7 @@ from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.recording.replay import replay
 from sidecar.settings import load_settings
-from tests.commands.commands_tools import command, sidecar_settings
+from tests.commands.commands_tools import sidecar_settings
 from tests.demo.http_vllm import HttpVllm
 from tests.recording.recorder_tools import Log, lines_of, recorder
 
@@ -102,56 +102,26 @@ async def test_a_recording_is_never_overwritten(tmp_path, finished):
     assert (tmp_path / "plugin.jsonl.gz").read_bytes() == b"mine"
 
 
-def test_a_bad_duration_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        command("record", "--out", str(tmp_path), "--duration", "soon")
-    assert ended.value.code == 2
-    assert "argument --duration: expected duration, " in capsys.readouterr().err
-
-
-@asynccontextmanager
-async def recording(program, folder, requests, **environment):
-    """The program as a process that has seen so many requests."""
-    socket = folder.parent / "plugin.sock"
-    async with HttpVllm(FAST, plugin_socket=socket) as vllm:
-        given = sidecar_settings(vllm.url, PLUGIN__SOCKET=str(socket), **environment)
-        settings = load_settings(None, given)
-        async with program("record", "--out", str(folder), **given) as process:
-            async with aiohttp.ClientSession() as http, asyncio.timeout(120):
-                ready = False
-                while not ready:
-                    await asyncio.sleep(0.02)
-                    with contextlib.suppress(aiohttp.ClientError):
-                        async with http.get(f"http://{settings.listen}/-/ready") as response:
-                            ready = response.status == 200
-            await traffic(vllm, requests).run()
-            yield process, settings
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, socket_path, number):
     if signal.getsignal(number) is signal.SIG_IGN:  # by nohup; the program would inherit that
         signal.signal(number, signal.SIG_DFL)
     folder = tmp_path / "new"
-    slow = {"SCRAPE_INTERVAL": "50s"}  # one poll before the traffic, and the one that ends the recording
-    async with recording(program, folder, 40, **slow) as (process, settings):
-        process.send_signal(number)
-        out, err = await process.communicate()
-    assert process.returncode == 0, err
-    assert out.decode().startswith(f"40 requests and 2 pages in {folder}, ")
-    (model,) = replay(folder, settings).models
-    assert model.engines[0].coverage == 1
-
-
-async def test_a_kill_leaves_what_was_written_until_then(tmp_path, program):
-    folder = tmp_path / "new"
-    async with recording(program, folder, 40) as (process, settings):
-        async with asyncio.timeout(120):
+    async with HttpVllm(FAST, plugin_socket=socket_path) as vllm:
+        given = sidecar_settings(vllm.url, PLUGIN__SOCKET=str(socket_path))
+        async with program("record", "--out", str(folder), **given) as process, asyncio.timeout(120):
+            while not (folder / "scrapes.jsonl.gz").exists():
+                await asyncio.sleep(0.02)
+            await traffic(vllm, 40).run()
             while not _covers(folder, 40):
                 await asyncio.sleep(0.1)
-        process.kill()
-        await process.communicate()
-    (model,) = replay(folder, settings).models
+            process.send_signal(number)
+            out, err = await process.communicate()
+    if number != signal.SIGKILL:
+        assert process.returncode == 0, err
+        assert re.match(rf"40 requests and \d+ pages in {folder}, ", out.decode())
+    (model,) = replay(folder, load_settings(None, given)).models
+    assert model.engines[0].coverage == 1
     assert sum(one.acceptances.count for one in model.temperatures) == 40
 
 

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from tests.commands.commands_tools import LEVELS, command
+from tests.recording.test_recording import PAGE, write
 
 KEYS = ["requests", "draft_tokens", "accepted_tokens", "acceptance", "p10", "p50", "p90", "speedup"]
 K3 = str(LEVELS / "k3")
@@ -23,12 +24,12 @@ def sums():
 
 
 def replayed(capsys, *argv, **environment):
-    assert command("replay", K3, *argv, "--json", **environment) == 0
+    assert command("replay", *argv, "--json", **environment) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_json_has_the_documented_keys_and_the_exact_sums(capsys):
-    found, truth = replayed(capsys), sums()
+    found, truth = replayed(capsys, K3), sums()
     assert list(found) == [
         "model", "temperatures", "coverage", "speedup", "break_even_acceptance", "reference", "withheld",
     ]  # fmt: skip
@@ -45,31 +46,54 @@ def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, tmp_
     file = tmp_path / "baseline.yaml"
     assert command("baseline", "--recording", str(LEVELS / "plain"), "--out", str(file)) == 0
     capsys.readouterr()
-    found = replayed(capsys, "--baseline", str(file))
+    found = replayed(capsys, K3, "--baseline", str(file))
     assert found["speedup"] == pytest.approx(0.984, abs=0.07)
     assert {label: bucket["speedup"] for label, bucket in found["temperatures"].items()} == pytest.approx(
         {"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928}, abs=0.07
     )
     assert found["reference"] == "baseline"
+    (tmp_path / "bad.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
+    assert command("replay", K3, "--baseline", str(tmp_path / "bad.yaml")) == 2
+    assert "running must rise" in capsys.readouterr().err
+
+
+def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, capsys):
+    """The engine had drafted 3,000 tokens before; the recording is longer than the window of the settings."""
+
+    def page(tokens):
+        return PAGE.replace("} 9\n", f"}} {tokens}\n").replace("} 5\n", f"}} {tokens // 2}\n")
+
+    hello = {"plugin": "1", "vllm": None, "model": "m", "engine": 0, "start": "a", "started": 1.0, "state": "observing"}
+    heard, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []
+    for step in range(81):
+        at, tokens = 1000.0 + 5 * step, 3000 + 30 * step
+        row = [0, [0, step, 0, 0], tokens // 3, tokens, tokens // 2, [], []]
+        tick = {"at": at, "lost": 0, "total": row[2:5], "temperature": [row]}
+        heard.append({"at": at, "connection": 1, "tick": tick})
+        polls.append({"start": at, "end": at + 0.25, "text": page(tokens)})
+    write(tmp_path, "plugin", heard)
+    write(tmp_path, "scrapes", polls)
+    found = replayed(capsys, str(tmp_path), LATENCY_WINDOW="30s")
+    (bucket,) = found["temperatures"].values()
+    assert (bucket["requests"], bucket["draft_tokens"], bucket["accepted_tokens"]) == (80, 2400, 1200)
+    assert found["coverage"] == 1
 
 
 def test_buckets_are_those_of_the_settings(capsys):
-    assert list(replayed(capsys, TEMPERATURE_BUCKETS="0, 0.9")["temperatures"]) == ["0-0.9", "0.9+"]
+    assert list(replayed(capsys, K3, TEMPERATURE_BUCKETS="0, 0.9")["temperatures"]) == ["0-0.9", "0.9+"]
 
 
-def test_the_table_shows_the_same_numbers(capsys):
-    found = replayed(capsys)
+def test_without_json_it_prints_what_report_prints(capsys):
     assert command("replay", K3) == 0
-    header, *rows, _, coverage, since, why = capsys.readouterr().out.splitlines()
-    titles = "temperature requests draft tokens accepted tokens acceptance P10 P50 P90 speedup"
-    assert " ".join(header.split()) == titles
-    for row, (label, bucket) in zip(rows, found["temperatures"].items(), strict=True):
-        numbers = [f"{bucket[key]:,}" for key in KEYS[:3]] + [f"{bucket[key]:.3f}" for key in KEYS[3:-1]]
-        assert row.split() == [label, *numbers, "-"]
-    assert len({len(row) for row in rows}) == 1
-    assert coverage.startswith("coverage 1.000: ")
-    assert "which may be before the recording" in since
-    assert why.startswith("no speedup: ")
+    printed = capsys.readouterr().out
+    assert f"recording {K3}" in printed
+    assert command("report", "--recording", K3) == 0
+    assert printed == capsys.readouterr().out
+    assert command("report", "--recording", K3, "--format", "json") == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert {one["temperature"]: one["draft_tokens"] for one in model["temperatures"] if one["draft_tokens"]} == {
+        label: bucket["draft_tokens"] for label, bucket in replayed(capsys, K3)["temperatures"].items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from sidecar.recording.replay import replay
 from sidecar.requests.messages import Outcome
 from sidecar.settings import Settings
 
-LEVELS = Path(__file__).parents[1] / "data" / "levels"
 PAGE = """# TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{engine="0",model_name="m"} 12
 # TYPE vllm:spec_decode_num_drafts_total counter
@@ -47,21 +45,24 @@ def polls(*times):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_request_is_read_as_a_plug_in_would_have_told_it(tmp_path, packed):
-    write(tmp_path, "requests", [REQUEST, REQUEST | {"temperature": None, "chunks": []}], packed=packed)
+    """At its end, with the totals of its temperature until then; vLLM's own counters begin where they stood."""
+    later = REQUEST | {"end": 101.5}
+    write(tmp_path, "requests", [later, REQUEST | {"temperature": None, "chunks": []}, REQUEST], packed=packed)
     write(tmp_path, "scrapes", polls(99, 100.3, 102))
-    hello, first, half, *requests, last = read_heard(tmp_path, list(read_scrapes(tmp_path)))
+    hello, *heard = read_heard(tmp_path, list(read_scrapes(tmp_path)))
     assert (hello.hello.engine, hello.at) == (0, 99)
-    assert (first.tick.total, first.tick.temperature) == ((3, 9, 5), ())  # where vLLM's own counters stand
-    (row,) = half.tick.temperature  # one of its two events with tokens has come
-    assert row[:5] == (40, (0, 0, 0, 0), 1, 3, 1)
-    assert [one.request.temperature for one in requests] == [40, 100]
-    done = requests[0].request
+    assert [one.at for one in heard] == [101, 101, 101, 101, 101.5, 101.5]
+    ticks, requests = [one.tick for one in heard[::2]], [one.request for one in heard[1::2]]
+    assert [tick.total for tick in ticks] == [(3 + 2 * n, 9 + 6 * n, 5 + 3 * n) for n in (1, 2, 3)]
+    assert [tick.temperature[0][:5] for tick in ticks] == [
+        (100, (0, 1, 0, 0), 2, 6, 3), (40, (0, 1, 0, 0), 2, 6, 3), (40, (0, 2, 0, 0), 4, 12, 6),
+    ]  # fmt: skip
+    assert (ticks[2].temperature[0].drafted_at, ticks[2].temperature[0].accepted_at) == ((4, 4, 4), (4, 2, 0))
+    assert [one.temperature for one in requests] == [100, 40, 40]
+    done = requests[1]
     assert (done.lengths, done.first_token, done.last_token, done.outcome) == (
         (0, 1, 1, 0), 100.25, 100.5, Outcome.LENGTH,
     )  # fmt: skip
-    assert [row[:5] for row in last.tick.temperature] == [(key, (0, 1, 0, 0), 2, 6, 3) for key in (40, 100)]
-    assert (last.tick.temperature[0].drafted_at, last.tick.temperature[0].accepted_at) == ((2, 2, 2), (2, 1, 0))
-    assert last.tick.total == (3 + 4, 9 + 12, 5 + 6)
 
 
 def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_path):
@@ -117,10 +118,3 @@ def test_a_recording_without_speculation_gives_no_number(tmp_path):
     (model,) = replay(tmp_path, Settings()).models
     assert model.engines[0].coverage is None
     assert {one.draft_tokens for one in model.temperatures} <= {0}
-
-
-def test_a_replay_takes_the_windows_of_the_settings():
-    whole, short = (replay(LEVELS / "k3", Settings(latency_window=seconds)) for seconds in (300.0, 30.0))
-    assert whole.models[0].temperatures[5].draft_tokens == short.models[0].temperatures[5].draft_tokens
-    ratio = whole.models[0].temperatures[5].window.draft_tokens / short.models[0].temperatures[5].window.draft_tokens
-    assert ratio > 2

@@ -1,8 +1,10 @@
 """A sidecar's JSON as text and as Markdown. It shows what the sidecar judged, and judges nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from sidecar.analysis.speedup import WITHHELD, Withheld
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
@@ -10,7 +12,7 @@ _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of drafts", "requests", *_TIMES),
 )
 _GROUPS: Final = ("loses", "acceptance", "below the others by", "of drafts")
-_ENGINES: Final = ("engine", "speculation", "acceptance", *_TIMES)
+_ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
 
 _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
@@ -27,21 +29,28 @@ def as_markdown(status: _Json, origin: str) -> Iterator[str]:
 
 
 def _lines(status: _Json, origin: str, table: _Table, heading: str, item: str) -> Iterator[str]:
+    """Without models while vLLM's page cannot be read: what is known of them describes another moment."""
+    scrape, why, plugin = status["scrape"], status["answer"]["why"], status["plugin"]["text"]
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
-    yield from (text for text in (status["answer"]["why"], status["plugin"]["text"]) if text)
+    yield from (why, plugin) if plugin not in why else (why,)
     yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
-    for model in status["models"]:
-        yield from _model(model, table, item)
+    if scrape["up"]:
+        for model in status["models"]:
+            yield from _model(model, table, item, f"{why} {plugin}")
+    elif scrape["last_scrape"] is not None:
+        last = datetime.fromtimestamp(scrape["last_scrape"], UTC)
+        yield f"vLLM's page was last read at {last:%Y-%m-%d %H:%M:%S} UTC."
 
 
-def _model(model: _Json, table: _Table, item: str) -> Iterator[str]:
+def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
+    """What is known of one model; ``said`` is not repeated."""
     judged = model["judgement"]
     window = judged["judged"] or judged["evidence"]["window"]
     over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
     yield ""
     yield f"model {model['model_name']}: {judged['verdict']} by {judged['basis']}{over}"
-    temperatures = [one for one in model["temperatures"] if sum(one["requests"].values()) or one["draft_tokens"]]
+    temperatures = [one for one in model["temperatures"] if one["window"]["requests"] or one["window"]["draft_tokens"]]
     groups = [one for one in model["groups"] if one["loses"]]
     for header, rows in (
         (_TEMPERATURES, [_temperature(one) for one in temperatures]),
@@ -49,12 +58,23 @@ def _model(model: _Json, table: _Table, item: str) -> Iterator[str]:
         (_ENGINES, [_engine(one) for one in model["engines"]]),
     ):
         yield from ("", *table(header, rows)) if rows else ()
-    notes = [judged["advice"], *judged["caveats"], model["split_withheld"]]
+    notes = [_speedup(model), judged["advice"], *judged["caveats"], model["split_withheld"]]
+    notes = [note for note in notes if note and note not in said]
     notes += [
         f"temperature {one['temperature']}: {text}" for one in temperatures if (text := one["judgement"]["advice"])
     ]
     notes += [f"engine {one['key']['engine']}: {name}" for one in model["engines"] for name in one["limitations"]]
-    yield from ("", *(f"{item}{note}" for note in notes if note)) if any(notes) else ()
+    yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
+
+
+def _speedup(model: _Json) -> str:
+    """Against plain decoding, or why there is none; empty for a model that does not speculate."""
+    speed = model["speed"]
+    if speed is None or speed["speedup"] is None:
+        return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
+    found, break_even = speed["speedup"], speed["break_even_acceptance"]
+    text = f"speedup {found['ratio']:.3f} ± {found['error']:.3f} against plain decoding ({model['reference']})"
+    return text if break_even is None else f"{text}; breaks even at an acceptance of {ratio(break_even)}"
 
 
 def _temperature(one: _Json) -> tuple[str, ...]:
@@ -84,6 +104,7 @@ def _engine(one: _Json) -> tuple[str, ...]:
         one["key"]["engine"],
         how,
         ratio(acceptance["rate"] if acceptance else None),
+        ratio(one["coverage"]),
         *_engine_times(one["latencies"].get("ttft")),
         *_engine_times(one["latencies"].get("tpot")),
     )

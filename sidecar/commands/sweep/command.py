@@ -118,7 +118,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         count=arguments.requests,
         rounds=arguments.rounds,
         seconds=arguments.duration,
-        page_limits=settings.limits,
+        settings=settings,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.commands.sweep.workload import Level
 from sidecar.errors import SettingsError
-from sidecar.settings.groups import Limits
+from sidecar.settings import Settings
 
 MOST_AT_ONCE: Final = 1024
 MOST_REQUESTS: Final = 100_000  # of a whole sweep, both servers together
@@ -30,7 +30,7 @@ class SweepOptions:
     """``count`` requests per level and round; every round goes through all levels.
 
     ``servers`` are addresses by the argument that names them: the one to measure and its baseline, if there is one.
-    ``seconds`` is for the whole sweep, which then ends with what it has measured.
+    ``seconds`` is for the whole sweep, which then ends with what it has measured. ``settings`` are for vLLM's pages.
 
     Raises:
         SettingsError: the sweep would be too many requests.
@@ -43,7 +43,7 @@ class SweepOptions:
     count: int
     rounds: int
     seconds: float
-    page_limits: Limits
+    settings: Settings
 
     def __post_init__(self) -> None:
         if self.total > MOST_REQUESTS:

@@ -14,11 +14,9 @@ from sidecar.commands.sweep.measured import Measured, together
 from sidecar.commands.sweep.options import SweepOptions
 from sidecar.commands.sweep.results import LevelResult, SweepResult
 from sidecar.commands.sweep.workload import Level
-from sidecar.engine.fetch import Fetcher
-from sidecar.engine.page_source import PageSource
+from sidecar.engine.page_source import page_source
 
 _WARMING_UP: Final = 8  # requests at once
-_PAGE_SECONDS: Final = 5.0
 
 _Rounds = Mapping[Level, Sequence[Sequence[Measured]]]
 """By level and server."""
@@ -68,11 +66,9 @@ async def _server(stack: AsyncExitStack, argument: str, url: str, options: Sweep
             await client.ask(prompt, 0.0, max_tokens=1)
 
     await asyncio.gather(*map(ask, others))
-    page = url.rstrip("/").removesuffix("/v1")
-    fetcher = Fetcher(page, timeout=_PAGE_SECONDS, tls=options.requests.tls)
-    stack.push_async_callback(fetcher.close)
-    # The baseline may be served under another name.
-    return Server(client, CounterReader(PageSource(fetcher, options.page_limits, filtered=True), client.model))
+    scrape = options.settings.model_copy(update={"vllm_url": url.rstrip("/").removesuffix("/v1")})
+    source = await stack.enter_async_context(page_source(scrape, scrape.limits))
+    return Server(client, CounterReader(source, client.model))  # the baseline may be served under another name
 
 
 def _result(options: SweepOptions, clients: Sequence[Client], rounds: _Rounds) -> SweepResult:

@@ -1,8 +1,6 @@
 """Sweeps of a server, small by default, and of none."""
 
 import asyncio
-from contextlib import asynccontextmanager
-from unittest.mock import patch
 
 from sidecar.commands.sweep.measured import Measured
 from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions, SweepOptions
@@ -12,8 +10,9 @@ from sidecar.commands.sweep.summary import summarize
 from sidecar.commands.sweep.sweep import sweep
 from sidecar.commands.sweep.workload import Load, levels
 from sidecar.demo.options import SimulatorOptions
-from sidecar.settings.groups import Limits, Thresholds
-from tests.demo.http_vllm import HttpVllm, Reply
+from sidecar.settings import load_settings
+from sidecar.settings.groups import Thresholds
+from tests.demo.http_vllm import HttpVllm
 
 
 async def swept(
@@ -28,7 +27,7 @@ async def swept(
         requests=RequestOptions(endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
         prompts=prompts,
         levels=levels(temperatures, mixes, loads),
-        page_limits=Limits(),
+        settings=load_settings(None, {}),
         **given,
     )
     return await sweep(asked, stop or asyncio.Event(), on_end)
@@ -42,13 +41,9 @@ def printed(result):
     return list(text(summarized(result)))
 
 
-@asynccontextmanager
-async def simulated(*, exact=True, **options):
-    """A simulated vLLM; ``exact``: its replies have the request's own acceptance."""
-    whole = Reply.end
-    with patch.object(Reply, "end", whole if exact else lambda reply: whole(reply) | {"metrics": None}):
-        async with HttpVllm(SimulatorOptions(**{"speed": 8, **options})) as vllm:
-            yield vllm
+def simulated(**options):
+    """A simulated vLLM, whose replies have the request's own acceptance."""
+    return HttpVllm(SimulatorOptions(**{"speed": 8, **options}))
 
 
 def measured(samples=(), *, failed=0, seconds=2.0, counted=None, others=False, complete=True):

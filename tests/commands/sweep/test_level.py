@@ -52,12 +52,14 @@ async def test_the_load_is_as_asked_for(served):
 
 
 def page_of(drafted):
-    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-    counters = "".join(
-        f'# TYPE vllm:spec_decode_{name} counter\nvllm:spec_decode_{name}_total{{engine="0",model_name="m"}} {value}\n'
-        for name, value in zip(names, (drafted / 4, drafted, drafted / 2), strict=True)
-    )
-    return web.Response(text=counters, content_type="text/plain")
+    values = {"drafts": drafted / 4, "draft_tokens": drafted, "accepted_tokens": drafted / 2}
+    labels = 'engine="0",model_name="m"'
+    lines = [f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}" for name, value in values.items()]
+    lines += [
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {drafted / 4 * share}'
+        for place, share in enumerate((0.9, 0.6, 0.5, 0.0))
+    ]
+    return web.Response(text="\n".join((*lines, "")), content_type="text/plain")
 
 
 async def test_counters_that_come_late_are_waited_for(served):
@@ -73,8 +75,12 @@ async def test_counters_that_come_late_are_waited_for(served):
 
     async with served(late) as url:
         result = await swept(url, ("one",), count=20)
-    found = summarized(result).temperatures
-    assert [(one.draft_tokens, one.acceptance) for one in found] == [(160, 0.5)] * 2
+    told = summarized(result)
+    assert [(one.draft_tokens, one.acceptance, one.acceptance_from) for one in told.temperatures] == [
+        (160, 0.5, "counters")
+    ] * 2
+    assert [one.p50 for one in told.temperatures] == [None] * 2
+    assert [one.position_rates for one in told.levels] == [pytest.approx((0.9, 0.6, 0.5, 0.0))] * 2
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):

@@ -49,19 +49,6 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
     assert not any(level.other_requests for level in told.levels)
 
 
-async def test_without_per_request_numbers_the_counters_growth_is_used(counted):
-    async with simulated(exact=False) as vllm:
-        result = await swept(vllm.url, temperatures=(0.0, 0.7, 1.2))
-        drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
-    told = summarized(result)
-    found = told.temperatures
-    assert {one.acceptance_from for one in found} == {"counters"}
-    assert sum(one.draft_tokens for one in found) == drafted
-    assert [one.acceptance for one in found] == pytest.approx([0.95, 0.6, 0.35], abs=0.08)
-    assert [one.p50 for one in found] == [None] * 3
-    assert all(len(level.position_rates) == 3 for level in told.levels)
-
-
 async def test_requests_of_other_clients_are_noticed():
     async with simulated() as vllm:
         traffic = asyncio.create_task(Traffic(vllm, TrafficOptions(phases=(Phase(60, MIXED),))).run())

@@ -7,22 +7,6 @@ import pytest
 from tests.dashboards.dashboard_lint import ALERTS, OTHERS, findings
 from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, queries, selectors
 
-# Metrics that no panel shows, each with its reason.
-NOT_SHOWN = {
-    "specdec_request_acceptance_p10_ratio": "for the alert; panels show the percentiles of the selected pods together",
-    "specdec_baseline_timestamp_seconds": "a date, for an alert of one's own on its age",
-    "specdec_decode_steps_total": "for the rules: seconds and tokens give the time per token",
-    "specdec_engine_speedup_standard_error_ratio": "the verdict and the alert have it in them",
-    "specdec_verdict_basis": "the speedup's own panel is empty where the basis is the acceptance",
-    "specdec_model_verdict_basis": "the same",
-    "specdec_acceptance_ratio": "what was judged, for the alerts; panels show every moment",
-    "specdec_model_acceptance_ratio": "the same",
-    "specdec_group_requests_total": "the share of the draft tokens says how much a group matters",
-    "specdec_group_drafts_total": "the same",
-    "specdec_links_info": "addresses, which the variable for the runbooks reads through a rule",
-    "specdec_engine_lifetime_acceptance_ratio": "a mean since vLLM's start hides drops, and only V0 engines have it",
-}
-
 
 def test_no_rule_is_broken(pages):
     assert [found for page in pages.values() for found in findings(page)] == []
@@ -34,12 +18,6 @@ def test_annotations_select_what_there_is(pages):
         for expr in annotations(page):
             assert {selector.name for selector in selectors(expr)} <= {*CONTRACT, *OTHERS, *ALERTS}
             assert all("$job" in expr and "$instance" in expr for expr in annotations(page))
-
-
-def test_every_metric_is_shown_or_listed(pages):
-    shown = {selector.name for page in pages.values() for query in queries(page) for selector in selectors(query.expr)}
-    metrics = {metric.name for name, metric in CONTRACT.items() if name in shown}
-    assert {metric.name for metric in CONTRACT.values()} - metrics == set(NOT_SHOWN)
 
 
 def test_thresholds_are_series_and_never_numbers_of_the_page(pages):

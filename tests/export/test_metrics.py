@@ -175,7 +175,8 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
     old = reports.engine(
         counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={Gauge.LIFETIME_ACCEPTANCE: 0.75},
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={},
-        limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None, loads=(),
+        acceptance=None, limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None,
+        loads=(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}

@@ -40,10 +40,10 @@ class Firing:
         rule = rules.get(f"{name}/{self.severity}", rules[name])
         labels = {"namespace": "prod"} | self.labels if self.labels else {}
         labels = {name: value for name, value in labels.items() if value is not None}
-        description = _CONDITIONAL.sub(labels.get("instance", "any sidecar at all"), rule.description)
         own = {name: labels.pop(name) for name in ("namespace", "job", "instance") if name in labels}
         for site in scraped_as(own):
             every = labels | site
+            description = _CONDITIONAL.sub(every.get("instance", "any sidecar at all"), rule.description)
             annotations = {
                 "summary": rule.text(rule.summary, every, self.value),
                 "description": rule.text(description, every, self.value),

@@ -142,10 +142,11 @@ def test_a_baseline_file_that_cannot_be_used(config, messages, content, fault):
     assert messages(None, {"SPECDEC_BASELINE_FILE": "base.yaml"}) == [f"SPECDEC_BASELINE_FILE{fault}"]
 
 
-def test_the_example_holds_every_setting_and_none_at_its_default():
-    settings = load_settings(EVERY, {})
-    same = {key for key in keys() if attrgetter(key)(settings) == attrgetter(key)(Settings())}
-    assert same == FILES
+def test_the_example_holds_every_setting_that_is_more_than_a_number():
+    """Numbers and flags are read alike, so a new one needs no example; other types need their own way to be written."""
+    settings, default = load_settings(EVERY, {}), Settings()
+    same = {key for key in keys() if attrgetter(key)(settings) == attrgetter(key)(default)}
+    assert {key for key in same if not isinstance(attrgetter(key)(default), int | float)} == FILES
 
 
 def test_settings_survive_a_round_trip_through_yaml(config):

@@ -1,11 +1,9 @@
 """Prometheus text exposition, bytes to samples: only the wanted ones, at the cost of a few C calls.
 
 vLLM's page has some 650 lines, a quarter of which matter, and from poll to poll only the numbers change. So the
-first page is read line by line (``lines.py``) and its layout remembered: for each wanted family the ``# TYPE``
-header and the sample keys under it. Later pages are read by finding each header, splitting the block under it
-on white space and comparing the keys with the remembered ones. Any difference sends the page to the line reader,
-which alone decides on the grammar. Every ``RECHECK`` polls the number of lines and the list of all families are
-compared too, to find what appears elsewhere on the page.
+first page is read line by line (``lines.py``), and where the wanted samples stand is remembered: how many lines the
+page has, and what stands before the value in each line that matters. Later pages are split into lines, and those
+compared. Any difference sends the page to the line reader, which alone decides on the grammar.
 """
 
 import re
@@ -16,10 +14,7 @@ from sidecar.engine.lines import LineReader, Series, Wanted
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
-RECHECK = 8  # polls between two comparisons of what is outside the remembered blocks
-
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
-_NEAR = 4096  # bytes: the next header is searched here first, since a short search is cheaper
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,70 +38,56 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    header: bytes
-    keys: list[bytes]
-    least: int  # bytes: all keys with a one-digit value each; no block with these keys is shorter
-
-
-@dataclass(frozen=True, slots=True)
 class _Memory:
+    """Where a page of ``size`` bytes and ``lines`` lines has its wanted samples: ``keys[i]`` in line ``places[i]``."""
+
     layout: Layout
-    blocks: tuple[_Block, ...]
-    headers: list[bytes]
+    size: int
     lines: int
+    places: tuple[int, ...]
+    keys: list[bytes]
 
 
 class PageReader:
     """Reads the pages of one server; keeps the layout of the last one between calls."""
 
     def __init__(self, wanted: Wanted, limits: Limits) -> None:
-        self._wanted = wanted
         self._limits = limits
         self._lines = LineReader(wanted, limits)
         self._layout: Layout | None = None
         self._memory: _Memory | None = None
-        self._polls = 0
 
-    def read(self, body: bytes, *, thorough: bool = False) -> Page:
-        """The wanted samples of a page; ``thorough`` also looks for new families (else every ``RECHECK`` polls).
+    def read(self, body: bytes) -> Page:
+        """The wanted samples of a page.
 
         Raises:
             PageTooLarge: the page has more bytes or wanted series than the limit.
             NotAnExposition: the body is not Prometheus text.
             TruncatedPage: the last line has no end.
         """
-        return self.recall(body, thorough=thorough) or self.learn(body)
+        return self.recall(body) or self.learn(body)
 
-    def recall(self, body: bytes, *, thorough: bool = False) -> Page | None:
+    def recall(self, body: bytes) -> Page | None:
         """The same in some 0.1 ms if the page has the remembered layout, else None. Raises as ``read``."""
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if body and not body.endswith(b"\n"):
             _refuse_unended(body)
-        self._polls += 1
-        if (memory := self._memory) is not None:
-            fresh = not (thorough or self._polls % RECHECK == 0) or _is_complete(body, memory)
-            if fresh and (values := _read_blocks(body, memory.blocks)) is not None:
-                return Page(memory.layout, values, 0)
-        return None
+        if self._memory is None or (values := _values(body, self._memory)) is None:
+            return None
+        return Page(self._memory.layout, values, 0)
 
     def learn(self, body: bytes) -> Page:
         """The same, line by line, at up to 0.4 ms a KB; remembers the layout. Raises as ``read``."""
-        found, malformed = self._lines.read(body)
-        values = list(found.values())
-        headers = _TYPE_LINE.findall(body)
-        layout = Layout(tuple(found), frozenset(name.decode("utf-8", "replace") for name in headers))
+        found, places, malformed = self._lines.read(body)
+        families = frozenset(name.decode("utf-8", "replace") for name in _TYPE_LINE.findall(body))
+        layout = Layout(tuple(found), families)
         if self._layout == layout:
             layout = self._layout
         self._layout = layout
-        self._memory = None
-        blocks = _remember(body, self._wanted)
-        # Without vLLM's own series there is nothing to compare the next page with.
-        ours = any(series.name.startswith(self._wanted.prefixes) for series in found)
-        if ours and malformed == 0 and _same(_read_blocks(body, blocks), values):
-            self._memory = _Memory(layout, blocks, headers, body.count(b"\n"))
-        return Page(layout, values, malformed)
+        page = Page(layout, list(found.values()), malformed)
+        self._memory = _remember(body, page, places)
+        return page
 
 
 def _refuse_unended(body: bytes) -> None:
@@ -116,45 +97,32 @@ def _refuse_unended(body: bytes) -> None:
     raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
 
 
-def _read_blocks(body: bytes, blocks: tuple[_Block, ...]) -> list[float] | None:
-    """The values under the remembered headers; None if anything but a number has changed."""
-    values: list[bytes] = []
-    position = 0
-    for block in blocks:
-        found = body.find(block.header, position, position + _NEAR)
-        if found < 0 and (found := body.find(block.header, position)) < 0:
-            return None
-        start = found + len(block.header)
-        position = body.find(b"\n#", start + block.least - 1)
-        if position < 0:
-            position = len(body)
-        tokens = body[start:position].split()
-        if tokens[::2] != block.keys:
-            return None
-        values += tokens[1::2]
+def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
+    """None where a page of the same layout could be misread: it has malformed lines, or keys with white space."""
+    if page.malformed or len(places) < len(page.values):
+        return None
+    lines = body.split(b"\n")
+    keys = b"\n".join([lines[place] for place in places]).split()[::2]
+    memory = _Memory(page.layout, len(body), len(lines), places, keys)
+    values = _values(body, memory)
+    # Compared as text, since NaN differs from NaN.
+    return memory if values is not None and list(map(repr, values)) == list(map(repr, page.values)) else None
+
+
+def _values(body: bytes, memory: _Memory) -> list[float] | None:
+    """The values on a page; None if anything but a number has changed in the lines that matter."""
+    if len(body) > 2 * memory.size:  # not to be split: it may have millions of lines
+        return None
+    lines = body.split(b"\n")
+    if len(lines) != memory.lines:
+        return None
+    tokens = b"\n".join([lines[place] for place in memory.places]).split()
+    if tokens[::2] != memory.keys:
+        return None
+    values = tokens[1::2]
     try:
         numbers = list(map(float, values))
     except ValueError:
         return None
     # Python's float() accepts "1_0"; the exposition format does not.
     return None if b"_" in b"".join(values) else numbers
-
-
-def _is_complete(body: bytes, memory: _Memory) -> bool:
-    """Whether the page has as many lines and the same families, in and outside the blocks, as when it was learned."""
-    return body.count(b"\n") == memory.lines and _TYPE_LINE.findall(body) == memory.headers
-
-
-def _same(values: list[float] | None, others: list[float]) -> bool:
-    """Whether all values are equal, NaN to NaN."""
-    return values is not None and list(map(repr, values)) == list(map(repr, others))
-
-
-def _remember(body: bytes, wanted: Wanted) -> tuple[_Block, ...]:
-    blocks: list[_Block] = []
-    for match in _TYPE_LINE.finditer(body):
-        if match[1].decode("utf-8", "replace") in wanted.names:
-            end = body.find(b"\n#", match.end() - 1)
-            keys = body[match.end() : end if end >= 0 else len(body)].split()[::2]
-            blocks.append(_Block(match[0], keys, sum(len(key) + len(" 0\n") for key in keys)))
-    return tuple(blocks)

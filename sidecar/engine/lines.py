@@ -52,16 +52,19 @@ class LineReader:
             re.MULTILINE,
         )
 
-    def read(self, body: bytes) -> tuple[dict[Series, float], int]:
+    def read(self, body: bytes) -> tuple[dict[Series, float], tuple[int, ...], int]:
         """The wanted samples, and how many lines were skipped: malformed or overlong ones, and repeated series.
+
+        Between the two: the numbers of the samples' lines, from 0, of those among the first ``JUDGED_LINES``.
 
         Raises:
             PageTooLarge: more wanted series than the limit.
             NotAnExposition: more lines are malformed than valid.
         """
         found: dict[Series, float] = {}
+        places: list[int] = []
         malformed = good = 0
-        for line in self._lines(body):
+        for place, line in enumerate(self._lines(body)):
             if line.startswith(b"#") or not line:
                 good += line.startswith((b"# TYPE ", b"# HELP "))
                 continue
@@ -72,11 +75,13 @@ class LineReader:
             good += 1
             if sample[1] is not None:
                 found[sample[0]] = sample[1]
+                if place < JUDGED_LINES:
+                    places.append(place)
                 if len(found) > self._limits.series:
                     raise PageTooLarge(f"more than {self._limits.series} series of the families in use")
         if malformed > good:
             raise NotAnExposition(f"{malformed} of {malformed + good} lines are malformed")
-        return found, malformed
+        return found, tuple(places), malformed
 
     def _lines(self, body: bytes) -> Iterator[bytes]:
         """The first ``JUDGED_LINES`` lines; after them those that begin with a wanted prefix."""

@@ -123,8 +123,7 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        # Whole pages are rare between filtered ones, so each is searched for new families.
-        page = await _read(self._whole_pages, body, thorough=self._proven is not None)
+        page = await _read(self._whole_pages, body)
         if not self._whole_snapshots.knows(page):
             await asyncio.to_thread(self._whole_snapshots.learn, page)
         snapshot = self._whole_snapshots.read(page)
@@ -146,9 +145,9 @@ class PageSource:
         self._filtered_left = RECHECK
 
 
-async def _read(reader: PageReader, body: bytes, *, thorough: bool = False) -> Page:
+async def _read(reader: PageReader, body: bytes) -> Page:
     """Reads a page; a large or a changed one in a thread, so that the event loop stays responsive."""
     if len(body) > LARGE:
-        return await asyncio.to_thread(reader.read, body, thorough=thorough)
-    recalled = reader.recall(body, thorough=thorough)
+        return await asyncio.to_thread(reader.read, body)
+    recalled = reader.recall(body)
     return await asyncio.to_thread(reader.learn, body) if recalled is None else recalled

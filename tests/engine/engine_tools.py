@@ -56,7 +56,7 @@ def ttft(*counts, labels=M, edges=BUCKETS):
 
 def judged(body, **limits):
     """One page by the line reader alone."""
-    found, malformed = LineReader(wanted(), Limits.model_construct(**limits)).read(body)
+    found, _, malformed = LineReader(wanted(), Limits.model_construct(**limits)).read(body)
     return SimpleNamespace(series=tuple(found), values=list(found.values()), malformed=malformed)
 
 

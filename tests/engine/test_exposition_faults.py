@@ -153,6 +153,6 @@ def test_same_values_as_prometheus_client(page_name, recorded):
         for sample in family.samples:
             theirs[sample.name, frozenset(sample.labels.items())] = sample.value
     names = frozenset(name for name, _ in theirs)
-    found, _ = LineReader(Wanted(("vllm:",), names), Limits()).read(body)
+    found, *_ = LineReader(Wanted(("vllm:",), names), Limits()).read(body)
     ours = {(series.name, frozenset(series.labels)): value for series, value in found.items()}
     assert ours == theirs

@@ -99,7 +99,7 @@ def _refuse_unended(body: bytes) -> None:
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
     """None where a page of the same layout could be misread: it has malformed lines, or keys with white space."""
-    if page.malformed or len(places) < len(page.values):
+    if page.malformed or not places or len(places) < len(page.values):
         return None
     lines = body.split(b"\n")
     keys = b"\n".join([lines[place] for place in places]).split()[::2]

@@ -27,7 +27,9 @@ async def real_page(seconds: float) -> str:
                 "SPECDEC_PLUGIN__SOCKET": str(path),
             }
             async with running(load_settings(None, environment)) as listening:
-                await Traffic(vllm, TrafficOptions(phases=(Phase(seconds, MIXED),), max_tokens=64)).run()
+                traffic = Traffic(vllm, TrafficOptions(phases=(Phase(seconds, MIXED),), max_tokens=64))
+                asyncio.get_running_loop().call_later(seconds, traffic.stop)
+                await traffic.run()
                 await asyncio.sleep(2)  # the last requests come with the next polls
                 async with (
                     aiohttp.ClientSession() as session,

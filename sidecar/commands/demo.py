@@ -59,7 +59,7 @@ async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> No
     with tempfile.TemporaryDirectory(prefix="specdec-demo-") as folder:
         socket = Path(folder) / "plugin.sock"
         async with SimulatedVllm(_LOSING if losing else _GAINING, plugin_socket=socket) as vllm:
-            traffic = Traffic(vllm, TrafficOptions(phases=phases, repeat=True, max_requests=_MANY))
+            traffic = Traffic(vllm, TrafficOptions(phases=phases, max_requests=_MANY))
             async with running(_watching(settings, vllm.url, socket)) as address:
                 course = _STAYS_LOW if losing else _CYCLING
                 print(_WHERE.format(address=address.local, vllm=vllm.url, course=course), flush=True)

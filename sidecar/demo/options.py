@@ -20,7 +20,6 @@ class SimulatorOptions:
     hot_temperature: float = 1.2  # with these defaults acceptance crosses 0.5 at temperature 0.9
     structured_acceptance: float = 1.0  # factor on the acceptance of structured output
     prefix_hits: float = 0.25  # share of the requests that find half of their prompt in the prefix cache (0-1)
-    mean_tokens_to_eos: int = 200  # mean length of a request without ignore_eos
 
     max_num_seqs: int = 16  # requests that run at once
     max_model_len: int = 8192  # tokens of prompt and completion together

@@ -9,7 +9,6 @@ class RequestStatus(StrEnum):
     """The states of vLLM's requests that occur here; the values are those of its label ``finished_reason``."""
 
     RUNNING = ""  # or waiting
-    FINISHED_STOPPED = "stop"
     FINISHED_LENGTH_CAPPED = "length"
     FINISHED_ABORTED = "abort"
 
@@ -20,7 +19,6 @@ class SamplingParams:
 
     temperature: float
     max_tokens: int
-    ignore_eos: bool = False
 
 
 @dataclass(eq=False)  # without slots: the plug-in keeps its own beside vLLM's attributes

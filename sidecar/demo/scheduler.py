@@ -181,14 +181,8 @@ class Scheduler:
         del self.requests[request.request_id]
 
     def _emit(self, request: Request, sampled: list[int], report: StepReport) -> None:
-        """Outputs the sampled tokens up to the first that ends the request."""
-        sampling, status, kept = request.sampling_params, None, 0
-        while kept < len(sampled) and status is None:
-            kept += 1
-            if not sampling.ignore_eos and request.random.random() < 1 / self._options.mean_tokens_to_eos:
-                status = RequestStatus.FINISHED_STOPPED
-            elif request.num_output_tokens + kept >= sampling.max_tokens:
-                status = RequestStatus.FINISHED_LENGTH_CAPPED
+        """Outputs the sampled tokens, up to ``max_tokens`` in all."""
+        kept = min(len(sampled), request.sampling_params.max_tokens - request.num_output_tokens)
         if not request.num_output_tokens:
             request.first_token = self.now
             report.first_token_seconds.append(self.now - request.arrived)
@@ -200,8 +194,8 @@ class Scheduler:
         request.num_output_tokens += kept
         report.generation_tokens += kept
         report.outputs.append(NewTokens(request, sampled[:kept]))
-        if status is not None:
-            self._end(request, status)
+        if request.num_output_tokens >= request.sampling_params.max_tokens:
+            self._end(request, RequestStatus.FINISHED_LENGTH_CAPPED)
             report.finished.append(request)
 
     def _end(self, request: Request, status: RequestStatus) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import secrets
 import time
+from bisect import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 from types import MappingProxyType
 
@@ -33,10 +35,9 @@ def cold_hot_cold(seconds: float) -> tuple[Phase, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TrafficOptions:
-    """What to send. Ends with the last phase or after ``max_requests``, whichever comes first."""
+    """What to send. After the last phase the first one comes again, until ``max_requests`` are sent."""
 
     phases: tuple[Phase, ...] = field(default_factory=lambda: cold_hot_cold(300.0))
-    repeat: bool = False  # start over after the last phase, until max_requests or cancelled
     concurrency: int = 8  # requests in flight
     max_requests: int = 10_000  # in all
     min_tokens: int = 16  # shortest completion
@@ -82,9 +83,9 @@ class Traffic:
         self._sent = self._options.max_requests
 
     async def _client(self) -> None:
-        while self._sent < self._options.max_requests and (phase := self._phase()) is not None:
+        while self._sent < self._options.max_requests:
             self._sent += 1
-            request, engine = self._request(phase), self._vllm.engine
+            request, engine = self._request(self._mix()), self._vllm.engine
             outputs = engine.submit([request])
             try:
                 while request.status is RequestStatus.RUNNING and await outputs.get() is not None:
@@ -97,25 +98,20 @@ class Traffic:
                 self.completed += 1
                 self._ended(request)
 
-    def _phase(self) -> Phase | None:
-        """The current phase; None after the last."""
-        elapsed = self._clock() - self._begun
-        if self._options.repeat:
-            elapsed %= sum(phase.seconds for phase in self._options.phases)
-        for phase in self._options.phases:
-            if elapsed < phase.seconds:
-                return phase
-            elapsed -= phase.seconds
-        return None
+    def _mix(self) -> Mix:
+        """That of the current phase."""
+        phases = self._options.phases
+        ends = list(accumulate(phase.seconds for phase in phases))
+        return phases[bisect(ends, (self._clock() - self._begun) % ends[-1])].mix
 
-    def _request(self, phase: Phase) -> Request:
+    def _request(self, mix: Mix) -> Request:
         options, random = self._options, self._random
-        temperature = random.choices(list(phase.mix), weights=list(phase.mix.values()))[0]
+        temperature = random.choices(list(mix), weights=list(mix.values()))[0]
         tokens = random.randint(options.min_tokens, options.max_tokens)
         is_long = random.random() < options.long_prompts
         return Request(
             request_id=secrets.token_hex(8),
-            sampling_params=SamplingParams(temperature, tokens, ignore_eos=True),
+            sampling_params=SamplingParams(temperature, tokens),
             num_prompt_tokens=random.randrange(600, 3000) if is_long else random.randrange(20, 100),
             arrival_time=time.time(),
             random=Random(random.getrandbits(64)),

@@ -69,7 +69,6 @@ class HttpVllm(SimulatedVllm):
         sampling = SamplingParams(
             temperature=DEFAULT_TEMPERATURE if temperature is None else temperature,
             max_tokens=MAX_MODEL_LEN // 2 if asked is None else asked,
-            ignore_eos=bool(body.get("ignore_eos")),
         )
         if body.get("model", self.options.model_name) != self.options.model_name or not sampling.max_tokens > 0:
             raise ValueError

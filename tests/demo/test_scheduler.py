@@ -11,9 +11,9 @@ from sidecar.demo.request import Request, RequestStatus, SamplingParams
 from sidecar.demo.scheduler import Scheduler, acceptance_rate, position_probability
 
 
-def submit(scheduler, *, prompt=8, temperature=0.0, max_tokens=20, ignore_eos=True, structured=False):
+def submit(scheduler, *, prompt=8, temperature=0.0, max_tokens=20, structured=False):
     number = len(scheduler.requests)
-    sampling = SamplingParams(temperature, max_tokens, ignore_eos)
+    sampling = SamplingParams(temperature, max_tokens)
     request = Request(f"{number}-{time.monotonic_ns()}", sampling, prompt, 0.0, Random(number), structured)
     scheduler.add_request(request)
     return request
@@ -124,14 +124,6 @@ def test_without_speculation_each_step_gives_one_token():
     reports = run(scheduler)
     assert [(report.generation_tokens, report.speculation) for report in reports] == [(1, None)] * 10
     assert request.lengths == [0]
-
-
-def test_requests_without_ignore_eos_stop_by_themselves():
-    scheduler = Scheduler(SimulatorOptions(mean_tokens_to_eos=20))
-    requests = [submit(scheduler, max_tokens=4000, ignore_eos=False, temperature=1.0) for _ in range(50)]
-    run(scheduler)
-    assert {request.status for request in requests} == {RequestStatus.FINISHED_STOPPED}
-    assert 10 < sum(request.num_output_tokens for request in requests) / 50 < 40
 
 
 def test_full_cache_admits_nothing_more_and_every_request_still_finishes():

@@ -89,11 +89,10 @@ async def test_traffic_has_the_mix_asked_for():
     assert sum(request.num_prompt_tokens > 512 for request in sent) == pytest.approx(80, abs=32)
 
 
-@pytest.mark.parametrize("repeat", [False, True])
-async def test_phases_follow_each_other_and_then_end_or_repeat(repeat):
+async def test_phases_follow_each_other_and_then_repeat():
     seen, phases = [], (Phase(20.0, {0.0: 1}), Phase(10.0, {1.0: 1}))
     async with FaultyVllm(SimulatorOptions(speed=50.0)) as sim:
-        options = TrafficOptions(phases=phases, repeat=repeat, concurrency=1, max_requests=50, max_tokens=16)
+        options = TrafficOptions(phases=phases, concurrency=1, max_requests=50, max_tokens=16)
         # Each request takes a second of this clock.
         traffic = Traffic(
             sim,
@@ -102,5 +101,5 @@ async def test_phases_follow_each_other_and_then_end_or_repeat(repeat):
             ended=lambda request: seen.append(request.sampling_params.temperature),
         )
         await traffic.run()
-    assert seen == [0.0] * 20 + [1.0] * 10 + ([0.0] * 20 if repeat else [])
+    assert seen == [0.0] * 20 + [1.0] * 10 + [0.0] * 20
     assert sum(phase.seconds for phase in cold_hot_cold(100.0)) == 100.0

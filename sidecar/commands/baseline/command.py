@@ -12,10 +12,9 @@ import yaml
 
 from sidecar.analysis.latency import latency
 from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.commands.arguments import base_url, duration, file_to_write, listed, positive, whole, written
+from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.baseline.watch import Sending, Watched, from_recording, watch
-from sidecar.commands.sweep.options import ENDPOINTS, MOST_AT_ONCE, RequestOptions
-from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
+from sidecar.commands.sweep.options import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.log import redacted
@@ -38,10 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
     parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
     parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="with --load; see `sweep` (default: 20 built in)")
-    parser.add_argument("--max-tokens", type=positive, default=128, metavar="N", help="with --load (default: 128)")
-    parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="with --load (default: chat)")
-    parser.add_argument("--model", help="with --load: the model to request (default: the first under /v1/models)")
+    add_request_arguments(parser, "with --load")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -51,13 +47,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         InputError: ``--prompts`` cannot be used.
         MeasurementError: the server does not answer requests.
         RecordingError: the recording cannot be read.
+        SettingsError: the key cannot be used.
     """
     url = arguments.url or settings.vllm_url
     if arguments.recording is not None:
         found = from_recording(arguments.recording)
     else:
         seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
-        sending = _sending(arguments, seconds, settings) if arguments.load else None
+        load = arguments.load
+        sending = Sending(loads=load, seconds=seconds, options=request_options(arguments, settings)) if load else None
         print(f"{'measuring' if sending else 'watching'} for {seconds:g} s", file=sys.stderr)
         found = asyncio.run(watch(url, settings, seconds, sending))
     models, curves = found.histograms(), found.decoding.curves()
@@ -73,21 +71,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     document = ({"baseline": measured} if measured else {}) | ({"plain_steps": plain} if plain else {})
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
     return _write(f"# Measured over {found.until - found.began:.0f} s.\n{text}", arguments.out)
-
-
-def _sending(arguments: argparse.Namespace, seconds: float, settings: Settings) -> Sending:
-    return Sending(
-        loads=arguments.load,
-        seconds=seconds,
-        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
-        options=RequestOptions(
-            model=arguments.model,
-            endpoint=ENDPOINTS[arguments.endpoint],
-            max_tokens=arguments.max_tokens,
-            timeout=max(seconds, 60.0),
-            tls=settings.tls(),
-        ),
-    )
 
 
 def _nothing(url: str, *, seen: bool) -> str:

@@ -76,7 +76,6 @@ class Sending:
 
     loads: Sequence[int]
     seconds: float
-    prompts: Sequence[str]
     options: RequestOptions
 
 
@@ -115,8 +114,8 @@ async def _send(url: str, sending: Sending) -> None:
         MeasurementError: the server does not answer as an OpenAI-style one.
     """
     async with Client("--url", url, sending.options) as client:
-        await client.connect(sending.prompts[0])
-        turns = cycle(sending.prompts)
+        await client.connect(sending.options.prompts[0])
+        turns = cycle(sending.options.prompts)
 
         async def worker() -> None:
             while True:

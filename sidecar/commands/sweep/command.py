@@ -4,22 +4,18 @@ import argparse
 import asyncio
 import json
 import math
-import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number, positive, whole, written
 from sidecar.commands.stopping import stop_on_signals
-from sidecar.commands.sweep.options import ENDPOINTS, MOST_AT_ONCE, RequestOptions, SweepOptions
-from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
+from sidecar.commands.sweep.options import MOST_AT_ONCE, SweepOptions, add_request_arguments, request_options
 from sidecar.commands.sweep.render import text
 from sidecar.commands.sweep.results import SweepResult, encode
 from sidecar.commands.sweep.summary import summarize
 from sidecar.commands.sweep.sweep import sweep
 from sidecar.commands.sweep.workload import Load, Workload, levels
-from sidecar.errors import SettingsError
 from sidecar.settings import Settings
 
 HELP = "measure a vLLM by temperature and load, and say whether speculation pays"
@@ -31,27 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``sweep``."""
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument("--baseline-url", type=base_url, metavar="URL", help="the same model without speculation")
-    parser.add_argument("--model", help="the model to request (default: the first under /v1/models)")
-    parser.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
-    at_once = listed(whole(MOST_AT_ONCE))
     parser.add_argument("--temperatures", type=listed(_TEMPERATURE), metavar="T,T", help="default: 0,0.3,0.5,0.7,1")
     mix = "also mixed requests, such as 0.1:50,1:50, against each temperature alone; repeatable"
     parser.add_argument("--mix", type=_mix, action="append", metavar="T:WEIGHT,…", help=mix)
-    parser.add_argument("--concurrency", type=at_once, metavar="N,N", help="requests in flight (default: 1,8)")
+    parser.add_argument(
+        "--concurrency", type=listed(whole(MOST_AT_ONCE)), metavar="N,N", help="requests in flight (default: 1,8)"
+    )
     rate = listed(number(MOST_AT_ONCE, f"requests per second up to {MOST_AT_ONCE}, such as 2,5"))
     parser.add_argument("--rate", type=rate, metavar="R,R", help="Poisson arrivals: requests per second")
     parser.add_argument("--requests", type=positive, default=32, metavar="N", help="per level and round (default: 32)")
     rounds = "repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)"
     parser.add_argument("--rounds", type=positive, default=1, metavar="N", help=rounds)
-    parser.add_argument("--max-tokens", type=whole(2**31), default=128, metavar="N", help="per request (default: 128)")
-    prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
-    parser.add_argument("--request-timeout", type=duration, default=120.0, metavar="TIME", help="default: 120s")
     end = "stop after this long and report what was measured (default: 30m)"
     parser.add_argument("--duration", type=duration, default=1800.0, metavar="TIME", help=end)
-    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
     parser.add_argument("--save", type=file_to_write, metavar="FILE", help="also write the result, for `compare`")
+    add_request_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -89,11 +80,6 @@ async def _run(options: SweepOptions) -> tuple[SweepResult, bool]:
 
 
 def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
-    key = None
-    if arguments.api_key_env is not None:
-        key = os.environ.get(arguments.api_key_env)
-        if not key or not key.isascii() or not key.isprintable():
-            raise SettingsError([f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"])
     mixes = arguments.mix or ()
     at_once = arguments.concurrency or (() if arguments.rate else (1, 8))
     servers = {"--url": arguments.url or settings.vllm_url}
@@ -101,15 +87,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
         servers["--baseline-url"] = arguments.baseline_url
     return SweepOptions(
         servers=servers,
-        requests=RequestOptions(
-            model=arguments.model,
-            endpoint=ENDPOINTS[arguments.endpoint],
-            max_tokens=arguments.max_tokens,
-            timeout=arguments.request_timeout,
-            api_key=key,
-            tls=settings.tls(),
-        ),
-        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
+        requests=request_options(arguments, settings),
         levels=levels(
             arguments.temperatures or (() if mixes else (0.0, 0.3, 0.5, 0.7, 1.0)),
             mixes,

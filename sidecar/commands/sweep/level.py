@@ -30,11 +30,12 @@ async def measure(
 ) -> Measured:
     """One round of a level, as far as it got before ``stop``; calls ``on_end`` after each request."""
     before = await server.counters.settled()
+    prompts = options.requests.prompts
     ended: list[Sample | None] = []  # None for a request that failed
     begun = time.monotonic()
 
     async def ask(number: int, temperature: float) -> None:
-        ended.append(await server.client.ask(options.prompts[number % len(options.prompts)], temperature))
+        ended.append(await server.client.ask(prompts[number % len(prompts)], temperature))
         on_end(str(level))
         if ended[-1] is None:
             await asyncio.sleep(_AFTER_FAILURE)

@@ -1,9 +1,14 @@
-"""The options of a sweep, and their limits."""
+"""How ``sweep`` and ``baseline`` send requests, the arguments that say so, and what a sweep measures."""
 
+import argparse
+import os
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from sidecar.commands.arguments import duration, whole
+from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.commands.sweep.workload import Level
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
@@ -15,14 +20,50 @@ ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """How requests are sent, to either server; ``timeout`` is seconds for a whole reply."""
+    """How requests are sent, to any server; ``timeout`` is seconds for a whole reply."""
 
+    prompts: tuple[str, ...] = BUILT_IN
     model: str | None = None  # None: the first that the server names
     endpoint: str = ENDPOINTS["chat"]
     max_tokens: int = 128
     timeout: float = 120.0
     api_key: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | bool = True
+
+
+def add_request_arguments(parser: argparse.ArgumentParser, description: str | None = None) -> None:
+    """The arguments that ``request_options`` reads."""
+    group = parser.add_argument_group("requests", description)
+    group.add_argument("--model", help="the model to request (default: the first under /v1/models)")
+    group.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
+    group.add_argument("--max-tokens", type=whole(2**31), default=128, metavar="N", help="per request (default: 128)")
+    prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
+    group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
+    group.add_argument("--request-timeout", type=duration, default=120.0, metavar="TIME", help="default: 120s")
+    group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
+
+
+def request_options(arguments: argparse.Namespace, settings: Settings) -> RequestOptions:
+    """What the arguments say.
+
+    Raises:
+        InputError: ``--prompts`` cannot be used.
+        SettingsError: the key cannot be used.
+    """
+    key = None
+    if arguments.api_key_env is not None:
+        key = os.environ.get(arguments.api_key_env)
+        if not key or not key.isascii() or not key.isprintable():
+            raise SettingsError([f"--api-key-env={arguments.api_key_env}: empty or not set, or not printable ASCII"])
+    return RequestOptions(
+        prompts=BUILT_IN if arguments.prompts is None else read_prompts(arguments.prompts),
+        model=arguments.model,
+        endpoint=ENDPOINTS[arguments.endpoint],
+        max_tokens=arguments.max_tokens,
+        timeout=arguments.request_timeout,
+        api_key=key,
+        tls=settings.tls(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +79,6 @@ class SweepOptions:
 
     servers: dict[str, str]
     requests: RequestOptions
-    prompts: tuple[str, ...]
     levels: tuple[Level, ...]
     count: int
     rounds: int

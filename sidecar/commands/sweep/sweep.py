@@ -56,7 +56,7 @@ async def _server(stack: AsyncExitStack, argument: str, url: str, options: Sweep
     Raises:
         MeasurementError: the first request fails.
     """
-    first, *others = options.prompts[: options.count]
+    first, *others = options.requests.prompts[: options.count]
     client = await stack.enter_async_context(Client(argument, url, options.requests))
     await client.connect(first)
     gate = asyncio.Semaphore(_WARMING_UP)

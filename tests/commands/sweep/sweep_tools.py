@@ -24,8 +24,7 @@ async def swept(
     loads = (*(Load(at_once=one) for one in at_once), *(Load(rate=one) for one in rates))
     asked = SweepOptions(
         servers={"--url": url} | ({} if baseline is None else {"--baseline-url": baseline}),
-        requests=RequestOptions(endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
-        prompts=prompts,
+        requests=RequestOptions(prompts=prompts, endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
         levels=levels(temperatures, mixes, loads),
         settings=load_settings(None, {}),
         **given,

@@ -13,6 +13,7 @@ class Coverage:
 
     def __init__(self) -> None:
         self.ratio: float | None = None  # None while nothing can be compared
+        self.disabled: str | None = None  # why the plug-in counts no more until vLLM restarts; None if it does
         self._polls: list[tuple[float, float]] = []  # the last few: Unix seconds, draft tokens of this process
         self._tick_at: float | None = None
         self._before: float | None = None  # vLLM's counter at the last poll before that tick
@@ -22,7 +23,7 @@ class Coverage:
         """Takes in vLLM's own counter, which begins at 0 with its process."""
         counted = engine.counters.get(Counter.DRAFT_TOKENS)
         if counted is None or (self._polls and counted < self._polls[-1][1]):
-            self._polls, self._before, self.ratio = [], None, None
+            self._polls, self._before, self.ratio, self.disabled = [], None, None, None
         if counted is not None:
             self._polls = [*self._polls[-3:], (at, counted)]
 

@@ -1,7 +1,6 @@
 """One life of an engine's scheduler, as its plug-in tells it: totals put together, and what they have grown by."""
 
 from collections import Counter as Tally
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Final
@@ -9,7 +8,6 @@ from typing import Final
 from sidecar.analysis.live_totals import Counts, group_counts, temperature_counts
 from sidecar.requests.messages import (
     MAX_KEYS,
-    FinishedRequest,
     GroupTotals,
     Hello,
     PluginState,
@@ -22,14 +20,13 @@ from sidecar.requests.messages import (
 _TICK: Final = 0.9  # seconds: one, less the steps' jitter
 _FIRST_TICK: Final = 2.0  # seconds that the first tick's packets may take
 _FIRST_ROWS: Final = 20.0  # seconds until the last of many rows has come for the first time
-_MOST_WAITING: Final = 4096  # finished requests that wait for the next poll
 
 Row = TemperatureTotals | GroupTotals | StepTotals
 _Key = tuple[type[Row], int | str]
 
 
 class PluginEngine:
-    """Bounded whatever is sent: a table has so many keys, and so many finished requests wait."""
+    """Bounded whatever is sent: a table has so many keys."""
 
     def __init__(self, hello: Hello, *, whole: bool) -> None:
         """``whole``: it started while this sidecar listened, so all of its totals are growth."""
@@ -46,12 +43,16 @@ class PluginEngine:
         self._taken: dict[_Key, Row] = {}
         self._old: dict[_Key, Row] = {}  # as it was when this sidecar began to listen; until it is taken
         self._changed: set[_Key] = set()
-        self._finished: deque[FinishedRequest] = deque()
 
     @property
     def observes(self) -> bool:
         """Whether it is connected and observes."""
         return bool(self.connections) and self.hello.state is PluginState.OBSERVING
+
+    @property
+    def disabled(self) -> str | None:
+        """Why the plug-in took itself out; None if it did not."""
+        return self.hello.reason if self.hello.state is PluginState.DISABLED else None
 
     @property
     def recent(self) -> bool:
@@ -89,19 +90,6 @@ class PluginEngine:
         """Whether what comes at ``at`` was counted before this sidecar listened."""
         first = self._first_tick_at or 0.0
         return at < first + (_FIRST_TICK if key in self._rows else _FIRST_ROWS)
-
-    def finished(self, request: FinishedRequest) -> bool:
-        """Takes in a request that ended; returns whether there was room for it."""
-        if len(self._finished) >= _MOST_WAITING:
-            return False
-        self._finished.append(request)
-        return True
-
-    def take_finished(self) -> list[FinishedRequest]:
-        """The requests since the last time."""
-        found = list(self._finished)
-        self._finished.clear()
-        return found
 
     def take_growth(self) -> Iterator[tuple[Row, Sequence[float], bool]]:
         """The rows that have grown since the last time, each with its growth, and whether that is recent.

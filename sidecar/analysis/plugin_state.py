@@ -1,13 +1,13 @@
 """What the plug-ins in vLLM's engines say, and whether it agrees with vLLM's page."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.coverage import Coverage
 from sidecar.analysis.plugin_engine import PluginEngine
-from sidecar.analysis.plugin_text import Unreadable, sentence, worst
+from sidecar.analysis.plugin_text import Unreadable, sentence, took_itself_out, worst
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
@@ -18,6 +18,7 @@ OTHER_ENGINE: Final = "other_engine"  # it is not on this sidecar's page
 LOST: Final = "lost"  # the plug-in could not send it, as the sidecar was away
 OVERFLOW: Final = "overflow"  # more than is kept until the next poll
 _MOST_GONE: Final = 16  # engines that are remembered after their connection has ended
+_MOST_WAITING: Final = 8192  # finished requests of all engines that wait for the next poll
 
 
 class PluginStates:
@@ -32,6 +33,7 @@ class PluginStates:
         self._since = listening_since
         self._engines: dict[str, PluginEngine] = {}  # by start
         self._connected: dict[int, PluginEngine] = {}
+        self._finished: list[tuple[PluginEngine, FinishedRequest]] = []
         self._unreadable: dict[int, Unreadable] = {}
         self._coverage: dict[EngineKey, Coverage] = {}  # of the engines on the last page
         self._page_is_known = False
@@ -70,8 +72,10 @@ class PluginStates:
             return
         if self._is_elsewhere(engine):
             self._dropped[OTHER_ENGINE] += 1
-        elif not engine.finished(request):
+        elif len(self._finished) >= _MOST_WAITING:
             self._dropped[OVERFLOW] += 1
+        else:
+            self._finished.append((engine, request))
 
     def closed(self, connection: int) -> None:
         """See ``PluginSink``."""
@@ -98,10 +102,15 @@ class PluginStates:
         for engine in page.engines:
             self._coverage[engine.key].polled(at, engine)
         live: dict[EngineKey, list[PluginEngine]] = {}
-        for known in self._engines.values():
+        connected: dict[EngineKey, list[PluginEngine]] = {}
+        for key, known in self.on_page():
             if known.observes and known.tick_at is not None:
-                live.setdefault(self.key(known), []).append(known)
+                live.setdefault(key, []).append(known)
+            if known.connections:
+                connected.setdefault(key, []).append(known)
         for key, coverage in self._coverage.items():
+            if key in connected:
+                coverage.disabled = next((one.disabled for one in connected[key] if one.disabled is not None), None)
             # Two that count at the same time and say they are the same engine add up to more than vLLM counted.
             # The newest counts in any case: with the clock set back, its ticks are from before it started.
             newest = max((one.hello.started for one in live.get(key, ())), default=0.0)
@@ -115,6 +124,20 @@ class PluginStates:
     def failed(self) -> None:
         """A poll failed: vLLM may come back with other engines."""
         self._page_is_known = False
+
+    def take_finished(self, model_names: Container[str]) -> dict[str, list[FinishedRequest]]:
+        """The requests that finished since the last time, of these models; others wait while the page is not known."""
+        waiting, self._finished = self._finished, []
+        found: dict[str, list[FinishedRequest]] = {}
+        for engine, request in waiting:
+            key = self.key(engine)
+            if key in self._coverage and key.model_name in model_names:
+                found.setdefault(key.model_name, []).append(request)
+            elif self._page_is_known:
+                self._dropped[OVERFLOW if key in self._coverage else OTHER_ENGINE] += 1
+            else:
+                self._finished.append((engine, request))
+        return found
 
     def on_page(self) -> Iterator[tuple[EngineKey, PluginEngine]]:
         """The engines of the last page, with the key under which vLLM shows each."""
@@ -138,7 +161,11 @@ class PluginStates:
     def withheld(self, model_name: str) -> str:
         """Why the model must not be split by what the plug-in says, a sentence; empty if it may be."""
         for key, coverage in self._coverage.items():
-            if key.model_name == model_name and not coverage.holds(self.lowest_coverage):
+            if key.model_name != model_name:
+                continue
+            if coverage.disabled is not None:  # from then on its totals stand still
+                return took_itself_out(key.engine, coverage.disabled)
+            if not coverage.holds(self.lowest_coverage):
                 return (
                     f"There is no split by temperature: on engine {key.engine} the plug-in counted "
                     f"{coverage.ratio or 0:.1%} of vLLM's draft tokens. "

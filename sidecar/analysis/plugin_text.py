@@ -50,9 +50,14 @@ def sentence(report: PluginReport, unreadable: Sequence[Unreadable], problem: st
 def _failed(one: PluginEngineReport) -> str:
     if one.state is PluginState.REFUSED:
         return f"The plug-in does not observe engine {one.engine} of vLLM {one.vllm_version}: {one.reason}."
+    return took_itself_out(one.engine, one.reason)
+
+
+def took_itself_out(engine: str, reason: str) -> str:
+    """What it means that the plug-in failed on an engine."""
     return (
-        f"The plug-in failed on engine {one.engine} and took itself out: {one.reason}. vLLM is not affected; its next "
-        "start loads the plug-in again."
+        f"The plug-in failed on engine {engine} and took itself out, so its model is not split by temperature: "
+        f"{reason}. vLLM is not affected; its next start loads the plug-in again."
     )
 
 
@@ -74,5 +79,6 @@ def _not_connected(*, heard: bool, problem: str) -> str:
         return "The plug-in is no longer connected: vLLM has stopped, or cannot reach the sidecar's socket."
     return (
         "No plug-in has been heard yet, so nothing is split by temperature. If vLLM has loaded it, it connects with "
-        f"the next request; otherwise {_HOW}"
+        "the next request, unless it refused this vLLM or failed before: then vLLM's log has a line with `specdec`. "
+        f"Otherwise {_HOW}"
     )

@@ -178,7 +178,6 @@ class State:
             self._models[name].speed.polled(start, at, found)
 
     def _take_finished(self, at: float) -> None:
-        for key, engine in self.plugin.on_page():
-            model = self._models.get(key.model_name)
-            if model is not None and model.observed and (requests := engine.take_finished()):
-                model.finished(at, requests)
+        observed = {name: model for name, model in self._models.items() if model.observed}
+        for name, requests in self.plugin.take_finished(observed).items():
+            observed[name].finished(at, requests)

@@ -240,6 +240,7 @@ def test_not_heard_is_not_the_same_as_gone(server):
     never = server.report().plugin
     assert (never.state, never.heard) == (PluginState.NOT_CONNECTED, False)
     assert "connects with the next request" in never.text
+    assert "vLLM's log" in never.text  # where one that refused or failed said so
     assert server.model().split_withheld == never.text
     plugin = PluginEnd(server)
     plugin.serve().tick()
@@ -281,14 +282,32 @@ def test_what_was_lost_is_counted_once_and_not_what_an_earlier_sidecar_missed(se
     assert server.report().plugin.dropped["lost"] == 2
 
 
-def test_finished_requests_without_end_wait_in_bounded_memory(server):
-    plugin = PluginEnd(server)
-    for _ in range(5000):
-        plugin.finish()
-    assert server.report().plugin.dropped["overflow"] == 5000 - 4096
+def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
+    engines = [PluginEnd(server, number, start=str(number)) for number in range(1, 11)]
+    for _ in range(1000):
+        for one in engines:
+            one.finish()
+    assert server.report().plugin.dropped["overflow"] == 10_000 - 8192
     server.poll(snap(drafts=0))
-    assert server.temperature("0").acceptances.count == 4096
-    assert server.report().plugin.events == 5000
+    assert server.temperature("0").acceptances.count == 8192
+    assert server.report().plugin.events == 10_000
+    engines[0].finish()
+    server.poll(snap(drafts=0))
+    assert server.temperature("0").acceptances.count == 8193
+
+
+def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
+    server = Server()
+    stranger = PluginEnd(server, 1, start="b", engine=5)
+    for _ in range(10_000):
+        stranger.finish()
+    server.fail()
+    plugin = PluginEnd(server, 2)
+    server.poll(snap(drafts=0))
+    plugin.finish()
+    server.poll(snap(drafts=0))
+    assert server.report().plugin.dropped["other_engine"] == 8192
+    assert server.temperature("0").acceptances.count == 1
 
 
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
@@ -312,14 +331,34 @@ def test_a_plugin_without_a_model_s_name_belongs_to_the_only_one(server):
     assert drafts(server) == 5
 
 
-def test_a_plugin_that_took_itself_out_later_says_so_and_its_coverage_is_unknown(server):
+def test_a_plugin_that_took_itself_out_has_its_split_withheld_at_once_with_the_reason(server):
     plugin = PluginEnd(server)
     serve(server, plugin, 5)
     assert server.engines()[EngineKey("m", "0")].coverage == 1.0
     plugin.hello(state=DISABLED, reason="KeyError")
-    assert server.poll(snap(drafts=1000)).plugin.state is PluginState.DISABLED
+    report = server.poll(snap(drafts=51))
+    assert report.plugin.state is PluginState.DISABLED
     assert server.engines()[EngineKey("m", "0")].coverage is None
-    assert drafts(server) == 50
+    model = server.model()
+    assert (model.temperatures, model.groups, model.acceptance_p10) == ((), (), None)
+    assert "took itself out" in model.split_withheld
+    assert "KeyError" in model.split_withheld
+    assert model.split_withheld == report.plugin.text
+
+
+def test_a_plugin_that_took_itself_out_stays_out_until_vllm_restarts(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 5)
+    plugin.hello(state=DISABLED, reason="KeyError")
+    server.poll(snap(drafts=60))
+    plugin.close()  # as the one silent longest, which gives way to another connection
+    server.poll(snap(drafts=70))
+    assert "KeyError" in server.model().split_withheld
+    again = PluginEnd(server, 2, start="b")
+    again.serve(drafts=3).tick()
+    server.poll(snap(drafts=3), start=2.0)
+    assert server.model().split_withheld == ""
+    assert drafts(server) == 53
 
 
 def test_what_did_not_add_up_stays_withheld_until_vllm_restarts(server):

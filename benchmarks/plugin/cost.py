@@ -107,7 +107,6 @@ def _finished(path: str) -> Row:
         bare, wrapped = ById(), _wrapped(ById, path)
         for scheduler in (bare, wrapped):
             running(scheduler, 256)
-        wrapped._specdec.in_step = True  # noqa: SLF001 - as where a step ends them
         both = []
         for scheduler in (bare, wrapped):
             start = time.perf_counter()

@@ -36,7 +36,7 @@ class Engine:
             with suppress(asyncio.CancelledError):
                 await task
         observer = getattr(self.scheduler, "_specdec", None)
-        if observer is not None and observer.connected:
+        if observer is not None and observer.socket is not None:
             observer.socket.close()
 
     def submit(self, choices: Sequence[Request]) -> Outputs:

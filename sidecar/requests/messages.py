@@ -16,7 +16,7 @@ VERSION: Final = 1
 MAX_PACKET_BYTES: Final = 65_536
 MAX_FINISHED: Final = 64  # finished requests in a packet
 MAX_KEYS: Final = 256  # of a table; then OTHER
-MAX_POSITIONS: Final = 32  # deeper ones are added to the last
+MAX_POSITIONS: Final = 32  # of a draft; what is deeper is added to the last
 OTHER: Final = "other"
 _MOST: Final = 2**31
 _MOST_DRAFTED: Final = 1024  # tokens of a draft
@@ -30,7 +30,7 @@ Version = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
 Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS)]
-Lengths = Annotated[tuple[Count, ...], Field(max_length=_MOST_DRAFTED + 1)]
+Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1)]
 Parameters = Annotated[tuple[Annotated[str, Field(max_length=32)], ...], Field(max_length=16)]
 Other = Literal["other"]
 
@@ -194,8 +194,9 @@ class FinishedRequest:
     """One finished request; each of ``n`` choices is one.
 
     ``temperature`` is the one in effect, in hundredths rounded up. ``lengths[j]`` is the number of verification steps
-    that accepted ``j`` draft tokens. ``arrival`` is by the API server's clock, the tokens' times by the engine's.
-    ``parameters`` names the sampling parameters in the request that not every vLLM serves under speculation.
+    that accepted ``j`` draft tokens, the last of those that accepted ``MAX_POSITIONS`` or more. ``arrival`` is by the
+    API server's clock, the tokens' times by the engine's. ``parameters`` names the sampling parameters in the request
+    that not every vLLM serves under speculation.
     """
 
     temperature: Hundredths

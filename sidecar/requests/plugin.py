@@ -42,6 +42,7 @@ KNOWN = {
     "update_from_output": ("self scheduler_output model_runner_output",),
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
+WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may leave out what has one
 OUTCOMES = ["stopped", "length", "aborted", "error"]
 OUTCOME_OF = {"STOPPED": 0, "REPETITION": 0, "LENGTH_CAPPED": 1, "IGNORED": 1, "ABORTED": 2}  # any other: error
 # Sampling parameters that not every vLLM serves under speculation, and the values that switch them off.
@@ -76,14 +77,14 @@ class Observer:
 
     def __init__(self, scheduler: Any, vllm_version: Any, path: str) -> None:
         self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
-        self.socket, self.connected, self.pid = None, False, os.getpid()
+        self.socket, self.pid = None, os.getpid()  # None: not connected
         self.depth = scheduler.num_spec_tokens  # vLLM's own lists are as long
         self.total = [0, 0, 0]  # drafts, draft tokens, accepted tokens
         self.tables = {"temperature": {}, "prompt": {}, "output": {}, "adapter": {}, "steps": {}}  # totals by key
         self.unsent = set()  # table and key of the rows that changed since they were sent
         self.starting = {}  # requests that were scheduled and have no token yet, by id
         self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
-        self.now, self.in_step, self.length = time.time(), False, 0.0
+        self.now, self.length = time.time(), 0.0
         # When the last steps ended: two with two pipeline stages, where a request is in every other step.
         self.times = deque(maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1))
         self.slices, self.due = None, 0.0  # the report that is under way, and when the next one is due
@@ -92,12 +93,13 @@ class Observer:
         clock, times, requests = time.monotonic(), self.times, scheduler.requests
         self.length = clock - times[0] if len(times) == times.maxlen else 0.0
         times.append(clock)
-        self.now, self.in_step = time.time(), True
+        self.now = time.time()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
             if request is not None and request.sampling_params is not None:  # without, it is a pooling request
                 self.follow(request)
-                self.starting[new.req_id] = request
+                if not request.num_output_tokens:  # else it was preempted: model runner V2 calls it new again
+                    self.starting[new.req_id] = request
         if model_runner_output is not None:
             # Before 0.14: by the rule of vLLM's method, and ahead of it, since it frees what ends in this step.
             index, sampled = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
@@ -112,7 +114,6 @@ class Observer:
         counts.accepted[accepted] += 1
 
     def after_step(self, scheduler: Any, result: Any) -> None:
-        self.in_step = False
         results = result.values() if isinstance(result, dict) else [result]  # by client from 0.9.2
         lengths = [len(output.new_token_ids) for outputs in results for output in outputs.outputs]
         decodes, tokens = len(lengths) - lengths.count(0), sum(lengths)
@@ -125,10 +126,8 @@ class Observer:
                 decodes -= 1
                 tokens -= output
         if decodes > 0 and self.length:
-            numbers = [1, self.length, decodes, decodes * self.length, tokens]
-            self.grow("steps", (decodes - 1).bit_length(), numbers)
-        if self.slices is not None or self.times[-1] >= self.due or not scheduler.running:
-            self.go_on(scheduler)
+            self.grow("steps", (decodes - 1).bit_length(), [1, self.length, decodes, decodes * self.length, tokens])
+        self.go_on(scheduler)
 
     def follow(self, request: Any) -> Counts:
         """The request's counts: new ones for a new request, and for a resumed one with other sampling parameters."""
@@ -139,19 +138,15 @@ class Observer:
             counts = request._specdec = Counts(request, self.depth)
         return counts
 
-    def end(self, scheduler: Any, request: Any) -> None:
-        if request.sampling_params is None:
-            return
-        counts = self.follow(request)
-        if counts.ended:  # under a KV connector a second end can follow
+    def end(self, request: Any) -> None:
+        counts = None if request.sampling_params is None else self.follow(request)  # None: a pooling request
+        if counts is None or counts.ended:  # under a KV connector a second end can follow
             return
         counts.ended = True
         outcome = OUTCOMES[OUTCOME_OF.get(request.status.name.replace("FINISHED_", ""), 3)]
         self.fold(counts, outcome)
         self.lost += len(self.finished) == MAX_FINISHED  # the oldest gives way
         self.finished.append(encode(finished_request(request, counts, outcome, self.now)))
-        if not self.in_step and not scheduler.running:  # aborted between two steps
-            self.go_on(scheduler)
 
     def fold(self, counts: Counts, outcome: str = "") -> None:
         """Adds to the totals what the request has counted since this was last called."""
@@ -173,17 +168,17 @@ class Observer:
         self.unsent.add((table, key))
 
     def go_on(self, scheduler: Any) -> None:
-        """Reports for SLICE seconds; to the end if the engine goes idle, as its next step may be long in coming."""
+        """Reports for SLICE seconds, if it is time; to the end if the engine is idle: its next step may be far off."""
         idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
-        if idle or self.slices is None:
+        if idle or (self.slices is None and self.times[-1] >= self.due):
             self.slices, self.due = self.report([*scheduler.requests.values()]), time.monotonic() + PERIOD
-        if idle:
-            self.times.clear()
         until = time.perf_counter() + SLICE
-        for _ in self.slices:
+        for _ in self.slices or ():
             if not idle and time.perf_counter() > until:
                 return
         self.slices = None
+        if idle:
+            self.times.clear()
 
     def report(self, requests: list[Any]) -> Iterator[None]:
         """Sends totals, then finished requests; a generator, so that several steps can share the work."""
@@ -191,10 +186,10 @@ class Observer:
             return  # this is an engine's copy, in a process that was forked
         middle = 7 + min(self.depth, MAX_POSITIONS)  # of a temperature's row: accepted tokens by position follow
         for request in requests:
-            if "_specdec" in request.__dict__:
+            if "_specdec" in request.__dict__:  # else it still waits for its first step
                 self.fold(request._specdec)
-                yield
-        if not self.connected:
+            yield
+        if self.socket is None:
             self.say("observing")
         changed = [*self.unsent]  # as each step changes one, this would not end if it sent those of later steps too
         while changed:
@@ -219,20 +214,22 @@ class Observer:
 
     def say(self, state: str, reason: str = "") -> None:
         """Sends a hello, on a new connection if there is none; then all rows are to be sent again."""
-        if not self.connected:
-            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-            self.connected = not self.socket.connect_ex(self.path)
+        if self.socket is None:
+            with suppress(OSError):  # no descriptor is free, or nobody listens: the next report tries again
+                self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                self.socket.connect(self.path)
         if self.send('"hello":' + encode({**self.hello, "state": state, "reason": reason[:200]})):
             self.unsent.update((table, key) for table, rows in self.tables.items() for key in rows)
 
     def send(self, part: str) -> bool:
         """Whether the socket took the packet. A full one does not, nor a broken one, which is given up."""
         try:
-            return self.socket.send(('{"v":1,%s}' % part).encode(), socket.MSG_NOSIGNAL) > 0
+            packet = ('{"v":1,%s}' % part).encode(errors="replace")  # a name may hold what UTF-8 cannot say
+            return self.socket is not None and self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
         except OSError as error:
             if not isinstance(error, BlockingIOError):
                 self.socket.close()
-                self.connected = False
+                self.socket = None
             return False
 
 
@@ -247,6 +244,8 @@ def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> 
     temperature, _, output, adapter = counts.keys
     *lengths, void = counts.accepted
     lengths[0] += void
+    if len(lengths) > MAX_POSITIONS:
+        lengths[MAX_POSITIONS:] = [sum(lengths[MAX_POSITIONS:])]
     drafts, draft_tokens, accepted_tokens = counts.told[:3]
     cached = getattr(counts.prefill or request, "num_cached_tokens", -1)
     now, used = now if request.num_output_tokens else None, counts.parameters
@@ -254,7 +253,7 @@ def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> 
         "temperature": temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
         "cached_tokens": cached if cached >= 0 else None,  # -1: it was never scheduled
         "output_tokens": request.num_output_tokens, "structured": output == "structured", "adapter": adapter or None,
-        "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens, "lengths": lengths[:129],
+        "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens, "lengths": lengths,
         "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
         "first_token": counts.first_token or now, "last_token": now,
         "parameters": [name for name, off in PARAMETERS.items() if getattr(used, name, off[0]) not in off],
@@ -296,6 +295,7 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
     observer, scheduler._specdec = scheduler._specdec, None
     with suppress(Exception):  # an error's repr may raise, and a log's handler
         log.error("specdec %s took itself out, and vLLM goes on without it; the fault: %s: %r", VERSION, part, error)
+        observer.starting, observer.slices = {}, None  # it stays, as its connection does, but not vLLM's requests
         observer.say("disabled", f"{part}: {error!r}")
 
 
@@ -328,7 +328,7 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
 
 
 def wrap(make: Any, update: Any, free: Any) -> list[Any]:
-    @functools.wraps(make)
+    @functools.wraps(make, WITH_DEFAULTS)
     def make_spec_decoding_stats(
         self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
     ):
@@ -343,7 +343,7 @@ def wrap(make: Any, update: Any, free: Any) -> list[Any]:
             self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
         )
 
-    @functools.wraps(update)
+    @functools.wraps(update, WITH_DEFAULTS)
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         attempt(self, Observer.before_step, self, scheduler_output, None if by_id else model_runner_output)
         result = update(self, scheduler_output, model_runner_output)
@@ -353,7 +353,7 @@ def wrap(make: Any, update: Any, free: Any) -> list[Any]:
     @functools.wraps(free)
     def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         result = free(self, request, *args, **kwargs)
-        attempt(self, Observer.end, self, request)
+        attempt(self, Observer.end, request)
         return result
 
     by_id = "request_id" in inspect.signature(make).parameters

@@ -1,9 +1,12 @@
 """Shared by the tests of the plug-in's socket: a sink that remembers, and senders of raw packets."""
 
+import os
+import resource
 import shutil
 import socket
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,21 @@ class Sink:
 
     def unreadable(self, connection, plugin, version):
         self.calls.append(("unreadable", connection, plugin, version))
+
+
+@contextmanager
+def descriptors(free):
+    """This process can open so many files, and no more."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208 - quick enough
+    held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1 + free, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for one in held:
+            os.close(one)
 
 
 @pytest.fixture

@@ -56,11 +56,18 @@ class Scheduler:
         index = {name: place for place, name in enumerate(names)}
         return self.update_from_output(output, SimpleNamespace(sampled_token_ids=sampled, req_id_to_index=index))
 
-    def end(self, name, status="FINISHED_STOPPED"):
-        one = self.requests[name]
-        one.status = SimpleNamespace(name=status)
-        self.running.remove(one)
-        return self._free_request(one)
+    def end(self, *names, status="FINISHED_STOPPED"):
+        """Ends requests between two steps; vLLM takes one more step at once, to tell its workers."""
+        ended = self._end(names, status)
+        self.step({})
+        return ended
+
+    def _end(self, names, status):
+        ended = [self.requests[name] for name in names]
+        self.running = [one for one in self.running if one not in ended]
+        for one in ended:
+            one.status = SimpleNamespace(name=status)
+        return [self._free_request(one) for one in ended]
 
     def make_spec_decoding_stats(
         self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
@@ -93,7 +100,7 @@ class Scheduler:
             one.num_output_tokens += len(tokens)
             outputs.append(SimpleNamespace(new_token_ids=tokens))
             if one.num_output_tokens >= getattr(one, "max_tokens", 10**9):
-                self.end(name, "FINISHED_LENGTH_CAPPED")
+                self._end([name], "FINISHED_LENGTH_CAPPED")
         return {0: SimpleNamespace(outputs=outputs)}
 
     def _free_request(self, request, delay_free_blocks=False):

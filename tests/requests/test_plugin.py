@@ -12,6 +12,7 @@ import pytest
 from sidecar import __version__
 from sidecar.requests import plugin
 from sidecar.requests.messages import read_packet
+from tests.requests.conftest import descriptors
 from tests.requests.plain_receiver import PlainReceiver
 from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, request
 
@@ -84,7 +85,7 @@ def random_traffic(scheduler, *, requests=40, invalid=False, seed=1):
             scheduler.invalid = {name: 1 for name, (drafted, _) in results.items() if drafted and rng.random() < 0.2}
         scheduler.step(results)
         if scheduler.running and rng.random() < 0.1:
-            scheduler.end(rng.choice(scheduler.running).request_id, "FINISHED_ABORTED")
+            scheduler.end(rng.choice(scheduler.running).request_id, status="FINISHED_ABORTED")
 
 
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
@@ -152,6 +153,22 @@ def test_a_step_counts_those_that_decode_and_the_time_since_the_step_before(rece
     }
 
 
+def test_a_preempted_request_that_is_new_again_has_no_second_prefill(receiver, made, clock):
+    """As with vLLM's model runner V2, which is told everything of it anew."""
+    scheduler = made()
+    for name in "ab":
+        scheduler.add(request(name))
+    scheduler.step({"a": (0, 1), "b": (0, 1)})
+    clock.at += 0.1
+    scheduler.step({"a": (3, 4), "b": (3, 4)})
+    clock.at += 0.1
+    scheduler.new = [SimpleNamespace(req_id="a")]
+    scheduler.step({"a": (0, 1), "b": (3, 4)})
+    scheduler.end("a", "b")
+    receiver.until(lambda: receiver.engines and only(receiver).tables["steps"])
+    assert only(receiver).tables["steps"] == {1: pytest.approx([2, 0.2, 4, 0.4, 13])}
+
+
 def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(receiver, made, clock):
     scheduler = made(stages=2)
     for name in "ab":
@@ -188,6 +205,30 @@ def test_a_report_is_spread_over_steps_and_comes_to_its_end(receiver, made, cloc
     assert only(receiver).ticks == 6  # 20 temperatures, a prompt length, an output, an adapter, and a step's row
 
 
+def test_requests_that_wait_for_their_first_step_share_a_reports_work_too(made, clock):
+    scheduler = made()
+    clock.perf_counter = iter(range(10**6)).__next__  # each slice is over after its first piece of work
+    scheduler.add(request("a"))
+    for number in range(20):
+        scheduler.requests[f"waiting {number}"] = request(f"waiting {number}")
+    for _ in range(20):
+        scheduler.step({"a": (3, 2)})
+    assert scheduler._specdec.slices is not None, "the first report is still under way"
+
+
+def test_aborting_many_at_once_makes_one_report(receiver, made, monkeypatch):
+    reports, own = [], plugin.Observer.report
+    monkeypatch.setattr(plugin.Observer, "report", lambda *given: reports.append(1) or own(*given))
+    scheduler, names = made(), [f"r{number}" for number in range(100)]
+    for name in names:
+        scheduler.add(request(name))
+    scheduler.step(dict.fromkeys(names, (3, 2)))
+    reports.clear()
+    scheduler.end(*names, status="FINISHED_ABORTED")
+    assert len(reports) == 1
+    receiver.until(lambda: receiver.engines and len(only(receiver).done) == 100)
+
+
 def test_a_report_ends_though_requests_finish_in_every_step(receiver, made, clock):
     clock.perf_counter = count().__next__  # one packet a step, whatever it holds
     scheduler = made()
@@ -211,7 +252,7 @@ def test_a_session_whose_parameters_change_counts_for_each_and_ends_once(receive
     one.sampling_params = SimpleNamespace(temperature=0.9)
     scheduler.new = [SimpleNamespace(req_id="a")]
     scheduler.step({"a": (3, 4)})
-    scheduler.end("a", "FINISHED_ABORTED")
+    scheduler.end("a", status="FINISHED_ABORTED")
     receiver.until(lambda: receiver.engines and only(receiver).done)
     assert only(receiver).tables["temperature"] == {
         20: [[0, 0, 0, 0], 1, 3, 1, [1, 1, 1], [1, 0, 0]],
@@ -224,10 +265,10 @@ def test_a_second_end_and_a_request_that_never_ran(receiver, made):
     one = request("a")
     scheduler.add(one)
     scheduler.step({"a": (0, 1)})
-    assert scheduler.end("a") == ("transfer parameters", None)
+    assert scheduler.end("a") == [("transfer parameters", None)]
     scheduler._free_request(one)
     scheduler.add(request("b", num=1))
-    scheduler.end("b", "FINISHED_ERROR")
+    scheduler.end("b", status="FINISHED_ERROR")
     receiver.until(lambda: receiver.engines and len(only(receiver).done) == 2)
     assert only(receiver).tables["temperature"][50][0] == [1, 0, 0, 1]
     assert only(receiver).done[1]["first_token"] is None
@@ -292,6 +333,7 @@ def test_tables_and_packets_are_bounded_whatever_the_requests_are(receiver, made
         assert len(rows) == 257
         assert rows["other"][1] == 300 - 256
     assert only(receiver).tables["temperature"]["other"][4][-1] == 44 * (80 - 31)
+    assert all(len(one["lengths"]) == 33 and sum(one["lengths"]) == one["drafts"] for one in only(receiver).done)
     assert len(scheduler._specdec.starting) == 0
 
 
@@ -343,6 +385,28 @@ def test_while_it_is_away_the_newest_finished_requests_are_kept_and_the_rest_cou
     receiver.until(lambda: receiver.engines and receiver.total == (26, 78, 52))
     assert (len(only(receiver).done), only(receiver).lost) == (10, 16)
     receiver.die()
+
+
+def test_without_a_descriptor_it_connects_later(receiver, made):
+    """For want of one when the engine starts, and again after the sidecar was away."""
+    with descriptors(free=0):
+        scheduler = made()
+        work(scheduler)
+    work(scheduler)
+    receiver.until(lambda: receiver.total == (2, 6, 4))
+    receiver.die()
+    with descriptors(free=0):
+        work(scheduler, 3)
+    receiver.live_again()
+    work(scheduler)
+    receiver.until(lambda: receiver.total == (6, 18, 12))
+
+
+def test_with_a_socket_whose_path_is_too_long_vllm_is_observed_by_nobody(socket_path, made):
+    plugin.install(cls := fresh(Scheduler), "0.32.0", str(socket_path.parent / ("s" * 200)))
+    work(scheduler := cls(), 3)
+    assert scheduler._specdec.lost == 0
+    assert len(scheduler._specdec.finished) == 3
 
 
 def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made):

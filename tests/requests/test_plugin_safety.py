@@ -51,7 +51,7 @@ def life(scheduler, requests=6):
         name = f"r{number}"
         scheduler.add(request(name))
         returned += [scheduler.step({name: (0, 1)}), scheduler.step({name: (3, 2)}), scheduler.step({name: (3, 4)})]
-        returned.append(scheduler.end(name, "FINISHED_ABORTED"))
+        returned.append(scheduler.end(name, status="FINISHED_ABORTED"))
     return returned
 
 
@@ -73,6 +73,8 @@ def test_its_first_fault_takes_it_out_and_vllm_goes_on(base, part, nth, *, recei
         assert life(scheduler) == expected
     assert len(calls) >= nth
     assert scheduler._specdec is None
+    assert not scheduler._specdec_link.starting, "it holds no request of vLLM's"
+    assert scheduler._specdec_link.slices is None
     assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
     assert "a fault of ours" in caplog.text
     if not (part in ("say", "send") and nth == 1):  # else there is no connection yet
@@ -121,6 +123,19 @@ def test_vllms_own_exceptions_pass(base, method, installed):
     plugin.install(cls, "0.32.0", "/nowhere")
     with pytest.raises(ZeroDivisionError):
         life(cls())
+
+
+def test_what_a_call_leaves_out_vllms_own_defaults_are(socket_path):
+    cls = fresh(Scheduler)
+    cls.make_spec_decoding_stats.__defaults__ = (1, {"a": 2}, "a")
+    cls.update_from_output.__defaults__ = (None,)
+    plugin.install(cls, "0.32.0", str(socket_path))
+    scheduler = cls()
+    scheduler.add(request("a"))
+    assert scheduler.make_spec_decoding_stats(None, 3) == [1, 1, 1]
+    nothing = SimpleNamespace(scheduled_new_reqs=[], num_scheduled_tokens={}, scheduled_spec_decode_tokens={})
+    assert scheduler.update_from_output(nothing)[0].outputs == []
+    assert scheduler._specdec.total == scheduler.counted
 
 
 def test_arguments_and_results_are_passed_on_as_they_are(installed):

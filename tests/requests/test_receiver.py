@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import resource
 import socket
 import stat
 from itertools import pairwise
@@ -12,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.requests.receiver import DROP_REASONS
+from tests.requests.conftest import descriptors
 from tests.requests.packets import DONE, HELLO, TICK, packet
 
 
@@ -136,18 +136,9 @@ async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, n
 
 async def test_without_descriptors_engines_wait(receiver, sink, connect, eventually):
     engines = [connect() for _ in range(3)]
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208 - quick enough
-    held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, limit[1]))
-        with capture_logs() as logs:
-            await eventually(lambda: sink.drops["no_descriptors"] == 2)
-        assert [line["event"] for line in logs] == ["cannot accept connections"]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        for one in held:
-            os.close(one)
+    with descriptors(free=0), capture_logs() as logs:
+        await eventually(lambda: sink.drops["no_descriptors"] == 2)
+    assert [line["event"] for line in logs] == ["cannot accept connections"]
     for one in engines:
         one.send(packet(hello=HELLO))
     await eventually(lambda: len(sink.hellos) == 3)

@@ -1,8 +1,9 @@
 """The real Scheduler of an installed vLLM under the plug-in, fed random model output: no model, no server.
 
 Run by that vLLM's Python, with the repository and the folder that `specdec-sidecar plugin` wrote on PYTHONPATH:
-`VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async]`; docs/plugin.md says for which releases it was.
-Requests come, draft, are preempted for lack of KV blocks, are aborted and end. Exits with 0 if all sums are equal.
+`VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/plugin.md says for which releases it was.
+Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with v2 as for model runner V2, to which
+a preempted request is a new one. Exits with 0 if all sums are equal and no total has fallen.
 """
 
 import inspect
@@ -135,13 +136,15 @@ def main(model, *options):
         specdec_plugin.install(scheduler_module.Scheduler, vllm.__version__, str(receiver.path))
         specdec_plugin.register()
         engine = Engine(make_scheduler(model, "async" in options), "async" in options)
+        engine.scheduler.use_v2_model_runner = "v2" in options
         steps = next((number for number in range(STEPS) if not engine.step()), STEPS)
         expected = (REQUESTS, *engine.counted)
         (told,) = receiver.engines.values()
         names = ("temperature", "prompt", "output", "adapter")
         receiver.until(lambda: told.finished()[0] == REQUESTS, seconds=10)
         equal = all(told.sums(name) == expected for name in names) and told.total == expected[1:]
-        cls = type(engine.scheduler).__name__
+        equal = equal and not receiver.fallen
+        cls = " ".join((type(engine.scheduler).__name__, *(option for option in options if option == "v2")))
         print(f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {told.total} | {equal} |")
     return 0 if equal else 1
 

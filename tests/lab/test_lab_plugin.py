@@ -127,7 +127,7 @@ async def test_a_fault_of_ours_or_an_unknown_method_leaves_vllm_as_it_is(state, 
     await asyncio.to_thread(receiver.until, lambda: engine.hello["state"] == state)
 
 
-@pytest.mark.parametrize("options", [[], ["async"]])
+@pytest.mark.parametrize("options", [[], ["async"], ["async", "v2"]])
 def test_the_real_schedulers(options, lab_folder, tmp_path):
     folder = Path(os.environ.get("LAB", "/tmp/vllm-lab"))
     write_plugin(tmp_path)

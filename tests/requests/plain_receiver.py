@@ -42,6 +42,7 @@ class PlainReceiver:
 
     def __init__(self, path, mode=0o666):
         self.path, self.engines, self.connections = path, {}, []
+        self.fallen = 0  # rows of a table in which a number was less than before
         self._listen(mode)
 
     def _listen(self, mode):
@@ -80,6 +81,8 @@ class PlainReceiver:
             engine.total, engine.lost = tuple(tick["total"]), tick["lost"]
             for name in TABLES:
                 for key, *row in tick.get(name, []):
+                    before = engine.tables[name].get(key, row)
+                    self.fallen += any(one < old for one, old in zip(row, before, strict=True))
                     engine.tables[name][key] = row
         return engine
 

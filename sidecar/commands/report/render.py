@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.speedup import WITHHELD, Withheld
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
 
@@ -63,7 +64,11 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
     notes += [
         f"temperature {one['temperature']}: {text}" for one in temperatures if (text := one["judgement"]["advice"])
     ]
-    notes += [f"engine {one['key']['engine']}: {name}" for one in model["engines"] for name in one["limitations"]]
+    notes += [
+        f"engine {one['key']['engine']}: {EXPLANATIONS[Limitation(name)]}"
+        for one in model["engines"]
+        for name in one["limitations"]
+    ]
     yield from ("", *(f"{item}{note}" for note in notes)) if notes else ()
 
 

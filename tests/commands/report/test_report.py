@@ -4,7 +4,7 @@ import json
 import pytest
 from aiohttp import web
 
-from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.verdict import Verdict
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
@@ -73,7 +73,7 @@ async def test_who_loses_and_what_each_engine_does(reported):
     assert ["0", *["-"] * 9] in lines
     times = ["20.0", "60.0", "100.0"] * 2
     assert ["1", "eagle3,", "3", "tokens", "0.600", "1.000", *times] in lines
-    assert "  engine 0: no_positions" in text
+    assert f"  engine 0: {EXPLANATIONS[Limitation.NO_POSITIONS]}" in text.splitlines()
     assert "  no speedup: nothing says how long a step takes without speculation; measure it: " in text
 
 

@@ -78,7 +78,7 @@ def _not_connected(*, heard: bool, problem: str) -> str:
     if heard:
         return "The plug-in is no longer connected: vLLM has stopped, or cannot reach the sidecar's socket."
     return (
-        "No plug-in has been heard yet, so nothing is split by temperature. If vLLM has loaded it, it connects with "
+        "No plug-in has connected yet, so nothing is split by temperature. If vLLM has loaded it, it connects with "
         "the next request, unless it refused this vLLM or failed before: then vLLM's log has a line with `specdec`. "
         f"Otherwise {_HOW}"
     )

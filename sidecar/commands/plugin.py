@@ -50,7 +50,12 @@ py-modules = ["{MODULE}"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="made if need be; vLLM reads it as whatever user")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="created if missing; readable by any user, since vLLM may run as another",
+    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:

@@ -81,4 +81,4 @@ async def test_without_a_plugin_everything_but_the_split_is_there(sidecar, work,
         await work(vllm)
         found = await page.until(lambda samples: total(samples, "specdec_engine_draft_tokens_total") > 0)
         assert not {name for name, _ in found} & {"specdec_plugin_info", "specdec_requests_total"}
-        assert b"No plug-in has been heard yet" in (await page.get("/")).body
+        assert b"No plug-in has connected yet" in (await page.get("/")).body

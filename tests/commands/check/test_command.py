@@ -43,7 +43,7 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
         "    KV cache: 65,536 tokens",
         "",
     ]
-    assert lines[-1].startswith("plug-in: No plug-in has been heard yet, so nothing is split")
+    assert lines[-1].startswith("plug-in: No plug-in has connected yet, so nothing is split")
     assert "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it" in lines[-1]
     assert lines[-1].endswith("(listened for 2 s)")
 
@@ -74,7 +74,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, sock
         async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
             code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
-    assert lines[-1].startswith("plug-in: No plug-in has been heard")
+    assert lines[-1].startswith("plug-in: No plug-in has connected")
     assert lines[-1].endswith(f" (says the sidecar at http://{listen})")
 
 

@@ -99,8 +99,8 @@ def model_report(
             )
             for state in states
         ),
-        temperatures=tuple(_temperatures(model, judged, speed, at)) if splits else (),
-        groups=model.groups.reports(min_requests) if splits else (),
+        temperatures=tuple(_temperatures(model, judged, speed, moment)) if splits else (),
+        groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
         judgement=judged.whole,
         speed=speed,
         reference=model.speed.reference,
@@ -111,14 +111,14 @@ def model_report(
 
 
 def _temperatures(
-    model: ModelState, judged: ModelJudgement, speed: EngineSpeed | None, at: float
+    model: ModelState, judged: ModelJudgement, speed: EngineSpeed | None, moment: Moment
 ) -> Iterable[TemperatureReport]:
-    shares = {label: window.share for label, window in model.windows()[0].items()}
+    windows = model.windows()[0] if moment.fresh else {}
     for label, state in model.temperatures.items():
         spent = model.speed.temperature(label)
         if speed is None:  # it describes the moment
             spent = spent._replace(speedup=None)
-        yield state.report(label, at, shares[label], judged.temperatures.get(label, Judgement()), spent)
+        yield state.report(label, moment.at, windows.get(label), judged.temperatures.get(label, Judgement()), spent)
 
 
 def _splits(model: ModelState, plugin: PluginStates) -> bool:

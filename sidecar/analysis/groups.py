@@ -1,10 +1,11 @@
 """The groups that requests are told apart by besides temperature, and which of them lose."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from sidecar.analysis.acceptance import NO_DRAFTS
 from sidecar.analysis.live_totals import LiveTotals, difference
 from sidecar.analysis.report import GroupReport
 from sidecar.requests.messages import AdapterTotals, GroupTotals, OutputTotals, PromptTotals
@@ -57,18 +58,17 @@ class Groups:
             return ADAPTER, _OTHER
         return ADAPTER, name
 
-    def reports(self, min_requests: int) -> tuple[GroupReport, ...]:
-        """Every group; none loses on fewer than ``min_requests`` requests in the window."""
-        return tuple(
-            report
-            for kind in (PROMPT, OUTPUT, ADAPTER)
-            for report in self._of(
-                {group: one for (by, group), one in self._totals.items() if by == kind}, kind, min_requests
-            )
-        )
+    def reports(self, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
+        """Every group; none loses on fewer than ``min_requests`` requests in the window.
 
-    def _of(self, groups: Mapping[str, LiveTotals], by: str, min_requests: int) -> Iterator[GroupReport]:
-        windows = {group: totals.window for group, totals in groups.items()}
+        The windows are empty unless they are ``fresh``.
+        """
+        kinds = (PROMPT, OUTPUT, ADAPTER)
+        return tuple(report for kind in kinds for report in self._of(kind, min_requests, fresh=fresh))
+
+    def _of(self, by: str, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
+        groups = {group: one for (kind, group), one in self._totals.items() if kind == by}
+        windows = {group: totals.window if fresh else NO_DRAFTS for group, totals in groups.items()}
         drafted = sum(window.draft_tokens for window in windows.values())
         for group, totals in groups.items():
             window = replace(windows[group], share=windows[group].draft_tokens / drafted if drafted else 0.0)

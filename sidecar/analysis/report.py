@@ -90,6 +90,7 @@ class TemperatureReport:
 
     Totals and distributions are since the start. ``window`` is over latency_window, from live totals, so it includes
     requests that still run; its ``share`` is the part of the model's draft tokens. Quantiles are of finished requests.
+    Like these, it is empty while the last poll is not good.
     """
 
     temperature: str

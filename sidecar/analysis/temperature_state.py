@@ -1,9 +1,9 @@
 """The state of one temperature of one model: live totals, and distributions of finished requests."""
 
 from collections import deque
-from dataclasses import replace
 from typing import Final, NamedTuple
 
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.live_totals import LiveTotals, accepted_per_position, drafted_per_position
 from sidecar.analysis.model_speed import TimeSpent
@@ -72,12 +72,14 @@ class TemperatureState:
                 histogram.observe(value)
         self._latest.append((at, found))
 
-    def report(self, label: str, now: float, share: float, judgement: Judgement, speed: TimeSpent) -> TemperatureReport:
-        """The temperature at ``now``; ``share`` is its part of the model's draft tokens over the window."""
+    def report(
+        self, label: str, now: float, window: Acceptance | None, judgement: Judgement, speed: TimeSpent
+    ) -> TemperatureReport:
+        """The temperature at ``now``; ``window`` is the sliding one, None while the last poll is not good."""
         counts = self.totals.counts
         while self._latest and not now - self._window <= self._latest[0][0] <= now:
             self._latest.popleft()
-        latest = [found for _, found in self._latest]
+        latest = [found for _, found in self._latest] if window is not None else []
         acceptances = sorted(one.acceptance for one in latest if one.acceptance is not None)
         ttft = sorted(one.ttft for one in latest if one.ttft is not None)
         tpot = sorted(one.tpot for one in latest if one.tpot is not None)
@@ -94,7 +96,7 @@ class TemperatureState:
             ttft=self._ttft.snapshot(),
             tpot=self._tpot.snapshot(),
             durations=self._durations.snapshot(),
-            window=replace(self.totals.window, share=share),
+            window=window or NO_DRAFTS,
             acceptance_quantiles={one: quantile(acceptances, one) for one in _SPREAD},
             acceptance_bins=_bins(acceptances),
             ttft_quantiles={one: quantile(ttft, one) for one in _TIMES},

@@ -136,6 +136,19 @@ def test_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
     assert pod.model().acceptance_p10 == pytest.approx(0.1)
 
 
+def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
+    pod = Pod()
+    for _ in range(60):
+        pod.plugin.finish(80)
+        pod.serve((80, 10, 20))
+    pod.plugin.serve(table="prompt", key=9).tick()
+    pod.fail()
+    hot, group = pod.temperature("0.7-1"), pod.group("0-512")
+    assert (hot.window.rate, hot.window.requests, group.window.rate, group.loses) == (None, None, None, False)
+    assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
+    assert hot.drafts == 600
+
+
 def test_requests_that_finish_while_polls_fail_are_counted():
     pod = Pod()
     pod.serve((0, 10, 15))

@@ -23,7 +23,7 @@ _FAULT: Final = (
     "traffic. Check that the draft model belongs to this model, and restart vLLM."
 )
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
-_MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
+MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
 _KEPT: Final = 0.5  # a verdict holds until the volume falls to this part of what it took
 _COLLAPSED: Final = 0.05  # acceptance rate below which nothing is really accepted
 _HELD: Final = 60.0  # seconds for which failed polls leave a verdict in force
@@ -245,7 +245,7 @@ def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float
     now = _plain(estimate.value, estimate.error, lines)
     if before not in _RISING:
         return now
-    risen = _plain(estimate.value - _MARGIN, estimate.error, lines)
+    risen = _plain(estimate.value - MARGIN, estimate.error, lines)
     return min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
 
 

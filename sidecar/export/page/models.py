@@ -4,7 +4,7 @@ from html import escape
 
 from sidecar.analysis.report import GroupReport, LoadReport, ModelReport, TemperatureReport
 from sidecar.analysis.speedup import Speedup
-from sidecar.analysis.verdict import Basis, Judgement
+from sidecar.analysis.verdict import MARGIN, Basis, Judgement
 from sidecar.export.page.answer import TONES, effect, seen, times_as_fast
 from sidecar.export.page.charts import bar, distribution
 from sidecar.export.page.engines import value
@@ -68,7 +68,10 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
     marks = ""
     if model.judgement.basis is Basis.ACCEPTANCE:
         low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
-        marks = f"Marks: below {low} speculation costs more than it gives, from {high} it pays. "
+        marks = (
+            f"Marks: below {low} speculation costs more than it gives, from {high} it pays; "
+            f"a verdict that fell below one rises again {100 * MARGIN:.0f} points above it. "
+        )
     rates = by_position(seen(model.judgement), "of those drafted there")
     coverage = coverage_note({engine.key.engine: engine.coverage for engine in model.engines})
     return f'{rows}<p class="facts">{marks}Columns: finished requests by acceptance, 0% to 100%. {rates}{coverage}</p>'
@@ -87,7 +90,7 @@ def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
         f'<div class="bucket {TONES[judged.verdict]}">'
         f'<div class="name">T {escape(one.temperature)}<small>{percent(window.share)} of the drafts</small></div>'
         f"{_verdict(judged)}"
-        f'<div class="bar">{value(percent(window.rate))}{bar(window.rate, limits)}</div>'
+        f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
         f'<div class="spread">{distribution(one.acceptance_bins, low)}</div>'
         f'<div class="facts number">P10 {percent(p10)}<br>{counted(sum(one.acceptance_bins), "request")}</div>'
         f"{_gain(one)}{advice}</div>"

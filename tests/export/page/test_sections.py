@@ -33,7 +33,7 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
         "0.02 times as fast as plain decoding: saves 10 ms a token" in shown
     )
     assert "Marks" not in shown  # of a rule that does not decide here
-    assert "T 0.7-1 50% of the drafts net negative 30%" in shown
+    assert "T 0.7-1 50% of the drafts net negative 30% accepted" in shown
     assert (
         "0.91 ± 0.02 times as fast as plain decoding: costs 3 ms a token; 20 s of request time saved, 1.1 h lost since "
         "the sidecar started" in shown

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
-from sidecar.analysis.growth import GrowthWindow, Row
 from sidecar.analysis.plain_curve import PlainCurve, PlainStep, added_up
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Withheld
 from sidecar.analysis.steps import LOAD_LABELS, Steps, load_label
+from sidecar.engine.window import GrowthWindow, Row
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.engine_speed import LoadTotals
-from sidecar.analysis.growth import HOUR, GrowthWindow, Row
 from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
@@ -19,6 +18,7 @@ from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.engine.window import HOUR, GrowthWindow, Row
 from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
 

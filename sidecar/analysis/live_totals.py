@@ -6,8 +6,8 @@ from math import hypot
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.growth import HOUR, GrowthWindow, Row
 from sidecar.analysis.scatter import blocks, scatter
+from sidecar.engine.window import HOUR, GrowthWindow, Row
 from sidecar.requests.messages import GroupTotals, TemperatureTotals
 
 _OUTCOMES: Final = 4

@@ -10,10 +10,10 @@ from math import hypot, inf
 from typing import Final
 
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.growth import GrowthWindow, Row
 from sidecar.analysis.plain_curve import PlainStep, added_up
 from sidecar.analysis.scatter import scatter
 from sidecar.analysis.steps import Steps
+from sidecar.engine.window import GrowthWindow, Row
 
 _FEWEST: Final = 5  # parts of the window with data that an estimate needs
 _OFF: Final = 0.25  # relative standard error of a correction for other prompts

@@ -4,34 +4,32 @@ from collections.abc import Mapping
 
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
-from sidecar.engine.window import Window
+from sidecar.engine.window import GrowthWindow
 
 
-class HistogramWindow(Window[Mapping[Phase, HistogramReading]]):
+class HistogramWindow:
     """Bounded history of continued histograms (``Continuation``)."""
 
+    def __init__(self, seconds: float) -> None:
+        """``seconds`` are the clock's."""
+        self._seconds = seconds
+        self._windows: dict[Phase, tuple[tuple[float, ...], GrowthWindow]] = {}  # with the buckets' edges
+        self._latest: Mapping[Phase, HistogramReading] = {}
+
     def append(self, at: float, reading: Mapping[Phase, HistogramReading]) -> None:
-        """Adds a reading; one with other buckets also restarts the window, since another vLLM version was started."""
-        if self._latest is not None and _other_buckets(self._latest[1], reading):
-            self._kept.clear()
-        super().append(at, reading)
+        """Adds a reading; other buckets restart the window, since another vLLM version was started."""
+        self._latest = reading
+        for phase, one in reading.items():
+            if phase not in self._windows or self._windows[phase][0] != one.edges:
+                self._windows[phase] = (one.edges, GrowthWindow(self._seconds))
+            self._windows[phase][1].append(at, one.counts)
 
     def growth(self, phase: Phase) -> HistogramReading | None:
-        """The observations in the window that ends at the last reading.
+        """The observations in the window that ends at the last reading; it is shorter if the history is.
 
-        The window is shorter if the history is. None if vLLM does not export this histogram, if there is only one
-        reading, or if the buckets changed while the histogram was absent.
+        None if vLLM does not export this histogram, or if there is only one reading.
         """
-        if self._latest is None or phase not in self._latest[1]:
+        if phase not in self._latest:
             return None
-        now = self._latest[1][phase]
-        first = next((histograms for at, histograms in self._kept if phase in histograms), None)
-        if first is None or first is self._latest[1] or first[phase].edges != now.edges:
-            return None
-        before = first[phase]
-        counts = tuple(new - old for new, old in zip(now.counts, before.counts, strict=True))
-        return HistogramReading(now.edges, counts)
-
-
-def _other_buckets(before: Mapping[Phase, HistogramReading], now: Mapping[Phase, HistogramReading]) -> bool:
-    return any(phase in before and before[phase].edges != reading.edges for phase, reading in now.items())
+        edges, window = self._windows[phase]
+        return HistogramReading(edges, window.growth) if window.seconds else None

@@ -1,23 +1,29 @@
-"""The readings of a sliding window, however many polls fall into it."""
+"""How much numbers that never fall have grown over a sliding window, however many polls fall into it."""
 
 from collections import deque
-from typing import Final, Generic, TypeVar
+from collections.abc import Sequence
+from itertools import pairwise, zip_longest
+from typing import Final
 
+HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is known to a sixtieth of its length
 
-T = TypeVar("T")
+Row = tuple[float, ...]
 
 
-class Window(Generic[T]):
-    """Keeps a bounded number of readings: the latest, and about sixty from the window's start on."""
+class GrowthWindow:
+    """Keeps a bounded number of readings of totals: the latest, and about sixty from the window's start on.
+
+    A reading that is longer than the one before had 0 there until then.
+    """
 
     def __init__(self, seconds: float) -> None:
         """``seconds`` are the clock's."""
         self._seconds = seconds
-        self._kept: deque[tuple[float, T]] = deque()
-        self._latest: tuple[float, T] | None = None
+        self._kept: deque[tuple[float, Row]] = deque()
+        self._latest: tuple[float, Row] | None = None
 
-    def append(self, at: float, reading: T) -> None:
+    def append(self, at: float, reading: Row) -> None:
         """Adds a reading; one that is not later than the last restarts the window, since the clock was set back."""
         if self._latest is not None and at <= self._latest[0]:
             self._kept.clear()
@@ -27,3 +33,24 @@ class Window(Generic[T]):
         # The oldest one kept is the last at or before the window's start.
         while len(self._kept) > 1 and self._kept[1][0] <= at - self._seconds:
             self._kept.popleft()
+
+    @property
+    def seconds(self) -> float:
+        """The time that ``growth`` covers: shorter than the window while less is known."""
+        return self._latest[0] - self._kept[0][0] if self._latest is not None else 0.0
+
+    @property
+    def growth(self) -> Row:
+        """The growth over the window that ends at the last reading; empty without one."""
+        return _between(self._kept[0][1], self._latest[1]) if self._latest is not None else ()
+
+    def parts(self) -> list[tuple[float, Row]]:
+        """The same in about sixty consecutive parts, each with its end."""
+        readings = list(self._kept)
+        if self._latest is not None and self._latest is not self._kept[-1]:
+            readings.append(self._latest)
+        return [(at, _between(before, after)) for (_, before), (at, after) in pairwise(readings)]
+
+
+def _between(before: Sequence[float], after: Sequence[float]) -> Row:
+    return tuple(new - old for old, new in zip_longest(before, after, fillvalue=0.0))

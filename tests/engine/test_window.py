@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.growth import GrowthWindow
+from sidecar.engine.window import GrowthWindow
 
 
 def window(*readings, seconds=60.0):

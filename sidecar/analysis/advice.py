@@ -1,9 +1,8 @@
 """How many tokens to speculate, from the acceptance rate and how it falls from position to position."""
 
 from collections.abc import Sequence
-from typing import Final
 
-_MOST_TOKENS: Final = 16  # more are never advised
+from sidecar.analysis.draft_length import extrapolated
 
 
 def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float) -> str | None:
@@ -33,13 +32,10 @@ def _fewer(acceptance: float, rates: Sequence[float], worthwhile: float) -> str:
 
 def _more(acceptance: float, rates: Sequence[float], worthwhile: float) -> str | None:
     text = f"Acceptance {acceptance:.2f}: speculate more tokens"
-    if not rates or rates[-1] <= 0:
+    if not rates or not 0 < rates[-1] < 1:
         return f"{text}."
-    # Beyond the last position acceptance is assumed to keep falling at the average rate so far.
-    fall = min(rates[-1] ** (1 / len(rates)), 1.0)
-    rate, count = rates[-1], len(rates)
-    while count < min(2 * len(rates), _MOST_TOKENS) and rate * fall >= worthwhile:
-        rate, count = rate * fall, count + 1
+    beyond = extrapolated(rates)[len(rates) :]
+    count = len(rates) + sum(rate >= worthwhile for rate in beyond)  # they fall from position to position
     if count == len(rates):
         return None
     return f"{text}: up to {count} instead of {len(rates)}, as long as latency under load allows."

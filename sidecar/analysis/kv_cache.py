@@ -15,19 +15,17 @@ class KvCacheUsage:
         self._window = peak_window
         self._history = history
         self._slots: deque[tuple[float, float]] = deque()
-        # Values in falling order: an older value below a newer one can no longer be the peak.
-        self._peaks: deque[tuple[float, float]] = deque()
+        self._polls: deque[tuple[float, float]] = deque()
         self.distribution = Histogram(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
         """Adds one poll's usage. One not later than the last restarts the history: the clock was set back."""
-        if self._peaks and at <= self._peaks[-1][0]:
-            self._peaks.clear()
+        if self._polls and at <= self._polls[-1][0]:
+            self._polls.clear()
             self._slots.clear()
-        while self._peaks and self._peaks[-1][1] <= usage:
-            self._peaks.pop()
-        self._peaks.append((at, usage))
-        self._drop(at - self._window)
+        self._polls.append((at, usage))
+        while self._polls[0][0] <= at - self._window:
+            self._polls.popleft()
         self.distribution.observe(usage)
         if self._slots and at - self._slots[-1][0] < self._history / _SLOTS:
             begun, highest = self._slots[-1]
@@ -43,9 +41,4 @@ class KvCacheUsage:
 
     def peak(self, now: float) -> float | None:
         """The highest usage in the window that ends at ``now``; None if it has no poll."""
-        self._drop(now - self._window)
-        return self._peaks[0][1] if self._peaks else None
-
-    def _drop(self, until: float) -> None:
-        while self._peaks and self._peaks[0][0] <= until:
-            self._peaks.popleft()
+        return max((usage for at, usage in self._polls if at > now - self._window), default=None)

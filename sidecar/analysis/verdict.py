@@ -54,9 +54,9 @@ class Judgement:
 
     ``is_known``: it was judged; False where nothing is known, as while polls fail for long. ``judged`` is the window
     that was judged, None below the gates. ``by_acceptance`` is the rule of thumb's verdict,
-    ``by_speedup`` the measured one; None if no speedup is known. ``caveats``, ``losing_engines`` and ``has_collapsed``
-    are about a model as a whole: sentences on what misleads, the engines that lose by themselves while the whole does
-    not, and whether a fault keeps drafts from being accepted.
+    ``by_speedup`` the measured one; None if no speedup is known. ``caveats`` and ``has_collapsed`` are about a model as
+    a whole: sentences on what misleads, engines that lose by themselves while the whole does not included, and whether
+    a fault keeps drafts from being accepted.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
@@ -66,7 +66,6 @@ class Judgement:
     by_speedup: Verdict | None = None
     advice: str | None = None
     caveats: tuple[str, ...] = ()
-    losing_engines: tuple[str, ...] = ()
     has_collapsed: bool = False
 
     @property
@@ -84,11 +83,6 @@ class Judgement:
     def acceptance(self) -> float | None:
         """Accepted / drafted over the window that was judged, 0 to 1; None below the gates."""
         return self.judged.rate if self.judged is not None else None
-
-    @property
-    def has_enough_data(self) -> bool:
-        """Whether there is a verdict at all."""
-        return self.verdict is not Verdict.INSUFFICIENT_DATA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +147,6 @@ def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines
         whole,
         advice=_FAULT if collapsed else whole.advice,
         caveats=(*whole.evidence.caveats(), *(_engine_caveat(name, one) for name, one in losing.items())),
-        losing_engines=tuple(losing),
         has_collapsed=collapsed,
     )
 

@@ -60,7 +60,7 @@ def answer(report: Report) -> Answer:
 def _judged(models: Sequence[ModelReport]) -> Iterator[tuple[str, TemperatureReport]]:
     for model in models:
         for one in model.temperatures:
-            if one.judgement.has_enough_data:
+            if one.judgement.verdict is not Verdict.INSUFFICIENT_DATA:
                 yield f"{one.temperature}{_of(model, models)}", one
 
 

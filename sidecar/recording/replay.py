@@ -50,5 +50,5 @@ def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
     decoding = PlainDecoding()
     for scrape in scrapes:
         if scrape.snapshot is not None:
-            decoding.scraped(scrape.snapshot)
+            decoding.scraped(scrape.at, scrape.snapshot)
     return decoding.curves()

@@ -121,7 +121,7 @@ def test_stated_error_is_that_between_subsets():
 def periods(name):
     decoding = PlainDecoding()
     for scrape in read_scrapes(LEVELS / name):
-        decoding.scraped(scrape.snapshot)
+        decoding.scraped(scrape.at, scrape.snapshot)
     return decoding.periods["lab"]
 
 

@@ -52,7 +52,7 @@ class Watched:
                 engine.key, (Continuation(), HistogramWindow(float("inf")))
             )
             histograms.append(at, continuation.advance(engine).engine.histograms)
-        self.decoding.scraped(page)
+        self.decoding.scraped(at, page)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""

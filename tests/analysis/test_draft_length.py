@@ -95,10 +95,3 @@ def test_schedule_has_an_entry_for_each_stretch_of_loads():
 def test_one_number_for_all_loads_needs_no_schedule():
     cheap = StepCosts(actual=0.012, plain=0.010, drafted=3)
     assert schedule([0.7, 0.5, 0.35], {1: cheap, 2: cheap}) == []
-
-
-def test_a_gain_of_a_percent_is_not_worth_a_change():
-    found = StepCosts(actual=0.01787, plain=0.01, drafted=2)
-    _, one, two = token_seconds((0.9, 0.5), found)
-    assert 0.98 < one / two < 0.99
-    assert timed_advice((0.9, 0.5), found) is None

@@ -21,12 +21,3 @@ def test_distribution_counts_edges_inclusively():
         found.observe(value)
     assert found.snapshot().counts == (1, 3, 5, 6)
     assert found.snapshot().sum == pytest.approx(3.75001)
-
-
-@pytest.mark.parametrize("edges", [ACCEPTANCE_EDGES, USAGE_EDGES])
-def test_edges_rise_and_hold_all_ratios(edges):
-    assert list(edges) == sorted(set(edges))
-    assert edges[-1] == 1.0
-    found = Histogram(edges)
-    found.observe(1.0)
-    assert found.snapshot().counts[-2:] == (1, 1)

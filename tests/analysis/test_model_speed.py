@@ -86,16 +86,6 @@ def test_a_request_whose_times_are_unknown_counts_nowhere(unknown):
     assert (model.at("cold").saved, model.at("cold").lost) == (0, 0)
 
 
-def test_without_a_baseline_nothing_is_claimed():
-    model = Model()
-    model.run(40, 4, 0.03, length=2, drafted=3)
-    model.request("cold", tokens=200, seconds=3.0)
-    assert (model.whole.speedup, model.whole.withheld, model.speed.reference) == (None, Withheld.NO_REFERENCE, None)
-    assert model.whole.steps.step_seconds == pytest.approx(0.03)
-    assert model.at("cold").speedup is None
-    assert model.speed.plain_seconds == {}
-
-
 def test_steps_without_drafts_become_the_reference():
     """Drafting stops under load, as with vLLM's schedule of draft tokens by batch size."""
     model = Model()

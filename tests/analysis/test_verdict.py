@@ -200,14 +200,6 @@ def test_new_thresholds_make_every_verdict_anew():
     assert judged(judges, model(0.51))["m"].whole.verdict is EVEN
 
 
-def test_a_failed_poll_leaves_the_verdicts_in_force_for_a_minute():
-    judges = Judge(THRESHOLDS, SECONDS)
-    judges.judge([model(0.3)], at=1000.0)
-    assert judges.held(1060.0)["m"].whole.verdict is NEGATIVE
-    assert judges.held(1061.0) == {}
-    assert judges.held(999.0) == {}  # the clock was set back
-
-
 @pytest.mark.parametrize(
     ("whole", "engines", "losing"),
     [

@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.verdict import Verdict
-from sidecar.errors import TimedOut
 from sidecar.export.exporter import Exporter, Families, families
 from tests.export import reports
 
@@ -142,23 +141,3 @@ async def test_a_reading_that_fails_is_a_failure_and_never_an_old_page():
     found.clear()
     with pytest.raises(IndexError):
         await exporter.render("", "")
-
-
-def test_gauges_of_vllm_are_absent_while_it_is_down_and_counters_stay():
-    def names(report):
-        return {family.name for family in families(reports.shown(report))}
-
-    gone = reports.engine(gauges={}, kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={})
-    down = reports.report(reports.model(engines=(gone,)), scrape=reports.down(TimedOut("x")))
-    assert names(reports.report(reports.model())) - names(down) == {
-        "specdec_kv_cache_usage_ratio",
-        "specdec_kv_cache_usage_peak_ratio",
-        "specdec_kv_cache_capacity_tokens",
-        "specdec_requests_running",
-        "specdec_requests_waiting",
-        "specdec_engine_latency_seconds",
-        "specdec_engine_latency_gap_seconds",
-        "specdec_engine_latency_gap_ratio",
-        "specdec_scrape_duration_seconds",
-        "specdec_vllm_info",
-    }

@@ -3,7 +3,6 @@
 import re
 
 from sidecar.analysis.verdict import Verdict
-from sidecar.errors import TimedOut
 from sidecar.export import runbook
 from tests.export import reports
 
@@ -15,11 +14,6 @@ def test_current_numbers_stand_above_the_text():
     assert "thresholds.kv_cache_usage 0.9" in now
     assert "<h3>KV cache in use, peak</h3>" in now
     assert reports.OBSERVING.text in now
-
-
-def test_while_vllm_is_down_it_says_why():
-    shown = reports.shown(reports.report(scrape=reports.down(TimedOut("incomplete after 5 s"))))
-    assert "incomplete after 5 s" in runbook.runbook("SpecDecodeVLLMDown", shown)
 
 
 def test_links_between_runbooks_work_and_the_others_are_text():

@@ -4,15 +4,18 @@ import gzip
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from sidecar.analysis.curve_fit import fit
+from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.plain_decoding import PlainDecoding
-from sidecar.analysis.speedup import SlidingTimes
+from sidecar.analysis.speedup import SlidingTimes, Withheld
 from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_heard, read_scrapes
 from sidecar.recording.replay import plain_curves, replay, replay_events
 from sidecar.settings import Settings
@@ -142,3 +145,20 @@ def test_a_plain_engine_against_its_own_curve_has_nothing_to_compare(curve):
 
 def test_a_recording_that_speculates_is_no_baseline():
     assert plain_curves(read_scrapes(LEVELS / "k3")) == {}
+
+
+def by_token(scrape):
+    """The page if its inter-token latency had one observation a token: the change of vLLM's pull request 47382."""
+    engines = []
+    for engine in scrape.snapshot.engines:
+        tokens = engine.counters[Counter.GENERATION_TOKENS] - engine.counters[Counter.FIRST_TOKENS]
+        engines.append(replace(engine, counters={**engine.counters, Counter.DECODE_STEPS: tokens}))
+    return replace(scrape, snapshot=replace(scrape.snapshot, engines=tuple(engines)))
+
+
+def test_a_page_that_times_tokens_gives_no_speedup_and_says_so(curve):
+    (model,) = replay_events(list(map(by_token, read_scrapes(LEVELS / "k3"))), [], against(curve)).models
+    (engine,) = model.engines
+    assert Limitation.ITL_PER_TOKEN in engine.limitations
+    assert (engine.speed.speedup, engine.speed.withheld) == (None, Withheld.ITL_PER_TOKEN)
+    assert not any(load.steps for load in engine.loads)

@@ -5,7 +5,6 @@ import pytest
 from sidecar.analysis.report import PluginState
 from sidecar.analysis.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
-from sidecar.errors import BadStatus
 from sidecar.export.page.answer import answer
 from sidecar.requests.messages import Speculation
 from tests.export import reports
@@ -20,12 +19,6 @@ def said(*models, **changes):
 
 def why(*models, **changes):
     return answer(reports.report(*models, **changes)).why
-
-
-def test_vllm_down():
-    scrape = reports.down(BadStatus("status 500"))
-    assert said(reports.model(), scrape=scrape) == ("vLLM's metrics cannot be read.", "bad")
-    assert why(scrape=scrape).startswith("status 500. Is this vLLM's own address")
 
 
 def test_nothing_is_drafted():

@@ -2,15 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv6Address
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
-_ADDRESS = re.compile(
-    r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)):([0-9]{1,5})", re.ASCII
-)
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]{1,253})):([0-9]{1,5})", re.ASCII)
 _FORM = "host:port or [IPv6]:port; port 0 picks a free one"
 
 
@@ -31,19 +28,11 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except AddressValueError:
-        return False
-    return True
-
-
 def _parse_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
     match = _ADDRESS.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or int(match[3]) > 65535 or (match[1] is not None and not _is_ipv6(match[1])):
+    if match is None or int(match[3]) > 65535:
         raise ValueError(f"expected {_FORM}")
     return Address(match[1] or match[2], int(match[3]))
 

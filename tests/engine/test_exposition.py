@@ -162,39 +162,6 @@ def test_families_in_another_order_are_read_immediately():
         agrees(reader.read(body), body)
 
 
-_LINES = st.sampled_from(
-    [
-        f"# TYPE {RUNNING} gauge",
-        f"# TYPE {WAITING} gauge",
-        "# TYPE up gauge",
-        "# HELP up x",
-        "# comment",
-        "",
-        "up 1",
-        f"{RUNNING} 1",
-        f'{RUNNING}{{engine="0"}} 1',
-        f'{RUNNING}{{engine="1"}} 2',
-        f'{RUNNING}{{engine="0"}} 1 17',
-        f'{RUNNING}{{engine="a b"}} 3',
-        f'{WAITING}{{engine="0"}} 4',
-        f"{WAITING} 6",
-        f"{WAITING} x",
-    ]
-)
-
-
-@given(st.lists(st.lists(_LINES, max_size=12), min_size=2, max_size=5))
-@settings(max_examples=300, deadline=None)
-def test_any_sequence_of_pages_never_gives_a_value_that_is_not_on_the_page(pages):
-    """What the remembered layout gives is what the page holds."""
-    reader = page_reader()
-    for index, lines in enumerate(pages):
-        # No two pages have the same number of lines: an untyped sample in the place of a comment is not looked for.
-        body = ("# HELP a b\n" * (12 + 20 * index) + "".join(line + "\n" for line in lines)).encode()
-        for _ in range(2):
-            agrees(reader.read(body), body)
-
-
 def test_a_refused_page_does_not_disturb_the_next(recorded, reader):
     body = recorded("vllm-0.33.0.prom")
     good = reader.read(body)

@@ -95,16 +95,6 @@ def test_a_page_cut_anywhere_gives_no_wrong_value(learned, recorded):
         assert part.items() <= whole.items()
 
 
-@given(st.binary(max_size=2000))
-@settings(max_examples=300)
-def test_random_bytes_raise_page_errors_only(body):
-    for candidate in (body, body + b"\n"):
-        try:
-            snapshot(candidate)
-        except PageError:
-            continue
-
-
 _FRAGMENTS = st.sampled_from(
     (
         NAME,

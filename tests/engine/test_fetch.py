@@ -14,7 +14,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
 
 @pytest.fixture
-def fetcher():
+async def fetcher():
     """``fetcher(url)`` makes one that is closed at the end."""
     made = []
 
@@ -23,15 +23,12 @@ def fetcher():
         return made[-1]
 
     yield make
-    assert all(one._session is None for one in made), "close every fetcher"
+    for one in made:
+        await one.close()
 
 
 async def fetch(fetcher, url, **options):
-    one = fetcher(url, **options)
-    try:
-        return await one.get("/metrics")
-    finally:
-        await one.close()
+    return await fetcher(url, **options).get("/metrics")
 
 
 def says(*pieces, pause=None):
@@ -56,7 +53,6 @@ async def test_asks_for_plain_text_uncompressed_at_the_path_as_given(served, fet
         for base in (url, f"{url}/", f"{url}/metrics", f"{url}/metrics/"):
             one = fetcher(base)
             assert await one.get("/metrics/?name%5B%5D=a%3Ab") == b"ok\n"
-            await one.close()
     assert {request.raw_path for request in seen} == {"/metrics/?name%5B%5D=a%3Ab"}
     assert {request.headers["Accept-Encoding"] for request in seen} == {"identity"}
     assert all("openmetrics" not in request.headers["Accept"] for request in seen)
@@ -81,7 +77,6 @@ async def test_one_connection_is_kept(served, fetcher):
         one = fetcher(url)
         for _ in range(5):
             await one.get("/metrics")
-        await one.close()
     assert len(peers) == 1
 
 
@@ -138,7 +133,6 @@ async def test_other_statuses(status, served, fetcher):
         for _ in range(3):
             with pytest.raises(BadStatus, match=str(status)):
                 await one.get("/metrics")
-        await one.close()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "x" * 5000])
@@ -248,4 +242,3 @@ async def test_the_same_fetcher_goes_on_after_any_failure(served, raw_served, fe
             with pytest.raises(expected):
                 await one.get("/metrics")
         assert await one.get("/metrics") == b"ok\n"
-        await one.close()

@@ -24,7 +24,7 @@ JUDGED_LINES = 10_000  # beyond these, only lines that may be wanted are read
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The samples needed: full names of samples (``x_total``, ``x_bucket``) and of families (``x``).
+    """The full names of the samples needed (``x_total``, ``x_bucket``).
 
     Each name begins with one of ``prefixes``, except for a few that may be missed on a very long page.
     """

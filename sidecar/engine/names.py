@@ -69,7 +69,7 @@ COUNTERS: dict[Counter, tuple[str, ...]] = {
     Counter.PREEMPTIONS: ("num_preemptions_total",),
     Counter.PREFIX_CACHE_QUERIES: ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
-    Counter.STEPS: ("iteration_tokens_total_count",),
+    Counter.STEPS: ("iteration_tokens_total_count",),  # of a histogram, despite its name: one observation a step
     Counter.DECODE_SECONDS: tuple(name + "_sum" for name in _ITL),
     Counter.DECODE_STEPS: tuple(name + "_count" for name in _ITL),
     Counter.FIRST_TOKENS: ("time_to_first_token_seconds_count",),
@@ -100,25 +100,12 @@ DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for 
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
 
 
-STEP_TOKENS = "iteration_tokens_total"  # a histogram despite its suffix: its _count is the step count
-
-
-def used() -> frozenset[str]:
-    """Every sample that is used, without prefix; only the buckets of most histograms."""
-    names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
-    histograms = {name for candidates in HISTOGRAMS.values() for name in candidates}
-    special = {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}
-    return frozenset(names | {name + "_bucket" for name in histograms} | special)
-
-
 def wanted() -> Wanted:
-    """The samples and families to read from a page, under every prefix; families in full."""
-    histograms = {name for candidates in HISTOGRAMS.values() for name in candidates} | {STEP_TOKENS}
-    samples = used() | {name + suffix for name in histograms for suffix in ("_bucket", "_sum", "_count")}
-    # OpenMetrics names a counter's family without _total.
-    families = histograms | {name.removesuffix("_total") for name in samples}
-    full = {prefix + name for prefix in PREFIXES for name in samples | families}
-    return Wanted(PREFIXES, frozenset(full | {PROCESS_START}))
+    """The samples that are used, under every prefix; only the buckets of most histograms."""
+    names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
+    names |= {f"{name}_bucket" for candidates in HISTOGRAMS.values() for name in candidates}
+    names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}
+    return Wanted(PREFIXES, frozenset({prefix + name for prefix in PREFIXES for name in names} | {PROCESS_START}))
 
 
 def split(full_name: str) -> tuple[str, str]:

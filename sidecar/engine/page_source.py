@@ -14,7 +14,6 @@ from urllib.parse import quote
 from sidecar.engine import names
 from sidecar.engine.exposition import Layout, Page, PageReader
 from sidecar.engine.fetch import Fetcher
-from sidecar.engine.lines import Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits, Scrape
@@ -50,7 +49,7 @@ class PageSource:
         self._whole_pages, self._whole_snapshots = PageReader(wanted, limits), SnapshotReader()
         self._part_pages, self._part_snapshots = PageReader(wanted, limits), SnapshotReader()
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
-        self._expected: frozenset[Series] = frozenset()
+        self._whole_layout = Layout((), frozenset())  # of the page that the filter was made for
         self._proven: Layout | None = None
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
@@ -111,7 +110,7 @@ class PageSource:
                 raise  # vLLM is slow or down
             page = None  # an intermediary does not pass the query on
         if page is not None and page.layout is not self._proven:
-            page = page if frozenset(page.layout.series) == self._expected else None
+            page = page if self._is_filtered(page.layout) else None
         if page is None:
             # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
             # work.
@@ -120,6 +119,11 @@ class PageSource:
             return None
         self._proven = page.layout
         return page
+
+    def _is_filtered(self, part: Layout) -> bool:
+        """Whether a page has all series that the whole one has, but not all of its families."""
+        whole = self._whole_layout
+        return part.families < whole.families and frozenset(part.series) == frozenset(whole.series)
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
@@ -136,11 +140,9 @@ class PageSource:
 
     def _expect(self, layout: Layout) -> None:
         """Requests only the page's own names from now on; pages of several processes have no process start."""
-        used = names.used() | {names.PROCESS_START}
         # vLLM logs the whole query at every poll, so it names only what this page has.
-        asked = {series.name for series in layout.series if names.split(series.name)[1] in used}
-        self._expected = frozenset(series for series in layout.series if series.name in asked)
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted(asked))
+        self._whole_layout = layout
+        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({series.name for series in layout.series}))
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
 

@@ -23,6 +23,7 @@ JOB = "vllm"
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
 SCRAPE = 60  # seconds
+POD = "vllm-7d9c4bf6c5-x2x9z"  # of a Deployment
 
 
 class Pod:
@@ -123,6 +124,11 @@ class Pod:
 
     def speculating(self, speculation):
         self.vllm.speculation = speculation
+        return self
+
+    def in_kubernetes(self):
+        """Scraped by a monitor that adds the Pod's name."""
+        self.own["pod"] = POD
         return self
 
     # What goes wrong.

@@ -59,9 +59,10 @@ def of(instance, value=1.0, *, model="m", severity=None, context=None, **labels)
     return Firing(where | labels, value, severity, {"context": "\n".join(context)} if context else {})
 
 
-def of_sidecar(instance, value=1.0, **labels):
+def of_sidecar(instance, value=1.0, *, context=None, **labels):
     """An alert on a sidecar."""
-    return Firing({"instance": f"{instance}:9911", "job": "vllm"} | labels, value)
+    where = {"instance": f"{instance}:9911", "job": "vllm"}
+    return Firing(where | labels, value, None, {"context": "\n".join(context)} if context else {})
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Scenes for the alerts on load, on vLLM, on the plug-in and on the sidecar itself."""
 
 from sidecar.requests.messages import PluginState
-from tests.alerts.pods import DASHBOARDS, RUNBOOKS, Pod
+from tests.alerts.pods import DASHBOARDS, POD, RUNBOOKS, Pod
 from tests.alerts.scene import Firing, Scene, of, of_sidecar
 from tests.alerts.series import DAY
 
@@ -89,6 +89,14 @@ def vllm_down():
         Pod("fine", minutes=80).drafting(5, 0.8),
     ]
     yield Scene("no page where there was one", "SpecDecodeVLLMDown", pods, [(22, []), (27, down), (70, down)])
+    context = (
+        "Failed polls in five minutes: [timeout] 10.",
+        f"State: kubectl -n prod describe pod {POD}",
+        f"Log: kubectl -n prod logs {POD} -c vllm --previous",
+    )
+    firing = [of_sidecar("down", pod=POD, context=context)]
+    pods = [pod("down", 20, 80).in_kubernetes()]
+    yield Scene("in Kubernetes it comes with commands", "SpecDecodeVLLMDown", pods, [(22, []), (27, firing)])
     never = [of_sidecar("starting")]
     pods = [pod("starting", 0, 90), pod("slow", 0, 25), pod("down", 20, 80)]
     yield Scene("no page at all", "SpecDecodeVLLMNeverUp", pods, [(29, []), (31, never), (70, never)])
@@ -138,8 +146,8 @@ def plugin():
         made.vllm.plugin_state = state
         return made
 
-    def fails(instance, state):
-        return of_sidecar(instance, engine="0", state=state, version="1", vllm_version="0.32.0")
+    def fails(instance, state, **more):
+        return of_sidecar(instance, engine="0", state=state, version="1", vllm_version="0.32.0", **more)
 
     firing = [fails("refused", "refused"), fails("disabled", "disabled")]
     yield Scene(
@@ -152,6 +160,18 @@ def plugin():
             Pod("without", minutes=60).drafting(5, 0.8),
         ],
         [(13, []), (17, firing), (30, firing)],
+    )
+    advice = (
+        "It does not know this vLLM's scheduler. Upgrade the sidecar, write the plug-in again "
+        "(specdec-sidecar plugin DIR) and restart vLLM."
+    )
+    reason = f"The reason: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
+    refused = fails("refused", "refused", pod=POD, context=(advice, reason))
+    yield Scene(
+        "it says what to do about its state",
+        "SpecDecodePluginFailing",
+        [pod("refused", PluginState.REFUSED).in_kubernetes()],
+        [(13, []), (17, [refused])],
     )
     part = Pod("part", minutes=60).bucket("0", 5, 0.8).drafting(6.25, 0.8)
     yield Scene(

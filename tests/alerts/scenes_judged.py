@@ -1,7 +1,7 @@
 """Scenes for the alerts that read the sidecar's verdicts, with values close to each threshold on both sides."""
 
 from sidecar.requests.messages import Speculation
-from tests.alerts.pods import Pod
+from tests.alerts.pods import POD, Pod
 from tests.alerts.scene import Scene, of
 from tests.alerts.vllm_pages import steady
 
@@ -324,11 +324,21 @@ def context():
         "Acceptance 38% (a loss below 50%), in the last hour 38%.",
         "Acceptance by engine: [0] 50% [1] 26%.",
     )
+    commands = (
+        "Acceptance 30% (a loss below 50%), in the last hour 30%.",
+        f"Read on: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
+        "Change vLLM's arguments: kubectl -n prod edit deployment vllm",
+    )
+    firing = [
+        of("full", 0.45, model="mixed", context=said),
+        of("engines", 0.38, context=by_engine),
+        of("kubernetes", 0.3, pod=POD, context=commands),
+    ]
     yield Scene(
-        "it comes with the pod's other numbers",
+        "it comes with the pod's other numbers, and in Kubernetes with the commands",
         LOW,
-        [full, engines],
-        [(9, []), (35, [of("full", 0.45, model="mixed", context=said), of("engines", 0.38, context=by_engine)])],
+        [full, engines, Pod("kubernetes", minutes=40).drafting(5, 0.3).in_kubernetes()],
+        [(9, []), (35, firing)],
     )
 
 

@@ -88,8 +88,8 @@ def _gap_by_temperature() -> timeseries.Panel:
     return over_time(
         "Gap between P99 and P50 by temperature",
         "P99 - P50 of the time per output token, for each temperature.",
-        "The tail comes from the temperature with the widest gap. If its acceptance is bad too, turn speculation off "
-        "for it.",
+        "The tail comes from the temperature with the widest gap. If its acceptance is bad too, route it to pods "
+        "that do not speculate.",
         [Query(f"{slow} - {usual}", "{{temperature}} {{model_name}}")],
         SECONDS,
     )

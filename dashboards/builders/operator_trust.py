@@ -31,7 +31,7 @@ def trust() -> Section:
             "The plug-in in each engine. observing and idle are good; without a row it is not connected.",
             (
                 "refused: the sidecar does not know this vLLM, upgrade it. disabled: it failed and took itself out. "
-                "other_format: write it anew with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
+                "other_format: write it again with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
             ),
         ),
         [Label("state"), Label("instance"), Label("engine"), Label("version"), Label("vllm_version")],

@@ -1,7 +1,6 @@
 """The simulated vLLM as a server: its counters against its replies, aborts, restarts; and its traffic."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -41,24 +40,6 @@ async def test_sums_of_replies_equal_the_counters_to_the_token(counters):
     assert value(read, "num_requests_running") == value(read, "kv_cache_usage_perc") == 0
     rates = {temperature: one.accepted_tokens / one.draft_tokens for temperature, one in sent.acceptance.items()}
     assert rates[0.0] > rates[0.7] > rates[None]
-
-
-@pytest.mark.parametrize(
-    "body", [b"{", b"[]", b'{"model": "other", "prompt": "a"}', b'{"prompt": "a", "max_tokens": 0}']
-)
-async def test_requests_that_cannot_be_used_are_refused(client, body):
-    async with HttpVllm(FAST) as sim, client.post(f"{sim.url}/v1/completions", data=body) as response:
-        assert response.status == 400
-
-
-async def test_several_choices_draft_and_carry_no_acceptance(client, counters):
-    async with HttpVllm(FAST) as sim:
-        body = {"prompt": ["a", "b"], "max_tokens": 40, "n": 2, "ignore_eos": True}
-        async with client.post(f"{sim.url}/v1/completions", json=body) as response:
-            reply = json.loads(await response.read())
-        assert value(await counters(sim), "e2e_request_latency_seconds_count") == 4
-    assert [one["index"] for one in reply["choices"]] == [0, 1, 2, 3]
-    assert (reply["metrics"], reply["usage"]["completion_tokens"]) == (None, 160)
 
 
 async def test_restart_starts_over_and_breaks_off_what_runs(counters, eventually):

@@ -12,7 +12,7 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.errors import AnotherServer, BadStatus, ScrapeError
+from sidecar.errors import AnotherServer, ScrapeError
 from sidecar.settings.groups import Limits
 from tests.engine.engine_tools import snapshot
 
@@ -202,17 +202,6 @@ async def test_whole_page_is_kept_for_reexport(vllm, source):
     for _ in range(5):
         await source.next()
     assert source.whole_page == vllm.body
-
-
-async def test_a_500_of_the_whole_page_too_is_an_error(served):
-    async def handler(_):
-        return web.Response(status=500)
-
-    async with served(handler) as url:
-        fetcher = Fetcher(url)
-        with pytest.raises(BadStatus):
-            await PageSource(fetcher, Limits(), filtered=True).next()
-        await fetcher.close()
 
 
 @pytest.mark.parametrize("seen", [1, 3, 30])

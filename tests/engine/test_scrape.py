@@ -52,21 +52,6 @@ def polling():
     return Polling
 
 
-async def test_polls_go_on_through_every_fault(served, polling, eventually, recorded):
-    answers = iter([500, 404, b"<html>\n", b"", b"up 1\n", b"\0\1", recorded("vllm-0.33.0.prom")[:-1]])
-
-    async def handler(_):
-        answer = next(answers, recorded("vllm-0.33.0.prom"))
-        return web.Response(status=answer) if isinstance(answer, int) else web.Response(body=answer)
-
-    async with served(handler) as url, polling(url) as sink:
-        await eventually(lambda: len(sink.pages) >= 3)
-    reasons = [error.reason for _, error in sink.errors]
-    assert reasons == [
-        "status", "status", "not_an_exposition", "no_vllm_metrics", "no_vllm_metrics", "not_an_exposition", "truncated",
-    ]  # fmt: skip
-
-
 async def test_polls_never_overlap_and_their_times_rise(served, polling, eventually, recorded):
     running = most = 0
 

@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     Raises:
         ListenError: the sidecar cannot listen on its address.
     """
-    recorder = Recorder(arguments.out, max_bytes=arguments.max_bytes, log=structlog.get_logger("sidecar"))
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
+        recorder = Recorder(arguments.out, max_bytes=arguments.max_bytes, log=structlog.get_logger("sidecar"))
         asyncio.run(_run(whole, recorder, arguments.duration))
     except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)

@@ -11,9 +11,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from sidecar.engine.page_source import PageSource
@@ -36,8 +34,13 @@ class Recorder:
     """
 
     def __init__(self, directory: Path, *, max_bytes: int, log: Log, every: float = 1.0) -> None:
-        """``every`` is the time between two writes, in seconds."""
-        self._directory = directory
+        """Creates the directory and its files. ``every`` is the time between two writes, in seconds.
+
+        Raises:
+            FileExistsError: there is a recording already.
+            OSError: cannot create them.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
         self._max_bytes = max_bytes
         self._log = log
         self._every = every
@@ -53,20 +56,11 @@ class Recorder:
         self.dropped = 0  # pages and messages, because the disk was too slow
 
     async def __aenter__(self) -> Self:
-        """Creates the directory and its files.
-
-        Raises:
-            FileExistsError: there is a recording already.
-            OSError: cannot create them.
-        """
-        await asyncio.to_thread(self._open)
         self.heard(Heard(time.time()))
         self._task = asyncio.create_task(self._write_until_the_end(), name="recorder")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._ending.set()
         if self._task is not None:
             await self._task
@@ -107,11 +101,6 @@ class Recorder:
         file.waiting.append(item)
         return True
 
-    def _open(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for file in (self._pages, self._heard):
-            file.open()
-
     async def _write_until_the_end(self) -> None:
         ended = False
         while not ended:
@@ -144,16 +133,11 @@ class _File:
 
     def __init__(self, path: Path, encode: Callable[[Any], bytes]) -> None:
         self.waiting: list[Any] = []
-        self._path = path
         self._encode = encode
-        self._file: FileIO | None = None
-
-    def open(self) -> None:
-        self._file = self._path.open("xb", buffering=0)
+        self._file = path.open("xb", buffering=0)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def take(self) -> list[Any]:
         taken, self.waiting = self.waiting, []
@@ -163,7 +147,7 @@ class _File:
         """Bytes written; 0 if there is no room for them. A write that fails midway leaves the file as it was."""
         rest = memoryview(gzip.compress(b"".join(self._encode(item) + b"\n" for item in items)))
         size = len(rest)
-        if size > room or self._file is None:
+        if size > room:
             return 0
         begin = self._file.tell()
         try:

@@ -56,26 +56,24 @@ class Receivers:
 
     async def until(self, name, status):
         """The first such alert at the webhook, and its arrival."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                for alert, arrival in self.alerts:
-                    if (alert["labels"]["alertname"], alert["status"]) == (name, status):
-                        return alert, arrival
-                await asyncio.sleep(0.05)
+        sought = name, status
+        return await first(lambda: [a for a in self.alerts if (a[0]["labels"]["alertname"], a[0]["status"]) == sought])
 
     async def message(self, title):
         """The text of the first message in Slack whose title contains ``title``."""
-        async with asyncio.timeout(PATIENCE):
-            while not (found := [text for shown, text in self.messages if title in shown]):
-                await asyncio.sleep(0.05)
-        return found[0]
+        return await first(lambda: [text for shown, text in self.messages if title in shown])
 
     async def page(self, title=""):
         """The first event at PagerDuty whose summary contains ``title``; a busy machine may bring others."""
-        async with asyncio.timeout(PATIENCE):
-            while not (found := [page for page in self.pages if title in page["payload"].get("summary", "")]):
-                await asyncio.sleep(0.05)
-        return found[0]
+        return await first(lambda: [page for page in self.pages if title in page["payload"].get("summary", "")])
+
+
+async def first(found):
+    """The first of what ``found`` returns, once there is something."""
+    async with asyncio.timeout(PATIENCE):
+        while not (some := found()):
+            await asyncio.sleep(0.05)
+    return some[0]
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from sidecar.engine.lines import LineReader, Series, Wanted
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
+_MOST_LINES = 50_000  # of a page that is remembered; vLLM has some 420 for each engine
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
 
 
@@ -39,10 +40,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Where a page of ``size`` bytes and ``lines`` lines has its wanted samples: ``keys[i]`` in line ``places[i]``."""
+    """Where a page of so many ``lines`` has its wanted samples: ``keys[i]`` in line ``places[i]``."""
 
     layout: Layout
-    size: int
     lines: int
     places: tuple[int, ...]
     keys: list[bytes]
@@ -99,11 +99,11 @@ def _refuse_unended(body: bytes) -> None:
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
     """None where a page of the same layout could be misread: it has malformed lines, or keys with white space."""
-    if page.malformed or not places or len(places) < len(page.values):
+    lines = body.split(b"\n", _MOST_LINES)
+    if page.malformed or not places or len(places) < len(page.values) or len(lines) > _MOST_LINES:
         return None
-    lines = body.split(b"\n")
     keys = b"\n".join([lines[place] for place in places]).split()[::2]
-    memory = _Memory(page.layout, len(body), len(lines), places, keys)
+    memory = _Memory(page.layout, len(lines), places, keys)
     values = _values(body, memory)
     # Compared as text, since NaN differs from NaN.
     return memory if values is not None and list(map(repr, values)) == list(map(repr, page.values)) else None
@@ -111,9 +111,7 @@ def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | Non
 
 def _values(body: bytes, memory: _Memory) -> list[float] | None:
     """The values on a page; None if anything but a number has changed in the lines that matter."""
-    if len(body) > 2 * memory.size:  # not to be split: it may have millions of lines
-        return None
-    lines = body.split(b"\n")
+    lines = body.split(b"\n", memory.lines)  # no further: there may be millions
     if len(lines) != memory.lines:
         return None
     tokens = b"\n".join([lines[place] for place in memory.places]).split()

@@ -13,7 +13,7 @@ import yaml
 from sidecar.analysis.latency import latency
 from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
-from sidecar.commands.baseline.watch import Sending, Watched, from_recording, watch
+from sidecar.commands.baseline.watch import Watched, from_recording, watch
 from sidecar.commands.sweep.options import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
@@ -54,10 +54,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         found = from_recording(arguments.recording)
     else:
         seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
-        load = arguments.load
-        sending = Sending(loads=load, seconds=seconds, options=request_options(arguments, settings)) if load else None
-        print(f"{'measuring' if sending else 'watching'} for {seconds:g} s", file=sys.stderr)
-        found = asyncio.run(watch(url, settings, seconds, sending))
+        options = request_options(arguments, settings)
+        print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
+        found = asyncio.run(watch(url, settings, seconds, arguments.load or (), options))
     models, curves = found.histograms(), found.decoding.curves()
     measured = {model: phases for model, grown in models.items() if (phases := _phases(grown))}
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in curves.items()}

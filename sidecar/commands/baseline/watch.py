@@ -4,7 +4,6 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Final
@@ -70,17 +69,8 @@ class Watched:
         return {model: merge(engines).histograms for model, engines in models.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
-    """Requests to send while polling: for ``seconds``, divided equally among the loads (requests at once)."""
-
-    loads: Sequence[int]
-    seconds: float
-    options: RequestOptions
-
-
-async def watch(url: str, settings: Settings, seconds: float, sending: Sending | None) -> Watched:
-    """Polls the vLLM at ``url`` for ``seconds``, and sends requests meanwhile if asked to.
+async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions) -> Watched:
+    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads``, if any: requests at once.
 
     Raises:
         MeasurementError: the server does not answer requests.
@@ -88,8 +78,8 @@ async def watch(url: str, settings: Settings, seconds: float, sending: Sending |
     found = Watched()
     polling = asyncio.create_task(_poll(url, settings, found, seconds))
     try:
-        if sending is not None:
-            await _send(url, sending)
+        if loads:
+            await _send(url, seconds, loads, options)
         await polling
     finally:
         polling.cancel()
@@ -107,26 +97,26 @@ async def _poll(url: str, settings: Settings, sink: Watched, seconds: float) -> 
             await poller.poll()  # once more, at the very end
 
 
-async def _send(url: str, sending: Sending) -> None:
+async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:
     """Sends requests.
 
     Raises:
         MeasurementError: the server does not answer as an OpenAI-style one.
     """
-    async with Client("--url", url, sending.options) as client:
-        await client.connect(sending.options.prompts[0])
-        turns = cycle(sending.options.prompts)
+    async with Client("--url", url, options) as client:
+        await client.connect(options.prompts[0])
+        turns = cycle(options.prompts)
 
         async def worker() -> None:
             while True:
                 if await client.ask(next(turns), _TEMPERATURE) is None:
                     await asyncio.sleep(_AFTER_FAILURE)
 
-        levels = sorted(set(sending.loads)) * _ROUNDS
+        levels = sorted(set(loads)) * _ROUNDS
         for at_once in levels:
             print(f"{at_once} at once", file=sys.stderr)
             tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
-            await asyncio.sleep(sending.seconds / len(levels))
+            await asyncio.sleep(seconds / len(levels))
             for task in tasks:  # everything decoded so far has been counted
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

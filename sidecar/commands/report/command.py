@@ -14,6 +14,7 @@ from sidecar.errors import NotAnExposition, ScrapeError
 from sidecar.export.declaration import Shown
 from sidecar.export.status import status
 from sidecar.log import redacted
+from sidecar.recording.replay import replay
 from sidecar.settings import Settings
 
 HELP = "print a table by temperature of a running sidecar or a recording, for a ticket"
@@ -34,8 +35,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         RecordingError: the recording cannot be read.
     """
     if arguments.recording is not None:
-        from sidecar.recording.replay import replay  # noqa: PLC0415 - analysis takes long to import
-
         replayed = status(Shown(replay(arguments.recording, settings), settings))
         return _print(replayed, f"recording {arguments.recording}", arguments.format)
     url: str = arguments.url or own_url(settings)

@@ -4,7 +4,6 @@ import copy
 from importlib.metadata import distributions
 
 import jsonschema
-import kubernetes_validate
 import pytest
 
 from sidecar.cli import main
@@ -62,14 +61,6 @@ def test_the_checks_of_a_pod_bite(change, pods):
     change(pod)
     with pytest.raises((AssertionError, KeyError, ValueError)):
         pod_checks.check_pod(pod)
-
-
-@pytest.mark.parametrize(("key", "value"), [("restartPolcy", "Always"), ("ports", [{"containerPort": "9911"}])])
-def test_the_check_of_built_in_kinds_bites(key, value, pods):
-    pod = copy.deepcopy(pods["overlay"])
-    pod["initContainers"][0][key] = value
-    with pytest.raises(kubernetes_validate.ValidationError):
-        check_object(pod_object(pod))
 
 
 def podmonitor():

@@ -96,6 +96,7 @@ class GuardedServer:
             task = loop.create_task(self._open(client, connection))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+            await asyncio.sleep(0)  # a flood of connections leaves the event loop its other work
 
     async def _open(self, client: socket.socket, connection: Connection) -> None:
         tls = None if self.web_config is None else self.web_config.tls

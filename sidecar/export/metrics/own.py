@@ -61,7 +61,7 @@ LABEL_OVERFLOW = REPORT.counter(
 )
 HTTP_REFUSED = REPORT.counter(
     "http_refused",
-    "Connections and requests to the sidecar's own pages that were refused or timed out.",
+    "Connections and requests to the sidecar's own pages that were refused or gave way to others.",
     lambda report: report.own.http_refusals,
     "reason",
 )

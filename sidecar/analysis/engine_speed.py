@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep, added_up
+from sidecar.analysis.plain_curve import PlainCurve, PlainStep
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Withheld
-from sidecar.analysis.steps import LOAD_LABELS, Steps, load_label
-from sidecar.engine.window import GrowthWindow, Row
+from sidecar.analysis.steps import LOAD_LABELS, Steps, joined, load_label
+from sidecar.engine.window import GrowthWindow
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 
@@ -53,14 +53,14 @@ class EngineSpeedWindow:
     """An engine's steps, or a model's, over a sliding window, beside their plain times."""
 
     def __init__(self, seconds: float) -> None:
-        self._total: Row = ()  # of ``Steps``
+        self._total = Steps(*(0.0,) * len(Steps._fields))
         self._steps = GrowthWindow(seconds)
         self._times = SlidingTimes(seconds)
         self.mark(-inf)
 
     def add(self, steps: Steps, plain: PlainStep | None) -> None:
         """Adds what was decoded since the last poll, with its plain time per step if known."""
-        self._total = added_up([(1.0, self._total), (1.0, steps)])
+        self._total = joined(self._total, steps)
         if plain is not None:
             self._times.add(tokens=steps.tokens, plain=plain, actual=steps.seconds)
 

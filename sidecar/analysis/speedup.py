@@ -6,6 +6,7 @@ Tokens and seconds are summed over the sliding window and then divided, never av
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from math import hypot, inf
 from typing import Final
 
@@ -73,7 +74,8 @@ class SlidingTimes:
     """Plain and actual seconds of the same tokens over a sliding window; how much its parts differ is the error."""
 
     def __init__(self, seconds: float) -> None:
-        self._totals: Row = ()  # tokens, actual and plain seconds, others x tokens, then the plain seconds' deviations
+        # Tokens, actual and plain seconds, others x tokens, then the plain seconds' deviations.
+        self._totals: Row = (0.0,) * 4
         self._window = GrowthWindow(seconds)
         self.mark(-inf)
 
@@ -88,19 +90,23 @@ class SlidingTimes:
 
     def read(self, prompt_excess: float) -> Speedup | None:
         """The window that ends now; None if it has too little data. ``prompt_excess``: see ``PlainCurve``."""
-        parts = [row for _, row in self._window.parts() if any(row)]
-        if len(parts) < _FEWEST:
-            return None
-        tokens, actual, plain, others, *deviations = added_up([(1.0, row) for row in parts])
+        tokens, actual, plain, others, *deviations = self._window.growth
         if tokens <= 0 or actual <= 0:
             return None
         excess = prompt_excess * others
         ratio = max(plain + excess, 0.0) / actual
-        # S0's own errors are common to all.
-        off = scatter([row[2] + prompt_excess * row[3] - ratio * row[1] for row in parts])
+        readings = [row for _, row in self._window.readings()]
+        ahead = [row[2] + prompt_excess * row[3] - ratio * row[1] for row in readings]
+        off = [
+            b - a
+            for (a, b), (before, after) in zip(pairwise(ahead), pairwise(readings), strict=True)
+            if after[0] > before[0]
+        ]
+        if len(off) < _FEWEST:
+            return None
         return Speedup(
             ratio=ratio,
-            error=hypot(off, *deviations, _OFF * excess) / actual,
+            error=hypot(scatter(off), *deviations, _OFF * excess) / actual,  # S0's own errors are common to all tokens
             plain_seconds=(plain + excess) / tokens,
             actual_seconds=actual / tokens,
             tokens=tokens,

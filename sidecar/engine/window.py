@@ -44,12 +44,15 @@ class GrowthWindow:
         """The growth over the window that ends at the last reading; empty without one."""
         return _between(self._kept[0][1], self._latest[1]) if self._latest is not None else ()
 
+    def readings(self) -> list[tuple[float, Row]]:
+        """Those kept, each with its time: about sixty, the latest included."""
+        if self._latest is None or self._latest is self._kept[-1]:
+            return list(self._kept)
+        return [*self._kept, self._latest]
+
     def parts(self) -> list[tuple[float, Row]]:
-        """The same in about sixty consecutive parts, each with its end."""
-        readings = list(self._kept)
-        if self._latest is not None and self._latest is not self._kept[-1]:
-            readings.append(self._latest)
-        return [(at, _between(before, after)) for (_, before), (at, after) in pairwise(readings)]
+        """The growth from each of these to the next, with its end."""
+        return [(at, _between(before, after)) for (_, before), (at, after) in pairwise(self.readings())]
 
 
 def _between(before: Sequence[float], after: Sequence[float]) -> Row:

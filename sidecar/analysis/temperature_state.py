@@ -1,6 +1,7 @@
 """The state of one temperature of one model: live totals, and distributions of finished requests."""
 
 from collections import deque
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
@@ -96,7 +97,7 @@ class TemperatureState:
             ttft=self._ttft.snapshot(),
             tpot=self._tpot.snapshot(),
             durations=self._durations.snapshot(),
-            window=window or NO_DRAFTS,
+            window=window or replace(NO_DRAFTS, share=0.0),
             acceptance_quantiles={one: quantile(acceptances, one) for one in _SPREAD},
             acceptance_bins=_bins(acceptances),
             ttft_quantiles={one: quantile(ttft, one) for one in _TIMES},

@@ -144,7 +144,8 @@ def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
     pod.plugin.serve(table="prompt", key=9).tick()
     pod.fail()
     hot, group = pod.temperature("0.7-1"), pod.group("0-512")
-    assert (hot.window.rate, hot.window.requests, group.window.rate, group.loses) == (None, None, None, False)
+    assert (hot.window.rate, hot.window.requests, hot.window.share) == (None, None, 0)
+    assert (group.window.rate, group.window.share, group.loses) == (None, 0, False)
     assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
     assert hot.drafts == 600
 

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sidecar.commands.plugin import write_plugin
 from tests.debian_servers import free_port, running_prometheus, scraping
 from tests.demo.http_traffic import Sent, send
+from tests.lab.engine_traffic import counters
 
 START_SECONDS = 300
 
@@ -49,8 +50,9 @@ class Lab:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it answers, unless it runs already."""
+        """Starts it and waits until it answers; one that runs already may still be busy with what a test aborted."""
         if self._process is not None:
+            await counters(self.url)
             return
         self._process = subprocess.Popen(  # noqa: ASYNC220 - it outlives the test's loop
             self._command,

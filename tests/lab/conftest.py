@@ -70,19 +70,6 @@ class Lab:
                 assert self._process.poll() is None, "vLLM ended while starting"
                 await asyncio.sleep(0.5)
 
-    def _command_line(self) -> list[str]:
-        assert self._process is not None
-        return Path(f"/proc/{self._process.pid}/cmdline").read_text().split("\0")
-
-    def executable(self) -> Path:
-        """The lab's own ``vllm`` command."""
-        return next(Path(word) for word in self._command_line() if word.endswith("/bin/vllm"))
-
-    def model(self) -> str:
-        """The folder of the model that is served."""
-        words = self._command_line()
-        return words[words.index("serve") + 1]
-
     def kill(self) -> None:
         """As a pod that dies: every process of it at once."""
         if self._process is not None:

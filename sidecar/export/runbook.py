@@ -11,6 +11,7 @@ from sidecar.export.page.page import content
 from sidecar.shipped import shipped
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+_WRAPPED: Final = re.compile(r"(?<=\S)\n {0,3}(?![\s#|]|- |\d+\. )")
 _THRESHOLD: Final = re.compile(r"`thresholds\.(\w+)`")
 
 
@@ -34,8 +35,13 @@ def runbook(name: str, shown: Shown) -> str | None:
 
 
 def render(text: str) -> str:
-    """The Markdown as it is written, with links that work. One to a file that is not served here stays text."""
-    return f'<pre class="runbook">{_LINK.sub(_link, escape(text, quote=False))}</pre>'
+    """The Markdown as it is written, without the ends of lines within a paragraph, and with links that work.
+
+    A link to a file that is not served here stays text.
+    """
+    parts = escape(text, quote=False).split("```")  # text, code, text, …
+    parts[::2] = [_LINK.sub(_link, _WRAPPED.sub(" ", part)) for part in parts[::2]]
+    return f'<pre class="runbook">{"```".join(parts)}</pre>'
 
 
 def _link(match: re.Match[str]) -> str:

@@ -24,5 +24,9 @@ def test_links_between_runbooks_work_and_the_others_are_text():
     assert "](../README.md#thresholds)" in text
 
 
-def test_the_text_is_escaped():
-    assert runbook.render("a <b> & `x<y`") == '<pre class="runbook">a &lt;b&gt; &amp; `x&lt;y`</pre>'
+def test_the_text_is_escaped_and_its_paragraphs_are_unwrapped():
+    text = "# Do <b>\n\nOne & the\nsame `x<y`.\n\n- first\n  item\n- second\n\n```\na\nb\n```\n"
+    assert runbook.render(text) == (
+        '<pre class="runbook"># Do &lt;b&gt;\n\nOne &amp; the same `x&lt;y`.\n\n- first item\n- second\n\n'
+        "```\na\nb\n```\n</pre>"
+    )

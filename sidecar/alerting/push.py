@@ -13,10 +13,10 @@ from sidecar.alerting.conditions import Finding, of_models, of_vllm
 from sidecar.alerting.rules import load_rules
 from sidecar.alerting.tracker import Tracker
 from sidecar.analysis.report import Report
+from sidecar.analysis.verdict import HELD
 from sidecar.log import StateLog
 from sidecar.settings import Settings
 
-_HELD: Final = 60.0  # seconds for which failed polls leave what is known of the models in force
 SOURCE: Final = "sidecar"  # a separate identity, so that these alerts and those of Prometheus do not resolve each other
 
 
@@ -71,7 +71,7 @@ class Push:
         report = self._report()
         if report.scrape.up:
             self._of_models, self._good_at = list(of_models(report, self.settings)), now
-        elif now - self._good_at > _HELD:
+        elif now - self._good_at > HELD:
             self._of_models = []
         yield from self._of_models
         yield from of_vllm(report)

@@ -210,5 +210,4 @@ def _engine_report(key: EngineKey, engine: PluginEngine) -> PluginEngineReport:
         vllm_version=engine.hello.vllm or "",
         state=PluginState.IDLE if idle else state,
         reason=engine.hello.reason,
-        last_heard=engine.tick_at,
     )

@@ -178,7 +178,6 @@ class PluginEngineReport:
     vllm_version: str
     state: PluginState
     reason: str
-    last_heard: float | None  # Unix seconds; None before its first totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

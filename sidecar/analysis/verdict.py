@@ -26,7 +26,7 @@ _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a thresh
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
 _KEPT: Final = 0.5  # a verdict holds until the volume falls to this part of what it took
 _COLLAPSED: Final = 0.05  # acceptance rate below which nothing is really accepted
-_HELD: Final = 60.0  # seconds for which failed polls leave a verdict in force
+HELD: Final = 60.0  # seconds for which failed polls leave what is judged in force
 
 
 class Verdict(StrEnum):
@@ -123,7 +123,7 @@ class Judge:
 
     def held(self, now: float) -> Mapping[str, ModelJudgement]:
         """The last judgements, by model; empty if they are more than a minute old."""
-        return self._judged if 0 <= now - self._judged_at <= _HELD else {}
+        return self._judged if 0 <= now - self._judged_at <= HELD else {}
 
     def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:

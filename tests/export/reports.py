@@ -221,7 +221,7 @@ OBSERVING = PluginReport(
     engines=(
         PluginEngineReport(
             model_name="demo", engine="0", version="0.2.0", vllm_version="0.32.0", state=PluginState.OBSERVING,
-            reason="", last_heard=NOW,
+            reason="",
         ),
     ),
     events=40,

@@ -3,7 +3,7 @@
 from sidecar.requests.messages import Speculation
 from tests.alerts.pods import POD, Pod
 from tests.alerts.scene import Scene, of
-from tests.alerts.vllm_pages import steady
+from tests.alerts.vllm_pages import plan, steady
 
 LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature", "SpecDecodeAcceptanceCollapsed"
 P10, EVEN, MIXED = "SpecDecodeAcceptanceP10Low", "SpecDecodeBreakEven", "SpecDecodeMixedWorkload"
@@ -181,11 +181,12 @@ def at_temperature():
 
 def slower_at_temperature():
     """Requests of which the plug-in tells first and last token; the clock of the steps gives their plain time."""
+    slow = of("slow", 0.8, temperature="1+")
     yield Scene(
         "the temperature's own speedup decides",
         SLOWER_AT,
-        [_paced("slow", 0.8), _paced("fast", 1.2), _paced("thumb", 0.8, timed=False)],
-        [(9, []), (30, [of("slow", 0.8, temperature="1+")])],
+        [_paced("slow", 0.8, then=1.2), _paced("fast", 1.2), _paced("thumb", 0.8, timed=False)],
+        [(14, []), (16, [slow]), (19, [slow]), (25, [of("slow", 0.889, temperature="1+")]), (30, [])],
     )
     yield Scene(
         "where time says that a temperature loses, its rate must be low as well",
@@ -195,11 +196,12 @@ def slower_at_temperature():
     )
 
 
-def _paced(instance, speedup, *, acceptance=0.4, timed=True):
-    pod = Pod(instance, minutes=35).bucket("0", 5, 0.8).bucket("1+", 5, acceptance)
+def _paced(instance, speedup, *, then=None, acceptance=0.4, timed=True):
+    """``then``: the speedup after 20 minutes."""
+    pod = Pod(instance, minutes=45).bucket("0", 5, 0.8).bucket("1+", 5, acceptance)
     if timed:
         pod.timed(1.0)
-        pod.vllm.paces = {"1+": speedup}
+        pod.vllm.paces = {"1+": plan((20, speedup), (0, then or speedup))}
     return pod
 
 

@@ -150,7 +150,7 @@ class Vllm:
         self.speculation = None
         self.plugin_state = PluginState.OBSERVING
         self.rates = None  # a plan of single requests' acceptance
-        self.paces = {}  # by temperature, plain time per token / actual of each of ten requests a poll
+        self.paces = {}  # by temperature, a plan of plain time per token / actual of each of ten requests a poll
         self.long_prompts = None  # their acceptance
         self.lives = 0
         self.restart()
@@ -219,7 +219,7 @@ class Vllm:
                 sink.finished(connection, _request(0, rate, at, 1.0))
         for label, pace in self.paces.items() if minute > 2 else ():
             for _ in range(10):
-                sink.finished(connection, _request(HUNDREDTHS[label], 0.5, at, pace))
+                sink.finished(connection, _request(HUNDREDTHS[label], 0.5, at, pace(minute)))
 
     def _prompts(self, totals):
         """Rows by prompt length: short ones, and if they accept differently, as many long ones."""

@@ -31,7 +31,7 @@ Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
 Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS)]
 Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1)]
-Parameters = Annotated[tuple[Annotated[str, Field(max_length=32)], ...], Field(max_length=16)]
+Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8)]
 Other = Literal["other"]
 
 

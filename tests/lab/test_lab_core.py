@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from sidecar.app import running
+from sidecar.commands.plugin import write_plugin
 from sidecar.demo.traffic import MIXED
 from sidecar.settings import load_settings
 from tests.lab.conftest import completed
@@ -93,15 +94,21 @@ async def test_quantiles_agree_with_prometheus_over_the_same_window(observed, sa
                 assert ours == pytest.approx(theirs, rel=1e-9), (phase, quantile)
 
 
-async def test_vllm_killed_and_started_again(lab, samples):
-    vllm = lab()
-    await vllm.start()
-    async with running(settings(vllm.url)) as address:
+async def test_vllm_killed_and_started_again(lab, samples, tmp_path):
+    write_plugin(tmp_path)
+    socket = {"SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock")}
+    vllm = lab(PYTHONPATH=str(tmp_path), **socket)
+
+    def is_split(found, drafted):
+        return found.sum("specdec_draft_tokens_total") == found.value("specdec_engine_draft_tokens_total") == drafted
+
+    async with running(settings(vllm.url, **socket)) as address:
+        await vllm.start()
         ours = f"http://{address}"
         await samples.until(ours, lambda found: found.value("specdec_up") == 1)
         await completed(vllm.url, MIXED, 20)
         drafted = (await samples(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        before = await samples.until(ours, lambda found: found.value("specdec_engine_draft_tokens_total") == drafted)
+        before = await samples.until(ours, lambda found: is_split(found, drafted))
         vllm.kill()
         down = await samples.until(ours, lambda found: found.value("specdec_up") == 0)
         for gone in ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_kv_cache_capacity_tokens"):
@@ -109,10 +116,10 @@ async def test_vllm_killed_and_started_again(lab, samples):
         assert not [name for name, _ in down if name.startswith("specdec_engine_latency")]
         await vllm.start()
         back = await samples.until(ours, lambda found: found.value("specdec_up") == 1)
-        assert back.value("specdec_engine_draft_tokens_total") == drafted
+        assert is_split(back, drafted)
         await completed(vllm.url, MIXED, 20)
         again = (await samples(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
-        await samples.until(ours, lambda found: found.value("specdec_engine_draft_tokens_total") == drafted + again)
-        end = await samples(ours)
+        end = await samples.until(ours, lambda found: is_split(found, drafted + again))
+        assert end.value("specdec_request_coverage_ratio") == 1
         falling = [key for key, old in before.items() if key[0].endswith("_total") and end.get(key, 0) < old]
         assert not falling

@@ -22,15 +22,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import accumulate, count, islice
+from itertools import accumulate, islice
 from math import ceil
-from operator import add, mul, sub
+from operator import add, sub
 from typing import Any
 
 VERSION = "0.1.0"  # of the sidecar that wrote this file
 SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
 PERIOD = 1.0  # seconds between reports while there is traffic
-SLICE = 25e-6  # seconds of a step that a report may take; the next step goes on with it
+SLICE, PACKET = 20e-6, 15e-6  # seconds of a step that a report may take; of these, a packet takes so many or more
 MAX_FINISHED = 4096  # requests kept while the sidecar is away; the oldest give way, and are counted
 MAX_KEYS, MAX_POSITIONS = 256, 32  # of a table: further rows are added to one for "other", positions to the last
 MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # in a packet, which must stay below 65,536 bytes
@@ -152,9 +152,9 @@ class Observer:
         """Adds to the totals what the request has counted since this was last called."""
         drafted, (*accepted, void), told = counts.drafted, counts.accepted, counts.told
         if outcome or sum(drafted) > told[0]:
-            draft_tokens, accepted_tokens = sum(map(mul, drafted, count())), sum(map(mul, accepted, count())) - void
-            counts.told = [sum(drafted), draft_tokens, max(accepted_tokens, told[2])]  # no total ever falls
-            counts.told += by_position(drafted) + by_position(accepted)
+            drafted_at, accepted_at = by_position(drafted), by_position(accepted)
+            accepted_tokens = max(sum(accepted_at) - void, told[2])  # no total ever falls
+            counts.told = [sum(drafted), sum(drafted_at), accepted_tokens, *drafted_at, *accepted_at]
             ended, grown = [int(outcome == name) for name in OUTCOMES], [*map(sub, counts.told, told)]
             self.total = [*map(add, self.total, grown)]
             for table, key in zip(self.tables, counts.keys):
@@ -173,26 +173,27 @@ class Observer:
         if idle or (self.slices is None and self.times[-1] >= self.due):
             self.slices, self.due = self.report([*scheduler.requests.values()]), time.monotonic() + PERIOD
         until = time.perf_counter() + SLICE
-        for _ in self.slices or ():
-            if not idle and time.perf_counter() > until:
+        for next_takes in self.slices or ():
+            if not idle and time.perf_counter() + next_takes > until:
                 return
         self.slices = None
         if idle:
             self.times.clear()
 
-    def report(self, requests: list[Any]) -> Iterator[None]:
-        """Sends totals, then finished requests; a generator, so that several steps can share the work."""
+    def report(self, requests: list[Any]) -> Iterator[float]:
+        """Sends totals, then finished requests, in parts that several steps share; each says what the next may take."""
         if os.getpid() != self.pid:
             return  # this is an engine's copy, in a process that was forked
         middle = 7 + min(self.depth, MAX_POSITIONS)  # of a temperature's row: accepted tokens by position follow
         for request in requests:
             if "_specdec" in request.__dict__:  # else it still waits for its first step
                 self.fold(request._specdec)
-            yield
+            yield 0.0
         if self.socket is None:
             self.say("observing")
         changed = [*self.unsent]  # as each step changes one, this would not end if it sent those of later steps too
         while changed:
+            yield PACKET
             some, changed = changed[:MAX_ROWS_SENT], changed[MAX_ROWS_SENT:]
             tick = {"at": self.now, "lost": self.lost, "total": self.total}
             for table, key in some:
@@ -203,14 +204,13 @@ class Observer:
             if not self.send('"tick":' + encode(tick)):
                 return
             self.unsent.difference_update(some)
-            yield
         for _ in range(0, len(self.finished), MAX_FINISHED_SENT):
+            yield PACKET
             some = [*islice(self.finished, MAX_FINISHED_SENT)]
             if not self.send('"done":[%s]' % ",".join(some)):
                 return
             for _ in some:
                 self.finished.popleft()
-            yield
 
     def say(self, state: str, reason: str = "") -> None:
         """Sends a hello, on a new connection if there is none; then all rows are to be sent again."""
@@ -235,8 +235,11 @@ class Observer:
 
 def by_position(by_length: list[int]) -> list[int]:
     """How many had a token at position 0, 1, …, from how many had 0, 1, … tokens."""
-    numbers = [*accumulate(reversed(by_length[1:]))][::-1]
-    return [*numbers[: MAX_POSITIONS - 1], sum(numbers[MAX_POSITIONS - 1 :])][: len(numbers)]
+    return bounded([*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS)
+
+
+def bounded(numbers: list[int], most: int) -> list[int]:
+    return numbers if len(numbers) <= most else [*numbers[: most - 1], sum(numbers[most - 1 :])]
 
 
 def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> dict[str, Any]:
@@ -244,18 +247,15 @@ def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> 
     temperature, _, output, adapter = counts.keys
     *lengths, void = counts.accepted
     lengths[0] += void
-    if len(lengths) > MAX_POSITIONS:
-        lengths[MAX_POSITIONS:] = [sum(lengths[MAX_POSITIONS:])]
-    drafts, draft_tokens, accepted_tokens = counts.told[:3]
     cached = getattr(counts.prefill or request, "num_cached_tokens", -1)
     now, used = now if request.num_output_tokens else None, counts.parameters
     return {
         "temperature": temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
         "cached_tokens": cached if cached >= 0 else None,  # -1: it was never scheduled
         "output_tokens": request.num_output_tokens, "structured": output == "structured", "adapter": adapter or None,
-        "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens, "lengths": lengths,
+        "drafts": counts.told[0], "draft_tokens": counts.told[1], "accepted_tokens": counts.told[2],
         "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
-        "first_token": counts.first_token or now, "last_token": now,
+        "first_token": counts.first_token or now, "last_token": now, "lengths": bounded(lengths, MAX_POSITIONS + 1),
         "parameters": [name for name, off in PARAMETERS.items() if getattr(used, name, off[0]) not in off],
     }  # fmt: skip
 

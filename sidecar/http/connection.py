@@ -43,7 +43,7 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """aiohttp closes it if a whole head does not come within ``idle_seconds`` of its start or of the last response."""
+    """aiohttp, from 3.14.4 on, closes it if no whole head comes within ``idle_seconds`` after the last response."""
 
     def __init__(self, server: web.Server, connections: Connections, client: socket.socket, address: str) -> None:
         """``address`` is the client's."""

@@ -32,22 +32,22 @@ class Interval:
         return None if self.error is None else self.value + self.error
 
 
-def batches(requests: int, in_flight: float, share: float = 0.5) -> int | None:
+def batches(requests: int, in_flight: float, share: float | None = None) -> int | None:
     """Into how many batches to cut ``requests`` in the order of their ends; None if too few for any error.
 
-    For the quantile ``share``, each is large enough for it.
+    Each is large enough for the quantile ``share``, if that is what is estimated.
     """
     size = max(math.ceil(in_flight), -(-requests // _MOST_BATCHES), least_size(share))
     count = requests // size
     return count if count >= LEAST_BATCHES else None
 
 
-def least_size(share: float) -> int:
-    """The size from which a batch has, on average, two values beyond the quantile ``share``.
+def least_size(share: float | None) -> int:
+    """The size from which a batch has, on average, two values beyond the quantile ``share``; 1 for what is none.
 
     Quantiles of smaller batches lie further inside, and scatter too little for the error of the whole.
     """
-    return math.ceil(round(2 / min(share, 1 - share), 6))
+    return 1 if share is None else math.ceil(round(2 / min(share, 1 - share), 6))
 
 
 def confidence_factor(confidence: float, degrees: int) -> float:

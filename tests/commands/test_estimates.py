@@ -12,6 +12,7 @@ from sidecar.commands.estimates import Interval, batches, confidence_factor, est
     ("requests", "in_flight", "share", "found"),
     [
         *((400, 1, 0.5, 20), (64, 16, 0.5, 4), (30, 1, 0.5, 7), (63, 16, 0.5, None), (15, 1, 0.5, None)),
+        *((20, 1, None, 20), (30, 1, None, 15), (3, 1, None, None)),
         *((800, 1, 0.99, 4), (799, 1, 0.99, None), (400, 50, 0.95, 8)),
     ],
 )
@@ -32,7 +33,7 @@ def correlated(random, count, length):
     return [level + random.gauss(0, 0.3) for level in levels for _ in range(length)]
 
 
-def estimated(values, statistic, in_flight, share=0.5):
+def estimated(values, statistic, in_flight, share=None):
     cut = batches(len(values), in_flight, share)
     size = len(values) // cut
     parts = [statistic(values[start * size : (start + 1) * size]) for start in range(cut)]
@@ -54,7 +55,7 @@ def ratio(pairs):
 @pytest.mark.parametrize(
     ("statistic", "share", "count", "length"),
     [
-        *((median, 0.5, 100, 1), (median, 0.5, 400, 20), (fmean, 0.5, 400, 20)),
+        *((median, 0.5, 100, 1), (median, 0.5, 400, 20), (fmean, None, 400, 20)),
         *((p95, 0.95, 400, 1), (p99, 0.99, 1000, 1)),
     ],
 )
@@ -68,12 +69,13 @@ def test_errors_cover_the_truth(statistic, share, count, length):
     assert covered >= 180
 
 
-def test_errors_of_ratios_cover_the_truth():
+@pytest.mark.parametrize(("count", "in_flight"), [(20, 1), (60, 4)])
+def test_errors_of_ratios_cover_the_truth(count, in_flight):
     random = Random(3)
     covered = 0
     for _ in range(200):
-        below = [random.randint(10, 60) * 3 for _ in range(60)]
-        found = estimated([(whole * random.betavariate(6, 4), whole) for whole in below], ratio, 4)
+        below = [random.randint(10, 60) * 3 for _ in range(count)]
+        found = estimated([(whole * random.betavariate(6, 4), whole) for whole in below], ratio, in_flight)
         covered += found.low <= 0.6 <= found.high
     assert covered >= 180
 

@@ -20,7 +20,7 @@ class Metric:
     name: str
     of: Callable[[Measured], float | None]
     shown: Callable[[float | None], str]
-    share: float = 0.5
+    share: float | None = None
 
     def interval(self, measured: Measured, cut: int | None, confidence: float) -> Interval | None:
         """Its value, with the error that follows from ``cut`` batches of requests."""

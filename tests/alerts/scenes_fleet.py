@@ -173,8 +173,8 @@ def net_negative():
 def by_plain_pods():
     """Pods without a reference of their own beside plain pods of the same model at the same load."""
 
-    def drafting(instance, speedup, acceptance=0.7, **more):
-        return _untimed(Pod(instance, minutes=40, **more).drafting(5, acceptance).timed(speedup))
+    def drafting(instance, speedup, acceptance=0.7, **requests):
+        return _untimed(Pod(instance, minutes=40).drafting(5, acceptance, **requests).timed(speedup))
 
     yield Scene(
         "without a reference of its own it is compared with plain pods at the same load",
@@ -183,6 +183,7 @@ def by_plain_pods():
             Pod("plain", minutes=40).generating(50),
             drafting("slow", 0.9),
             drafting("near", 0.94),
+            drafting("few", 0.9, requests=0.1),
             drafting("fast", 1.3),
             drafting("low", 1.3, 0.39),  # loses by its rate alone
             Pod("measured", minutes=40).drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides

@@ -23,8 +23,9 @@ def gap_wide():
             pod("few", 0.06, requests=3.8),
             Pod("unknown", minutes=45).drafting(5, 0.8).tpot(0.02, 0.06),
             pod("lenient", latency_gap_growth=2),
+            pod("narrowed").tpot(0.02, 0.051, minutes=20, then=(0.02, 0.021)),
         ],
-        [(14, []), (25, firing), (43, firing)],
+        [(14, []), (27, [*firing, of("narrowed", 1.55)]), (43, firing)],
     )
     past = Pod("past", minutes=DAY + 60, poll=60).drafting(5, 0.8).away(90, DAY)
     past.tpot(0.02, 0.04, minutes=DAY, then=(0.02, 0.051))
@@ -44,6 +45,9 @@ def kv_cache():
 
     several = pod("several", 0.5, (60, 1)).drafting(1, 0.8, engine="1").cache(0.95, (60, 3), engine="1")
     together = pod("together", 0.95, (60, 0.4)).drafting(1, 0.8, engine="1").cache(0.5, (60, 0.4), engine="1")
+    parts = pod("parts", 0.91, (60, 9), capacity=0.3).cache(0.5, (60, 9), capacity=0.3, engine="1")
+    parts.drafting(1, 0.8, engine="1")
+    ended = of("ended", 0.91)
     expected = [
         of("full", 0.91),
         of("now-and-then", 0.91),
@@ -51,6 +55,7 @@ def kv_cache():
         of("failing", 0.91),
         of("several", 0.95),
         of("together", 0.95),
+        of("parts", 0.91),
     ]
     yield Scene(
         "full and waited for",
@@ -66,10 +71,12 @@ def kv_cache():
             pod("one-burst", 0.99, (20, 0), (1, 50), (39, 0)),
             pod("lenient", 0.91, (60, 2), kv_cache_usage=0.95),
             pod("failing", 0.91, (60, 2)).failing(lambda number: number % 5 == 4),
+            pod("ended", 0.91, (20, 2), (60, 0)),
             several,
             together,
+            parts,
         ],
-        [(9, []), (15, expected), (40, expected)],
+        [(9, []), (15, [*expected, ended]), (27, [*expected, ended]), (40, expected)],
     )
 
 

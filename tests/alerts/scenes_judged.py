@@ -112,13 +112,24 @@ def by_time():
             Pod("adaptive", minutes=45).drafting(5, 0.17).speculating(ADAPTIVE),
             Pod("adaptive-slow", minutes=45).drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE),
             Pod("lossy", minutes=45).drafting(5, 0.4).speculating(_lossy()),
+            Pod("better", minutes=45).drafting(5, 0.39, minutes=20, then=(0.9, 5)).timed(1.3),
+            Pod("faster", minutes=45).drafting(5, 0.7).timed(0.9, then=1.3),
         ]
 
     low = [of(one, value, severity="info") for one, value in (("pays", 0.39), ("even", 0.49), ("adaptive", 0.17))]
     page = [of("loses", 0.39, severity="critical"), of("thumb", 0.39), of("lossy", 0.4)]
-    yield Scene("a low acceptance pages unless time says otherwise", LOW, pods(), [(9, []), (30, [*low, *page])])
+    firing, better = [*low, *page], [of("better", one, severity="info") for one in (0.39, 0.492)]
+    yield Scene(
+        "a low acceptance pages unless time says otherwise",
+        LOW,
+        pods(),
+        [(9, []), (13, [*firing, better[0]]), (25, [*firing, better[1]]), (30, firing)],
+    )
     slower = [of(one, 0.9) for one in ("loses", "slow", "adaptive-slow")] + [of("strict", 1.05)]
-    yield Scene("slower than plain, whatever is accepted", SLOWER, pods(), [(9, []), (30, slower)])
+    both = [*slower, of("faster", 0.9)]
+    yield Scene(
+        "slower than plain, whatever is accepted", SLOWER, pods(), [(9, []), (13, both), (24, both), (30, slower)]
+    )
     yield Scene(
         "adaptive verification without a baseline is not judged",
         "SpecDecodeNotJudged",
@@ -191,8 +202,8 @@ def slower_at_temperature():
     yield Scene(
         "where time says that a temperature loses, its rate must be low as well",
         AT,
-        [_paced("slow", 0.8), _paced("high", 0.8, acceptance=0.6), _paced("fast", 1.2)],
-        [(9, []), (30, [of("slow", 0.4, temperature="1+")])],
+        [_paced("slow", 0.8, acceptance=0.47), _paced("high", 0.8, acceptance=0.53), _paced("fast", 1.2)],
+        [(9, []), (30, [of("slow", 0.47, temperature="1+")])],
     )
 
 
@@ -219,6 +230,13 @@ def p10():
             Pod("adaptive", minutes=40).drafting(5, 0.7).p10(0.2).speculating(ADAPTIVE),
         ],
         [(15, []), (25, [of("low", 0.49), of("edge", 0.49)]), (47, [])],
+    )
+    yield Scene(
+        "it ends with its condition, and with the alert on the whole pod",
+        P10,
+        [Pod("part", minutes=60).drafting(5, 0.4, minutes=25, then=(0.9, 5)).p10(0.3)],
+        [(15, []), (25, [of("part", 0.3)]), (45, [])],
+        reads=ENDING,
     )
 
 
@@ -250,11 +268,15 @@ def collapsed():
     hot = Pod("hot", minutes=60).drafting(5, 0.04)
     hot.vllm.engine().first_position = steady(0.1)
     part = Pod("part", minutes=60).bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01)
+    engines = Pod("engines", minutes=60).drafting(5, 0.04).drafting(5, 0.04, engine="1")
+    for engine in engines.vllm.engines.values():
+        engine.first_position = steady(0.06)
     pods = [
         broken("fault", minutes=30, then=(0.9, 5)),
         Pod("some", minutes=60).drafting(5, 0.06),
         hot,
         part,
+        engines,
         Pod("idle", minutes=60).drafting(0.01, 0.0),
         Pod("adaptive", minutes=60).drafting(5, 0.01).speculating(ADAPTIVE),
     ]
@@ -263,7 +285,7 @@ def collapsed():
         "nothing is accepted, at any temperature and from the first position on",
         COLLAPSED,
         pods,
-        [(9, []), (25, [fault]), (38, [fault]), (47, [])],
+        [(9, []), (13, [fault]), (38, [fault]), (47, [])],
     )
 
 

@@ -52,7 +52,7 @@ class Engine:
         self.requests, self.running, self.waiting = steady(10), steady(0), steady(0)
         self.for_capacity = None
         self.plain_tokens = steady(0)  # generated without drafts, a second
-        self.speedup = None  # against steps of ``PLAIN_STEP``; without, a step takes as long as a plain one
+        self.speedup = None  # a plan, against steps of ``PLAIN_STEP``; without, a step takes as long as a plain one
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
         self.counts = {}
@@ -65,7 +65,7 @@ class Engine:
         first = self.first_position(minute) if self.first_position else acceptance
         accepted = drafts * k * acceptance
         steps = drafts + plain
-        step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup if self.speedup else PLAIN_STEP
+        step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else PLAIN_STEP
         for name, grown in {
             "drafts": drafts,
             "draft_tokens": drafts * k,

@@ -43,7 +43,10 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """aiohttp, from 3.14.4 on, closes it if no whole head comes within ``idle_seconds`` after the last response."""
+    """aiohttp, from 3.14.4 on, closes it if no whole head comes within ``idle_seconds``.
+
+    They begin with the connection, and anew with each response.
+    """
 
     def __init__(self, server: web.Server, connections: Connections, client: socket.socket, address: str) -> None:
         """``address`` is the client's."""

@@ -65,7 +65,7 @@ class PageReader:
             NotAnExposition: the body is not Prometheus text.
             TruncatedPage: the last line has no end.
         """
-        return self.recall(body) or self.learn(body)
+        return self.recall(body) or self._learn(body)
 
     def recall(self, body: bytes) -> Page | None:
         """The same in some 0.1 ms if the page has the remembered layout, else None. Raises as ``read``."""
@@ -77,7 +77,7 @@ class PageReader:
             return None
         return Page(self._memory.layout, values, 0)
 
-    def learn(self, body: bytes) -> Page:
+    def _learn(self, body: bytes) -> Page:
         """The same, line by line, at up to 0.4 ms a KB; remembers the layout. Raises as ``read``."""
         found, places, malformed = self._lines.read(body)
         families = frozenset(name.decode("utf-8", "replace") for name in _TYPE_LINE.findall(body))

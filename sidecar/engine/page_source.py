@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from sidecar.engine import names
-from sidecar.engine.exposition import Layout, Page, PageReader
+from sidecar.engine.exposition import Layout, PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError, TimedOut
@@ -45,9 +45,7 @@ class PageSource:
         """``filtered`` allows asking for only what is used."""
         self._fetcher = fetcher
         self._allowed = filtered
-        wanted = names.wanted()
-        self._whole_pages, self._whole_snapshots = PageReader(wanted, limits), SnapshotReader()
-        self._part_pages, self._part_snapshots = PageReader(wanted, limits), SnapshotReader()
+        self._all, self._part = _Pages(limits), _Pages(limits)
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
         self._whole_layout = Layout((), frozenset())  # of the page that the filter was made for
         self._proven: Layout | None = None
@@ -91,34 +89,32 @@ class PageSource:
     async def _next(self) -> PageSnapshot:
         if self._filter and self._filtered_left > 0:
             self._filtered_left -= 1
-            page = await self._filtered_page()
-            if page is not None:
-                snapshot = self._part_snapshots.read(page)
+            snapshot = await self._filtered()
+            if snapshot is not None:
                 if snapshot.process_start != self._process_start:
                     self._filtered_left = 0  # another process may have families that the filter leaves out
                 return snapshot
         return await self._whole()
 
-    async def _filtered_page(self) -> Page | None:
+    async def _filtered(self) -> PageSnapshot | None:
         """A filtered page with the same series as the whole one; None if it has others or is unavailable."""
         try:
-            page = await _read(self._part_pages, await self._fetcher.get(self._filter))
+            layout, snapshot = await self._part.read(await self._fetcher.get(self._filter))
+            works = layout is self._proven or self._is_filtered(layout)
         except (BadStatus, Interrupted, PageError):
-            page = None
+            works = False
         except TimedOut:
             if self._proven is not None:
                 raise  # vLLM is slow or down
-            page = None  # an intermediary does not pass the query on
-        if page is not None and page.layout is not self._proven:
-            page = page if self._is_filtered(page.layout) else None
-        if page is None:
+            works = False  # an intermediary does not pass the query on
+        if not works:
             # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
             # work.
             self._whole_left = 0 if self._proven is not None else RETRY
             self._filter, self._proven = "", None
             return None
-        self._proven = page.layout
-        return page
+        self._proven = layout
+        return snapshot
 
     def _is_filtered(self, part: Layout) -> bool:
         """Whether a page has all series that the whole one has, but not all of its families."""
@@ -127,15 +123,12 @@ class PageSource:
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        page = await _read(self._whole_pages, body)
-        if not self._whole_snapshots.knows(page):
-            await asyncio.to_thread(self._whole_snapshots.learn, page)
-        snapshot = self._whole_snapshots.read(page)
+        layout, snapshot = await self._all.read(body)
         self._process_start = snapshot.process_start
         self.whole_page = body
         self._whole_left -= 1
         if self._allowed and self._whole_left <= 0 and snapshot.process_start is not None:
-            self._expect(page.layout)
+            self._expect(layout)
         return snapshot
 
     def _expect(self, layout: Layout) -> None:
@@ -147,9 +140,16 @@ class PageSource:
         self._filtered_left = RECHECK
 
 
-async def _read(reader: PageReader, body: bytes) -> Page:
-    """Reads a page; a large or a changed one in a thread, so that the event loop stays responsive."""
-    if len(body) > LARGE:
-        return await asyncio.to_thread(reader.read, body)
-    recalled = reader.recall(body)
-    return await asyncio.to_thread(reader.learn, body) if recalled is None else recalled
+class _Pages:
+    """Reads pages of one kind; a large or a changed one in a thread, so that the event loop stays responsive."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
+
+    async def read(self, body: bytes) -> tuple[Layout, PageSnapshot]:
+        """Raises as ``PageReader.read`` and ``SnapshotReader.read``."""
+        page = None if len(body) > LARGE else self._pages.recall(body)
+        if page is not None:
+            return page.layout, self._snapshots.read(page)
+        page = await asyncio.to_thread(self._pages.read, body)
+        return page.layout, await asyncio.to_thread(self._snapshots.read, page)

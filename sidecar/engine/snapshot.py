@@ -60,30 +60,18 @@ class SnapshotReader:
         self._version = VersionFamily.UNKNOWN
         self._process_start: int | None = None
 
-    def knows(self, page: Page) -> bool:
-        """Whether the page has the layout of the last one, so that ``read`` is quick."""
-        return self._layout is page.layout
-
-    def learn(self, page: Page) -> None:
-        """Finds the engines in a layout.
-
-        Raises:
-            PageTooLarge: there are more engines than any vLLM has.
-        """
-        self._plans = engine_plans(page.layout)
-        self._version = version_family(page.layout)
-        self._process_start = process_start(page.layout)
-        self._layout = page.layout
-
     def read(self, page: Page) -> PageSnapshot:
         """The engines on a page, ordered by model and engine.
 
         Raises:
             NoVllmMetrics: no series on the page is vLLM's.
-            PageTooLarge: as ``learn`` does.
+            PageTooLarge: there are more engines than any vLLM has.
         """
-        if not self.knows(page):
-            self.learn(page)
+        if self._layout is not page.layout:
+            self._plans = engine_plans(page.layout)
+            self._version = version_family(page.layout)
+            self._process_start = process_start(page.layout)
+            self._layout = page.layout
         if not self._plans:
             raise NoVllmMetrics(f"{len(page.layout.families)} metric families, none of them vLLM's")
         engines = tuple(_engine(plan, page.values) for plan in self._plans)

@@ -52,7 +52,7 @@ def test_remembered_layout_reads_any_values_as_the_line_reader_does(data, page_n
 
 def test_steady_pages_are_not_read_line_by_line(page_name, recorded, reader):
     body = recorded(page_name)
-    reader.learn(body)
+    reader.read(body)
     for poll in range(40):
         page = reader.recall(_NUMBERS.sub(lambda m, poll=poll: m[1] + b" " + str(poll).encode(), body))
         assert set(page.values) == {float(poll)}
@@ -60,7 +60,7 @@ def test_steady_pages_are_not_read_line_by_line(page_name, recorded, reader):
 
 def test_values_that_are_not_numbers_do_not_keep_a_page_on_the_slow_path(recorded, reader):
     body = re.sub(rb"(?m)^(vllm:num_requests_running\S*) \S+$", rb"\1 NaN", recorded("vllm-0.33.0.prom"))
-    reader.learn(body)
+    reader.read(body)
     agrees(reader.recall(body), body)
 
 

@@ -260,8 +260,8 @@ async def test_a_page_that_changes_at_every_poll_is_read_outside_of_the_event_lo
 
         monkeypatch.setattr(part, name, call)
 
-    noted(PageReader, "learn")
-    noted(SnapshotReader, "learn")
+    noted(PageReader, "read")
+    noted(SnapshotReader, "read")
     source = PageSource(Fetched(), Limits(), filtered=False)
     for _ in range(3):
         assert (await source.next()).engines[0].gauges

@@ -53,11 +53,6 @@ class Seen:
     ended: float = 0.0
     samples: list[Sample] = field(default_factory=list)
 
-    @property
-    def acceptance(self) -> float:
-        """By the replies' own numbers."""
-        return sum(one.accepted_tokens for one in self.samples) / (sum(one.draft_tokens for one in self.samples) or 1)
-
 
 def seconds_per_token(samples: Iterable[Sample]) -> float:
     """The clients' own: from the first token to the last, over the tokens after the first, summed."""

@@ -1,0 +1,166 @@
+"""The benchmark's tables: the sidecar's speedups and its times of requests, beside the clients'."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
+
+from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.report import ModelReport
+from sidecar.analysis.speedup import Speedup
+from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.temperature_state import measured
+from sidecar.commands.sweep.sample import Sample
+from sidecar.recording.replay import plain_curves, replay_events
+from sidecar.settings import Settings, load_settings
+from sidecar.settings.baselines import PlainStepTimes
+
+BAR = 0.07
+_TITLES = (
+    *("K", "at once", "T", "acceptance", "plain, ms/token", "speculating", "clients' speedup", "sidecar's"),
+    *("standard error", "off", "off, by the plain times of this cell", "verdict"),
+)
+_TIMES = ("ttft", "tpot", "duration")
+Round = Sequence[Seen]  # of each server
+_Curves = Mapping[str, PlainCurve]  # by model
+
+
+def report(names: Sequence[str], servers: Sequence[Server], found: Sequence[tuple[Cell, Round]]) -> int:
+    """Prints all that was measured; the first server is the plain one. Returns how many speedups are off."""
+    _print(_TITLES, ["---"] * len(_TITLES))
+    curves = _curves(servers[0], [seen[0] for _, seen in found])
+    off = 0
+    cells = list(dict.fromkeys(cell for cell, _ in found))
+    for number, name in enumerate(names[1:], 1):
+        for cell in cells:
+            rounds = [(seen[0], seen[number]) for other, seen in found if other == cell]
+            off += sum(_rows(name, cell, rounds, (servers[0], servers[number]), curves))
+    print()
+    _print(("K", "at once", "T", "requests", *(f"{name}, ms: {of}" for name in _TIMES for of in ("clients'", "ours"))))
+    _print(["---"] * (4 + 2 * len(_TIMES)))
+    for number, name in enumerate(names):
+        for cell in cells:
+            _times(name, cell, servers[number], [seen[number] for other, seen in found if other == cell])
+    return off
+
+
+def _print(*rows: Sequence[str]) -> None:
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainCurve]:
+    """Plain step times by what the plain server did in these cells."""
+    spans = [(one.begun, one.ended) for one in seen]
+    return plain_curves(one for one in plain.scrapes if any(begun <= one.at <= ended for begun, ended in spans))
+
+
+def _rows(
+    name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], servers: tuple[Server, Server], curves: _Curves
+) -> Iterator[bool]:
+    """Prints one cell and, of a mixed one, each of its temperatures; whether each is off."""
+    plain, server = servers
+    models = [_replayed(server, one, curves) for _, one in rounds]
+    # With the plain times of this very cell: what is left is the method's error, without the machine's drift.
+    own = [_replayed(server, one, _curves(plain, [first])) for first, one in rounds]
+    before = seconds_per_token(sample for one, _ in rounds for sample in one.samples)  # whatever the temperature
+    parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]
+    if len(cell.temperatures) > 1:
+        parts += [(f"{one} in the mix", one) for one in cell.temperatures]
+    for title, temperature in parts:
+        samples = [one for _, seen in rounds for one in seen.samples if temperature in (None, one.temperature)]
+        now = seconds_per_token(samples)
+        row = [name, str(cell.at_once), title, f"{_acceptance(samples):.2f}", f"{before * 1000:.1f}"]
+        row += [f"{now * 1000:.1f}", f"{before / now:.2f}"]
+        is_whole = len(parts) == 1
+        speedup = _over_rounds(_speedup(model, temperature, is_whole=is_whole) for model in models)
+        if speedup is None:
+            withheld = next((one.speed.withheld for one in models if one is not None and one.speed is not None), None)
+            row += [withheld or "none", "", "", "", ""]
+        else:
+            of_cell = _over_rounds(_speedup(model, temperature, is_whole=is_whole) for model in own)
+            row += [f"{speedup[0]:.2f}", f"{speedup[1]:.2f}", f"{speedup[0] - before / now:+.3f}"]
+            row += [f"{of_cell[0] - before / now:+.3f}" if of_cell else "none", _verdict(models[-1], temperature)]
+        _print(row)
+        yield speedup is None or abs(speedup[0] - before / now) > BAR
+
+
+def _acceptance(samples: Sequence[Sample]) -> float:
+    """By the replies' own numbers."""
+    return sum(one.accepted_tokens for one in samples) / (sum(one.draft_tokens for one in samples) or 1)
+
+
+def _replayed(server: Server, seen: Seen, curves: _Curves) -> ModelReport | None:
+    """What a sidecar that had watched the server from its start would have said at the cell's end, of the cell."""
+    scrapes = [one for one in server.scrapes if one.at <= seen.ended]
+    heard = [one for one in server.heard if one.at <= seen.ended]
+    report = replay_events(scrapes, heard, _settings(curves, seen.ended - seen.begun))
+    return report.models[0] if report.models else None
+
+
+def _settings(curves: _Curves, window: float) -> Settings:
+    steps = {
+        model: PlainStepTimes(
+            running=curve.running,
+            seconds=curve.seconds,
+            errors=curve.errors,
+            deviations=curve.deviations,
+            prompt_share=curve.prompt_share,
+            prompt_seconds=curve.prompt_seconds,
+        )
+        for model, curve in curves.items()
+    }
+    gates = {"SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "SPECDEC_THRESHOLDS__MIN_DRAFTS_PER_SECOND": "0"}
+    return load_settings(None, gates).model_copy(update={"plain_steps": steps, "latency_window": window})
+
+
+def _label(temperature: float) -> str:
+    return TemperatureBuckets().label(round(100 * temperature))
+
+
+def _speedup(model: ModelReport | None, temperature: float | None, *, is_whole: bool) -> Speedup | None:
+    """At one temperature or, with None, of all requests; a cell's only temperature is all of it."""
+    if model is None or model.speed is None:
+        return None
+    if temperature is not None:
+        found = (one.speedup for one in model.temperatures if one.temperature == _label(temperature))
+        if (speedup := next(found, None)) is not None or not is_whole:
+            return speedup
+    return model.speed.speedup
+
+
+def _verdict(model: ModelReport | None, temperature: float | None) -> str:
+    if model is None:
+        return ""
+    if temperature is None:
+        return model.judgement.verdict
+    found = (one.judgement.verdict for one in model.temperatures if one.temperature == _label(temperature))
+    return next(found, "")
+
+
+def _over_rounds(found: Iterable[Speedup | None]) -> tuple[float, float] | None:
+    """The speedup over all rounds, and the largest of their standard errors."""
+    known = [one for one in found if one is not None]
+    if not known:
+        return None
+    plain, actual = (
+        sum(one.tokens * getattr(one, name) for one in known) for name in ("plain_seconds", "actual_seconds")
+    )
+    return plain / actual, max(one.error for one in known)
+
+
+def _times(name: str, cell: Cell, server: Server, rounds: Sequence[Seen]) -> None:
+    """Prints the means of one cell's requests: the clients' times, and the engine's as the plug-in tells them."""
+    spans = [(one.begun, one.ended) for one in rounds]
+    ended = [one.request for one in server.heard if one.request and any(a <= one.at <= b for a, b in spans)]
+    for temperature in cell.temperatures:
+        clients = [one for seen in rounds for one in seen.samples if one.temperature == temperature]
+        ours = [measured(one) for one in ended if one.temperature == round(100 * temperature)]
+        row = [name, str(cell.at_once), str(temperature), f"{len(clients)}"]
+        for time in _TIMES:
+            row += [_mean(getattr(one, time) for one in requests) for requests in (clients, ours)]
+        _print(row)
+
+
+def _mean(times: Iterable[float | None]) -> str:
+    known = [one for one in times if one is not None]
+    return f"{1000 * fmean(known):.2f}" if known else "none"

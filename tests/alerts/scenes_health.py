@@ -95,7 +95,7 @@ def vllm_down():
         pod("starting", 0, 90),
         Pod("fine", minutes=80).drafting(5, 0.8),
     ]
-    yield Scene("no page where there was one", "SpecDecodeVLLMDown", pods, [(22, []), (27, down), (70, down)])
+    yield Scene("no page where there was one", "SpecDecodeVLLMDown", pods, [(22, []), (25, down), (70, down)])
     context = (
         "Failed polls in five minutes: [timeout] 10.",
         f"State: kubectl -n prod describe pod {POD}",
@@ -107,6 +107,8 @@ def vllm_down():
     never = [of_sidecar("starting")]
     pods = [pod("starting", 0, 90), pod("slow", 0, 25), pod("down", 20, 80)]
     yield Scene("no page at all", "SpecDecodeVLLMNeverUp", pods, [(29, []), (31, never), (70, never)])
+    pods = [pod("starting", 0, 90), pod("forgot", 20, 80).away(22, 23)]
+    yield Scene("no page where there was one", "SpecDecodeVLLMNeverUp", pods, [(29, []), (70, never)])
 
 
 def restarting():
@@ -122,12 +124,13 @@ def restarting():
             pod("spread", 5, 70, 110),
             pod("many", *range(5, 15), restarts_per_hour=10),
             pod("less", *range(5, 14), restarts_per_hour=10),
+            pod("sidecar-too", 10, 12, 72, 74, 76).away(65, 66),
         ],
         [
             (13, []),
             (20, [of_sidecar("three", 3), of_sidecar("many", 10)]),
             (69, [of_sidecar("three", 3), of_sidecar("many", 10)]),
-            (85, []),
+            (85, [of_sidecar("sidecar-too", 3)]),
         ],
     )
 
@@ -135,15 +138,23 @@ def restarting():
 def unstable():
     shaky = Pod("shaky", minutes=60).drafting(5, 0.8).failing(lambda number: number % 4 < 2)
     shaky.vllm.engine().peak = None
+    reasons = Pod("reasons", minutes=60).drafting(5, 0.8)
+    for reason in ("status", "timeout"):
+        reasons.plain("specdec_scrape_errors_total", (60, 0.3), grows=True, reason=reason)
+    firing = [of_sidecar("shaky", 5), of_sidecar("a-quarter", 3), of_sidecar("reasons", 3)]
+    ended = [of_sidecar("ended", failed) for failed in (4, 2)]
     yield Scene(
         "a page that fails every other minute is never down for three",
         "SpecDecodeVLLMUnstable",
         [
             shaky,
+            Pod("a-quarter", minutes=60).drafting(5, 0.8).failing(lambda number: number % 4 == 0),
+            Pod("ended", minutes=60).drafting(5, 0.8).failing(lambda number: number % 4 < 2 and number < 60),
+            reasons,
             Pod("rarely", minutes=60).drafting(5, 0.8).failing(lambda number: number % 20 == 4),
             Pod("down", minutes=60).drafting(5, 0.8).failing(lambda number: number > 20),
         ],
-        [(14, []), (30, [of_sidecar("shaky", 5)])],
+        [(14, []), (30, [*firing, ended[0]]), (36, [*firing, ended[1]]), (46, firing)],
     )
 
 
@@ -186,6 +197,7 @@ def plugin():
         "SpecDecodeCoverageLow",
         [
             part,
+            Pod("little", minutes=90).bucket("0", 5, 0.8).drafting(5.25, 0.8),
             Pod("ended", minutes=41).bucket("0", 5, 0.8).drafting(6.25, 0.8),
             Pod("all", minutes=60).bucket("0", 5, 0.8),
             Pod("nearly", minutes=60).bucket("0", 5, 0.8).drafting(5.05, 0.8),
@@ -195,6 +207,7 @@ def plugin():
         [
             (28, []),
             (44, [of("part", 0.8073, engine="0"), of("slow", 0.8074, engine="0"), of("ended", 0.8081, engine="0")]),
+            (80, [of("little", 0.9581, engine="0")]),
         ],
     )
 
@@ -226,14 +239,17 @@ def events_dropped():
 
 
 def not_judged():
-    old = Pod("old", minutes=60).drafting(5, 0.3).without("verdict|_acceptance_ratio$")
+    drafts = {"old": 1.05, "old-idle": 0.95}
+    old = [
+        Pod(one, minutes=60).drafting(each, 0.3).without("verdict|_acceptance_ratio$") for one, each in drafts.items()
+    ]
     v0 = Pod("v0", minutes=60).plain(
         "specdec_engine_limitation", (60, 1), model_name="m", engine="0", limitation="v0_counters"
     )
     yield Scene(
         "the V0 engine, and a sidecar that is older than the rules",
         "SpecDecodeNotJudged",
-        [old, v0, Pod("fine", minutes=60).drafting(5, 0.3)],
+        [*old, v0, Pod("fine", minutes=60).drafting(5, 0.3)],
         [(14, []), (25, [of("old", reason="old_sidecar"), of("v0", reason="v0_counters")])],
     )
 
@@ -268,25 +284,31 @@ def sidecar_absent():
 
 def own():
     def failing(instance, metric, *labels):
-        growing, once = (Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "once"))
+        growing, ended, once = (Pod(f"{instance}-{kind}", minutes=60) for kind in ("often", "ended", "once"))
         for one in labels:
             growing.plain(metric, (60, 1), grows=True, **one)
+            ended.plain(metric, (20, 1), (40, 0), grows=True, **one)
             once.plain(metric, (20, 0), (40, 1), **one)
-        return [growing, once]
+        return [growing, ended, once]
 
     yield Scene(
         "a part that keeps failing",
         "SpecDecodeSidecarFailing",
         failing("part", "specdec_internal_errors_total", {"part": "scrape"}),
-        [(9, []), (30, [of_sidecar("part-often", 5, part="scrape")])],
+        [
+            (9, []),
+            (14, [of_sidecar("part-often", 5, part="scrape"), of_sidecar("part-ended", 5, part="scrape")]),
+            (28, [of_sidecar("part-often", 5, part="scrape")]),
+        ],
     )
     am = {"alertmanager": "am:9093"}
+    both = [of_sidecar(one, 10, **am) for one in ("am-often", "am-ended")]
     refused = failing("am", "specdec_alerts_sent_total", *(am | {"outcome": one} for one in ("failed", "rejected")))
     yield Scene(
         "an Alertmanager that refuses",
         "SpecDecodePushRefused",
         [*refused, Pod("fine", minutes=0).plain("specdec_alerts_sent_total", (60, 5), grows=True, outcome="accepted")],
-        [(9, []), (30, [of_sidecar("am-often", 10, alertmanager="am:9093")])],
+        [(9, []), (14, both), (28, both), (35, both[:1])],
     )
 
 
@@ -301,7 +323,7 @@ def rules_failing():
         "series without their thresholds, and rules that fail",
         "SpecDecodeRulesFailing",
         [bare, errors, Pod("fine", minutes=60).drafting(5, 0.8)],
-        [(9, []), (30, [of("bare", fault="no thresholds"), other])],
+        [(9, []), (14, [of("bare", fault="no thresholds"), other])],
     )
 
 

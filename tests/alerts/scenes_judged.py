@@ -110,6 +110,7 @@ def by_time():
             Pod("strict", minutes=45, speedup_net_negative=1.1, speedup_net_positive=1.2).drafting(5, 0.7).timed(1.05),
             Pod("idle", minutes=45).drafting(0.05, 0.7).timed(0.5),
             Pod("adaptive", minutes=45).drafting(5, 0.17).speculating(ADAPTIVE),
+            Pod("adaptive-idle", minutes=45).drafting(0.05, 0.2).speculating(ADAPTIVE),
             Pod("adaptive-slow", minutes=45).drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE),
             Pod("lossy", minutes=45).drafting(5, 0.4).speculating(_lossy()),
             Pod("better", minutes=45).drafting(5, 0.39, minutes=20, then=(0.9, 5)).timed(1.3),

@@ -112,8 +112,9 @@ def _each(judged: Judged, labels: Sequence[str]) -> str:
 
 def _overall(models: Sequence[ModelReport]) -> Answer:
     """The worst verdict on a model as a whole."""
-    split = models[0].split_withheld or "No temperature has enough traffic to be judged."
-    why = f"Acceptance is {_acceptance(models)} over all requests. {split}"
+    is_adaptive = any(model.judgement.evidence.is_adaptive for model in models)
+    split = models[0].split_withheld or ("" if is_adaptive else "No temperature has enough traffic to be judged.")
+    why = f"Acceptance is {_acceptance(models)} over all requests. {split}".strip()
     for verdict, said in _ON_AVERAGE.items():
         found = [model for model in models if model.judgement.verdict is verdict]
         if not found:
@@ -125,7 +126,7 @@ def _overall(models: Sequence[ModelReport]) -> Answer:
         what = said if verdict is Verdict.BREAK_EVEN else effect(faster)
         text = f"Speculation {what} on average{which}{_at_load(found)}."
         return Answer(text, TONES[verdict], f"{times_as_fast(faster)}. {why}")
-    if any(model.judgement.evidence.is_adaptive for model in models):
+    if is_adaptive:
         return Answer("Acceptance cannot tell whether speculation pays, and no speedup is known.", "mute", why)
     drafts = sum(model.judgement.evidence.window.drafts for model in models)
     return Answer("Too little traffic to judge.", "mute", f"{why} {drafts:,.0f} drafts in the window.")

@@ -47,7 +47,7 @@ def across_pods():
             Pod("stays", namespace="staging", minutes=130).drafting(5, 0.3),
             Pod("recovers", namespace="test", minutes=130).drafting(5, 0.3, minutes=25, then=(0.9, 5)),
         ],
-        [(10, []), (40, [across(), across("late")]), (85, [across()]), (94, [across()]), (125, [])],
+        [(10, []), (40, [across(), across("late")]), (85, [across()]), (110, [across()]), (125, [])],
         reads=ENDING,
     )
     yield Scene(

@@ -139,10 +139,12 @@ def stopped():
 
 
 def net_negative():
-    def fleet(model, spec, plain, **options):
+    def fleet(model, spec, plain, then=None, **options):
+        """``then``: what those that speculate take after 50 minutes."""
         less, more = [[one * factor for one in spec] for factor in (0.9, 1.1)]
-        yield Pod(f"{model}-a", model=model, **options).drafting(5, 0.6).generating(10).tpot(*less)
-        yield Pod(f"{model}-b", model=model, **options).drafting(1.05, 0.6).generating(10).tpot(*more)
+        late = {"minutes": 50, "then": then}
+        yield Pod(f"{model}-a", model=model, **options).drafting(5, 0.6).generating(10).tpot(*less, **late)
+        yield Pod(f"{model}-b", model=model, **options).drafting(1.05, 0.6).generating(10).tpot(*more, **late)
         less, more = [[one * factor for one in plain] for factor in (0.9, 1.1)]
         yield Pod(f"{model}-c", model=model, **options).generating(10).tpot(*less)
         yield Pod(f"{model}-d", model=model, **options).generating(1.05).tpot(*more)
@@ -152,21 +154,24 @@ def net_negative():
         pod = Pod(f"{model}-stopped", model=model, **options).drafting(5, 0.6, minutes=10, then=(0, 0))
         yield pod.generating(10).tpot(0.001, 0.0011)
 
-    def slower(quantile, times):
-        return Firing({"model_name": "slower", "namespace": "prod", "quantile": quantile}, times)
+    def slower(quantile, times, model="slower"):
+        return Firing({"model_name": model, "namespace": "prod", "quantile": quantile}, times)
+
+    firing = [slower("0.5", 1.15), slower("0.99", 1.2)]
 
     yield Scene(
         "averages over the pods that tell, compared with the most patient setting of the namespace",
         "SpecDecodeNetNegative",
         [
-            *fleet("slower", (0.0345, 0.096), (0.03, 0.08), minutes=60),
+            *fleet("slower", (0.0345, 0.096), (0.03, 0.08), minutes=70),
+            *fleet("better", (0.0345, 0.096), (0.03, 0.08), then=(0.03, 0.08), minutes=70),
             *fleet("close", (0.0315, 0.084), (0.03, 0.08), minutes=60),
             Pod("alone", model="alone", minutes=60).drafting(5, 0.6).generating(10).tpot(0.05, 0.1),
             *fleet("patient", (0.0345, 0.096), (0.03, 0.08), namespace="staging", minutes=60, slowdown=1.05),
             Pod("setting", model="other", namespace="staging", minutes=60, slowdown=1.3),
             Pod("hasty", model="other", minutes=60, slowdown=1.0),
         ],
-        [(30, []), (55, [slower("0.5", 1.15), slower("0.99", 1.2)])],
+        [(30, []), (55, [*firing, slower("0.5", 1.15, "better"), slower("0.99", 1.2, "better")]), (65, firing)],
     )
 
 

@@ -23,7 +23,9 @@ class Pacing:
         """Seconds from this poll's start to the next one's, after a poll that took ``duration``."""
         self._failures = 0
         self._durations.append(duration)
-        affordable = min(self._durations) / self._scrape.scrape_cpu_share
+        # A sidecar that starts while vLLM is busy must not stand still for as long as its first poll had to wait.
+        cost = min(self._durations) if len(self._durations) == _RECENT else 0.0
+        affordable = cost / self._scrape.scrape_cpu_share
         # A configured interval above the maximum is kept.
         longest = max(self._scrape.scrape_max_interval, self._scrape.scrape_interval)
         self.interval = min(max(self._scrape.scrape_interval, affordable), longest)

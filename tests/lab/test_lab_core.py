@@ -14,7 +14,8 @@ pytestmark = pytest.mark.lab
 
 
 def settings(url: str, **more: str):
-    return load_settings(None, {"SPECDEC_VLLM_URL": url, "SPECDEC_LISTEN": "127.0.0.1:0", **more})
+    given = {"SPECDEC_VLLM_URL": url, "SPECDEC_LISTEN": "127.0.0.1:0", "SPECDEC_SCRAPE_CPU_SHARE": "1"}
+    return load_settings(None, given | more)
 
 
 async def lint(text: str) -> list[str]:

@@ -25,7 +25,8 @@ COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 def environment(vllm, **more):
-    return {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket), **more}
+    polls = {"SPECDEC_SCRAPE_CPU_SHARE": "1"}  # each second, however long a busy machine takes for a page
+    return {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket), **polls, **more}
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Exporter
 from sidecar.export.page import page
 from sidecar.export.status import status
+from sidecar.log import redacted
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})
@@ -74,7 +75,8 @@ def make_web(pages: Pages) -> web.Application:
 
 
 def _json(shown: Shown) -> str:
-    return json.dumps(status(shown), allow_nan=False)
+    """A recording's status lacks the address: these settings are not those that it was recorded with."""
+    return json.dumps({"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False)
 
 
 def _made(read: Callable[[], Shown], make: Callable[[Shown], str], content_type: str) -> Handler:

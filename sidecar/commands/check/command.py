@@ -99,10 +99,16 @@ async def _check(settings: Settings) -> int:
 
 
 async def _running(settings: Settings) -> tuple[str, str] | None:
-    """The plug-in's state and text by a sidecar that runs here already, as it has the socket; None without one."""
+    """The plug-in's state and text by a sidecar that runs here already, as it has the socket; None without one.
+
+    The state is empty if it is unknown: that sidecar may watch another vLLM.
+    """
     url = own_url(settings)
     try:
-        plugin = (await sidecar_status(url, tls=False))["plugin"]
+        found = await sidecar_status(url, tls=False)
+        watched, plugin = found["vllm_url"], found["plugin"]
+        if watched != redacted(settings.vllm_url):
+            return "", f"unknown: the sidecar at {url} watches {watched}, and says of that: {plugin['text']}"
         return plugin["state"], f"{plugin['text']} (says the sidecar at {url})"
     except Unreachable:
         return None

@@ -78,6 +78,18 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, sock
     assert lines[-1].endswith(f" (says the sidecar at http://{listen})")
 
 
+async def test_what_a_sidecar_says_of_another_vllm_does_not_count_for_this_one(checked, socket_path):
+    listen = f"127.0.0.1:{unused_port()}"
+    async with FaultyVllm() as vllm:
+        with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
+        given = {"VLLM_URL": with_password, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
+        async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
+            _, lines = await checked(NOWHERE, LISTEN=listen)
+    assert lines[-1].startswith(
+        f"plug-in: unknown: the sidecar at http://{listen} watches {watched}, and says of that: "
+    )
+
+
 async def test_check_says_what_cannot_be_known(checked):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url)

@@ -35,7 +35,7 @@ def _lines(status: _Json, origin: str, table: _Table, heading: str, item: str) -
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
     yield from (why, plugin) if plugin not in why else (why,)
-    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds"
+    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds; ± is the 95 % interval"
     if scrape["up"]:
         for model in status["models"]:
             yield from _model(model, table, item, f"{why} {plugin}")
@@ -78,7 +78,7 @@ def _speedup(model: _Json) -> str:
     if speed is None or speed["speedup"] is None:
         return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
     found, break_even = speed["speedup"], speed["break_even_acceptance"]
-    text = f"speedup {found['ratio']:.3f} ± {found['error']:.3f} against plain decoding ({model['reference']})"
+    text = f"speedup {found['ratio']:.3f} ± {2 * found['error']:.3f} against plain decoding ({model['reference']})"
     return text if break_even is None else f"{text}; breaks even at an acceptance of {ratio(break_even)}"
 
 

@@ -32,6 +32,7 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
         "All requests net positive 50% of 3,000 draft tokens accepted within 5 minutes, 2.50 tokens a step; 1.50 ± "
         "0.02 times as fast as plain decoding: saves 10 ms a token" in shown
     )
+    assert shown.count("± is the 95 % interval") == 1
     assert "Marks" not in shown  # of a rule that does not decide here
     assert "T 0.7-1 50% of the drafts net negative 30% accepted" in shown
     assert (

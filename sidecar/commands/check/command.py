@@ -75,7 +75,10 @@ def _check_arguments(line: str, version: Version) -> int:
         print(f"--args: {error}", file=sys.stderr)
         return 2
     faults = len(found.faults)
-    print(f"vLLM {'.'.join(map(str, version))}: {faults or 'no'} problem{'' if faults == 1 else 's'}")
+    summary = f"{faults} problem{'' if faults == 1 else 's'}"
+    if not faults:
+        summary = "nothing removed or obsolete found; vLLM checks the values itself when it starts"
+    print(f"vLLM {'.'.join(map(str, version))}: {summary}")
     for text in (*found.faults, *(f"note: {note}" for note in found.notes)):
         print(f"  {text}")
     return 1 if faults else 0

@@ -131,9 +131,12 @@ def findings(line: str, version: Version) -> Findings:
     """What is to be said of a command line in this version of vLLM.
 
     Raises:
-        ValueError: it cannot be split into words; the message says why.
+        ValueError: it is empty, or cannot be split into words; the message says why.
     """
-    command = _read(shlex.split(line))
+    words = shlex.split(line)
+    if not words:
+        raise ValueError("the command line is empty")
+    command = _read(words)
     return Findings(list(_faults(command, version)), list(_notes(command, version)))
 
 
@@ -201,6 +204,8 @@ def _wrong(name: str, version: Version) -> Iterator[str]:
 
 
 def _notes(command: _Command, version: Version) -> Iterator[str]:
+    if version[:2] > NEWEST:
+        yield f"{'.'.join(map(str, NEWEST))} is the newest version known here: what later ones removed is not found"
     if command.config == {}:
         if not any(flag.startswith("--speculative-") for flag in command.flags):
             yield "speculation is off: there is no --speculative-config"

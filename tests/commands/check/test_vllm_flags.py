@@ -77,6 +77,12 @@ def test_a_name_is_judged_by_the_version(version, works):
     )
 
 
+@pytest.mark.parametrize(("version", "known"), [((0, 33, 1), True), ((0, 34), False)])
+def test_a_version_past_the_table_is_noted(version, known):
+    notes = findings(GOOD, version).notes
+    assert ("0.33 is the newest version known here: what later ones removed is not found" in notes) is not known
+
+
 def test_refused_sampling_parameters_are_noted_by_version():
     assert "rejected with 400" in findings(GOOD, (0, 32)).notes[0]
     assert "served without speculation" in findings(GOOD, (0, 12)).notes[0]
@@ -94,12 +100,14 @@ def test_an_allowlist_of_plug_ins_must_have_ours(listed, loads):
 
 def test_the_command(capsys):
     assert command("check", "--args", GOOD) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "vLLM 0.33: no problems"
+    none = "vLLM 0.33: nothing removed or obsolete found; vLLM checks the values itself when it starts"
+    assert capsys.readouterr().out.splitlines()[0] == none
     assert command("check", "--args", "vllm serve m --speculative-model d", "--vllm-version", "v0.32.0") == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "vLLM 0.32.0: 1 problem"
     assert command("check", "--args", "vllm serve 'm") == 2
-    assert capsys.readouterr().err == "--args: No closing quotation\n"
+    assert command("check", "--args", " ") == 2
+    assert capsys.readouterr().err == "--args: No closing quotation\n--args: the command line is empty\n"
     with pytest.raises(SystemExit):
         command("check", "--args", "x", "--vllm-version", "new")
 

@@ -121,7 +121,8 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
 
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:
     """The same by what arrives at the socket within a few seconds, or until all engines of the page have said hello."""
-    receiver = PluginReceiver(settings.plugin.socket, state.plugin, structlog.get_logger("sidecar"))
+    silent = structlog.ReturnLogger()  # what there is to say is printed
+    receiver = PluginReceiver(settings.plugin.socket, state.plugin, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
             found = state.plugin.report(receiver.problem)

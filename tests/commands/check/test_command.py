@@ -67,6 +67,14 @@ async def test_check_listens_for_the_plug_in(checked, socket_path, hello, code, 
     assert (found, said in lines[-1]) == (code, True), lines
 
 
+async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    async with FaultyVllm() as vllm:
+        _, lines = await checked(vllm.url, PLUGIN__SOCKET=str(file))
+    assert "left alone" in lines[-1]
+
+
 async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, socket_path):
     listen = f"127.0.0.1:{unused_port()}"
     async with FaultyVllm() as vllm:

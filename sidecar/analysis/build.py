@@ -46,6 +46,7 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
                 hour=hour[label],
                 speedup=_estimate(model.speed.temperature(label).speedup) if speed is not None else None,
                 costs=costs,
+                is_temperature=True,
                 speculation=speculation,
             )
             for label, window in short.items()

@@ -45,10 +45,11 @@ def extrapolated(rates: Sequence[float]) -> Sequence[float]:
     return [*rates, *(rates[-1] * fall**beyond for beyond in range(1, count - len(rates) + 1))]
 
 
-def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
+def timed_advice(rates: Sequence[float], costs: StepCosts, *, alone: bool = False) -> str | None:
     """What to change about the number of draft tokens at this load; None if too little would be gained.
 
     None also if their number varies: vLLM divides position rates by all drafts, so they say nothing about shorter ones.
+    ``alone``: it is about one temperature, whose engine serves others too, so nothing is to be set.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
@@ -56,22 +57,21 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
     now, worthwhile = _ms(seconds[used]), (1 - _WORTH) * seconds[used]
     best = min(range(used), key=seconds.__getitem__)
     if seconds[best] > worthwhile:
-        more = min(range(used, len(seconds)), key=seconds.__getitem__)
-        if seconds[more] > worthwhile:
-            return None
-        return (
-            f"Extrapolated, num_speculative_tokens {more} instead of {used} would take about {_ms(seconds[more])} a "
-            f"token instead of {now} at this load: try it."
-        )
+        best = min(range(used, len(seconds)), key=seconds.__getitem__)
+    if seconds[best] > worthwhile:
+        return None
+    change, gain = f"{best} instead of {used}", f"about {_ms(seconds[best])} a token instead of {now} at this load"
+    if alone:
+        guess = ", extrapolated," if best > used else ","
+        return f"At this temperature alone{guess} {best} draft tokens instead of {used} would be best: {gain}."
+    if best > used:
+        return f"Extrapolated, num_speculative_tokens {change} would take {gain}: try it."
     if best == 0:
         return (
             f"At this load plain decoding takes {_ms(seconds[0])} a token, speculating {now}: "
             "speculate at lower loads only (num_speculative_tokens_per_batch_size), or not at all."
         )
-    return (
-        f"Set num_speculative_tokens to {best} instead of {used}: about {_ms(seconds[best])} a token "
-        f"instead of {now} at this load."
-    )
+    return f"Set num_speculative_tokens to {change}: {gain}."
 
 
 def schedule(

@@ -218,8 +218,8 @@ def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Threshold
         return by_load or None
     if evidence.costs is None:
         fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
-        return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more)
-    return f"{timed_advice(rates, evidence.costs) or ''} {by_load}".strip() or None
+        return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more, alone=evidence.is_temperature)
+    return f"{timed_advice(rates, evidence.costs, alone=evidence.is_temperature) or ''} {by_load}".strip() or None
 
 
 def _has_collapsed(judgement: Judgement) -> bool:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.acceptance import Acceptance
@@ -129,6 +131,12 @@ def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
     assert judge(evidence(0.55), THRESHOLDS, SECONDS).advice is None
     # The number of tokens says more.
     assert judge(evidence(0.2), THRESHOLDS, SECONDS).advice == "Acceptance 0.20: speculate fewer tokens."
+
+
+def test_a_temperature_is_told_to_set_nothing():
+    """Its engine has one number of draft tokens for all."""
+    found = judge(replace(evidence(0.3), is_temperature=True), THRESHOLDS, SECONDS)
+    assert found.advice == "At this temperature alone, an acceptance of 0.30 suggests fewer tokens."
 
 
 def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():

@@ -173,7 +173,7 @@ def _judged(counted: Acceptance, thresholds: Thresholds, speedup: Interval | Non
     """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
     known = speedup is not None and speedup.error is not None
     estimate = Estimate(speedup.value, (speedup.error or 0.0) / 2) if speedup is not None and known else None
-    return judge(Evidence(window=counted, speedup=estimate), thresholds)
+    return judge(Evidence(window=counted, speedup=estimate, is_temperature=True), thresholds)
 
 
 def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:

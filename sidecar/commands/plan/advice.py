@@ -145,10 +145,13 @@ def _remarks(deployment: Deployment) -> Iterator[str]:
         "load. A smaller draft costs less and has a lower acceptance: only a measurement decides"
     )
     cost = draft_cost(deployment) or 0.0
-    yield (
-        f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break even at a length of "
-        f"1 + {cost:.2g} K, an acceptance of {cost:.0%}. Load raises that: it is a lower bound, not a forecast"
-    )
+    if cost >= 1:
+        yield f"a draft token takes about {cost:.2g} target steps, so drafting can never pay, whatever is accepted"
+    else:
+        yield (
+            f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break even at a length "
+            f"of 1 + {cost:.2g} K, an acceptance of {cost:.0%}. Load raises that: it is a lower bound, not a forecast"
+        )
     wide, narrow = BYTES[draft.precision], BYTES[target.precision]
     if narrow < wide:
         yield (

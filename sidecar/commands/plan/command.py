@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
     draft = None if arguments.draft is None else Model(arguments.draft, arguments.draft_precision, draft_kv)
     draft_gpus = arguments.draft_gpus or arguments.gpus
     if draft_gpus not in (1, arguments.gpus):
-        raise InputError(f"--draft-gpus={draft_gpus}: vLLM takes 1 or {arguments.gpus}, as for the target")
+        allowed = "1" if arguments.gpus == 1 else f"1 or {arguments.gpus}"
+        raise InputError(f"--draft-gpus={draft_gpus}: with --gpus {arguments.gpus} it can only be {allowed}")
     found = plan(
         Deployment(
             target=Model(arguments.target, arguments.target_precision, target_kv),

@@ -133,8 +133,9 @@ def test_a_draft_on_one_gpu_bounds_the_cache_on_all(capsys):
     assert (both.memory.kv_gb, one.memory.kv_gb) == (4 * 72 - 86, 4 * (72 - 70 / 4 - 16))
     assert both.memory.weights_gb == one.memory.weights_gb
     assert any("vLLM 0.32 takes draft_tensor_parallel_size 1" in remark for remark in one.remarks)
-    assert command("plan", "--target", "70b", "--draft", "8b", "--gpu", "h100", "--gpus", "4", "--draft-gpus", "2") == 2
-    assert capsys.readouterr().err == "--draft-gpus=2: vLLM takes 1 or 4, as for the target\n"
+    for gpus, allowed in (("4", "1 or 4"), ("1", "1")):
+        assert command("plan", *PAIR, "--gpus", gpus, "--draft-gpus", "2") == 2
+        assert capsys.readouterr().err == f"--draft-gpus=2: with --gpus {gpus} it can only be {allowed}\n"
 
 
 @pytest.mark.parametrize(
@@ -159,3 +160,10 @@ def test_break_even_at_light_load_is_the_drafts_share_of_the_bytes_read():
     assert draft_cost(alone) == pytest.approx(2 * 8 / 70)
     assert any("a length of 1 + 0.11 K, an acceptance of 11%" in remark for remark in plan(shared).remarks)
     assert draft_cost(pair(Model(70, "bf16"), None, 2, 141.0)) is None
+
+
+def test_a_draft_that_is_no_faster_than_its_target_can_never_pay():
+    equal, larger = (plan(pair(Model(8, "bf16"), Model(size, "bf16"), 1, 400.0)).remarks for size in (8, 70))
+    assert any("takes about 1 target steps, so drafting can never pay" in remark for remark in equal)
+    assert any("takes about 8.8 target steps, so drafting can never pay" in remark for remark in larger)
+    assert not any("break even" in remark for remark in (*equal, *larger))

@@ -9,11 +9,15 @@ _SILENCE: Final = 30.0  # seconds without a tick despite traffic, with which the
 
 
 class Coverage:
-    """One engine's; fed with every good poll, and with the plug-in's totals as of the last tick before it."""
+    """One engine's; fed with every good poll, and with the plug-in's totals as of the last tick before it.
+
+    These are compared after the plug-in has disconnected too: what vLLM goes on to draft is held against it.
+    """
 
     def __init__(self) -> None:
         self.ratio: float | None = None  # None while nothing can be compared
         self.disabled: str | None = None  # why the plug-in counts no more until vLLM restarts; None if it does
+        self.starts: set[str] = set()  # of the plug-in's engines that were compared with this process of vLLM
         self._polls: list[tuple[float, float]] = []  # the last few: Unix seconds, draft tokens of this process
         self._tick_at: float | None = None
         self._before: float | None = None  # vLLM's counter at the last poll before that tick
@@ -24,6 +28,7 @@ class Coverage:
         counted = engine.counters.get(Counter.DRAFT_TOKENS)
         if counted is None or (self._polls and counted < self._polls[-1][1]):
             self._polls, self._before, self.ratio, self.disabled = [], None, None, None
+            self.starts = set()
         if counted is not None:
             self._polls = [*self._polls[-3:], (at, counted)]
 

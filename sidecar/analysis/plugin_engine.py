@@ -50,6 +50,11 @@ class PluginEngine:
         return bool(self.connections) and self.hello.state is PluginState.OBSERVING
 
     @property
+    def counts(self) -> bool:
+        """Whether it has counted, and has not said that it counts no more."""
+        return self.tick_at is not None and self.hello.state is PluginState.OBSERVING
+
+    @property
     def disabled(self) -> str | None:
         """Why the plug-in took itself out; None if it did not."""
         return self.hello.reason if self.hello.state is PluginState.DISABLED else None

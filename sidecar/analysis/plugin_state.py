@@ -101,20 +101,17 @@ class PluginStates:
         self._coverage = {engine.key: self._coverage.get(engine.key, Coverage()) for engine in page.engines}
         for engine in page.engines:
             self._coverage[engine.key].polled(at, engine)
-        live: dict[EngineKey, list[PluginEngine]] = {}
-        connected: dict[EngineKey, list[PluginEngine]] = {}
-        for key, known in self.on_page():
-            if known.observes and known.tick_at is not None:
-                live.setdefault(key, []).append(known)
-            if known.connections:
-                connected.setdefault(key, []).append(known)
         for key, coverage in self._coverage.items():
-            if key in connected:
-                coverage.disabled = next((one.disabled for one in connected[key] if one.disabled is not None), None)
+            known = [one for shown, one in self.on_page() if shown == key]
+            if connected := [one for one in known if one.connections]:
+                coverage.disabled = next((one.disabled for one in connected if one.disabled is not None), None)
+            live = [one for one in known if one.counts and (one.connections or one.hello.start in coverage.starts)]
             # Two that count at the same time and say they are the same engine add up to more than vLLM counted.
             # The newest counts in any case: with the clock set back, its ticks are from before it started.
-            newest = max((one.hello.started for one in live.get(key, ())), default=0.0)
-            if engines := [one for one in live.get(key, ()) if max(one.tick_at or 0.0, one.hello.started) >= newest]:
+            newest = max((one.hello.started for one in live), default=0.0)
+            engines = [one for one in live if max(one.tick_at or 0.0, one.hello.started) >= newest]
+            coverage.starts = {one.hello.start for one in engines}
+            if engines:
                 ticks = [one.tick_at for one in engines if one.tick_at is not None]
                 drafted = sum(one.total.draft_tokens for one in engines)
                 coverage.compare(drafted, sum(one.tick_growth for one in engines), min(ticks))

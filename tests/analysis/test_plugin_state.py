@@ -403,3 +403,34 @@ def test_a_plugin_that_falls_silent_while_vllm_drafts_loses_its_split(server):
     plugin.serve(drafts=390, accepted=780).tick(at=server.at + 0.5)
     server.poll(snap(drafts=440))
     assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+
+
+def test_a_plugin_that_is_gone_while_vllm_drafts_loses_its_split_and_gets_it_back(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 5)
+    plugin.close()
+    for _ in range(60):
+        server.poll(snap(drafts=50))
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+    assert drafts(server) == 50
+    PluginEnd(server, 2, start="b").close()  # of the same name, and counts nothing
+    for second in range(40):
+        server.poll(snap(drafts=60 + 10 * second))
+    assert server.engines()[EngineKey("m", "0")].coverage < 0.2
+    assert server.model().temperatures == ()
+    assert "engine 0" in server.model().split_withheld
+    plugin.hello()
+    plugin.serve(drafts=400).tick(at=server.at + 0.5)
+    server.poll(snap(drafts=450))
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+    assert drafts(server) == 450
+
+
+def test_what_an_earlier_vllm_s_plugin_counted_is_not_held_against_the_next_vllm(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 5)
+    plugin.close()
+    server.poll(snap(drafts=50))
+    for second in range(40):
+        server.poll(snap(drafts=second), start=2.0)
+    assert server.engines()[EngineKey("m", "0")].coverage is None

@@ -147,7 +147,7 @@ def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[Measur
     numbers = [tuple(map(_positions, pair)) for pair in pairs]
     if any(0 not in one and len(set(one)) > 1 for one in numbers):
         yield "the numbers of speculative tokens differ, which alone changes acceptance: compare length and TPOT"
-    if any(one.other_requests for pair in pairs for one in pair):
+    if any(one.others for pair in pairs for one in pair):
         yield "a vLLM served other clients during a sweep: its times are not the sweep's alone"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
         yield f"no speed is claimed from fewer than {LEAST_BATCHES} rounds: use `sweep --rounds 8` on both sides"

@@ -1,25 +1,31 @@
 """vLLM's own speculation counters before and after a level, for replies without per-request numbers."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.engine.merge import merge
-from sidecar.engine.names import SPECULATION, Gauge
+from sidecar.engine.names import SPECULATION, Counter, Gauge
 from sidecar.engine.page_source import PageSource
 from sidecar.errors import ScrapeError
 
 _PAUSE: Final = 0.2  # seconds between two readings
 _READINGS: Final = 10
+_OTHERS: Final = 0.01  # share of output tokens by which counters and replies may differ
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page: the counters and those by position, empty if unusable; ``busy``: requests are running or waiting."""
+    """One page: the counters and those by position, empty if unusable.
+
+    ``generated`` are the output tokens of all requests; ``busy``: requests are running or waiting.
+    """
 
     counters: tuple[float, ...] = ()
+    generated: float | None = None
     busy: bool = False
 
 
@@ -37,6 +43,20 @@ def growth(before: Reading | None, after: Reading | None) -> Acceptance | None:
         accepted_tokens=accepted,
         accepted_per_position=tuple(positions),
     )
+
+
+def served_others(before: Reading | None, after: Reading | None, ours: Sequence[int | None] | None) -> bool:
+    """Whether vLLM worked for other clients, too; ``ours`` are a level's output tokens, None if requests were aborted.
+
+    None of ``ours`` is in flight at either reading.
+    """
+    if before is None or after is None:
+        return False
+    if before.busy or after.busy:
+        return True
+    if ours is None or None in ours or before.generated is None or after.generated is None:
+        return False
+    return after.generated - before.generated > (1 + _OTHERS) * sum(filter(None, ours))
 
 
 class CounterReader:
@@ -74,5 +94,6 @@ class CounterReader:
             counters=(*(one.counters[counter] for counter in SPECULATION), *one.accepted_per_position)
             if usable
             else (),
+            generated=one.counters.get(Counter.GENERATION_TOKENS),
             busy=any(one.gauges.get(gauge, 0) > 0 for gauge in (Gauge.REQUESTS_RUNNING, Gauge.REQUESTS_WAITING)),
         )

@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
-from sidecar.commands.sweep.counters import CounterReader, growth
+from sidecar.commands.sweep.counters import CounterReader, growth, served_others
 from sidecar.commands.sweep.measured import Measured
 from sidecar.commands.sweep.options import MOST_AT_ONCE, SweepOptions
 from sidecar.commands.sweep.sample import Sample
@@ -43,12 +43,14 @@ async def measure(
     await unless_stopped(_send(level, options.count, ask), stop)
     seconds = time.monotonic() - begun
     after = await server.counters.settled()
+    samples = tuple(one for one in ended if one is not None)
+    ours = [one.tokens for one in samples] if len(samples) == options.count else None
     return Measured(
-        samples=tuple(one for one in ended if one is not None),
+        samples=samples,
         failed=ended.count(None),
         seconds=seconds,
         counted=growth(before, after),
-        others=before is not None and before.busy,
+        others=served_others(before, after, ours),
         complete=len(ended) == options.count,
     )
 

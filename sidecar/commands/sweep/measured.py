@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Final, Literal
+from typing import Literal
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.acceptance import together as sum_of
 from sidecar.commands.sweep.sample import Sample
 from sidecar.commands.sweep.workload import Load
-
-_OTHERS: Final = 0.01  # share of drafted tokens by which counters and requests may differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +16,8 @@ class Measured:
     """``samples`` are the completed requests: round after round, in the order of their ends.
 
     ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is the growth of vLLM's
-    counters meanwhile, None if there are none; ``others``: it includes the work for other clients.
+    counters meanwhile, None if there are none; ``others``: vLLM worked for other clients too, so that neither the times
+    nor the counters' growth are the requests' alone.
     """
 
     samples: tuple[Sample, ...]
@@ -30,10 +29,11 @@ class Measured:
 
     @property
     def acceptance(self) -> Acceptance:
-        """VLLM's numbers for each request if replies have them, else its counters' growth."""
+        """VLLM's numbers for each request if replies have them, else its counters' growth if no one else's is in it."""
         exact = [one for one in self.samples if one.drafts is not None]
         if not exact:
-            return replace(self.counted or NO_DRAFTS, requests=len(self.samples))
+            known = self.counted if self.samples and not self.others else None
+            return replace(known or NO_DRAFTS, requests=len(self.samples))
         return Acceptance(
             requests=len(exact),
             drafts=sum(one.drafts or 0 for one in exact),
@@ -48,14 +48,6 @@ class Measured:
         if not self.acceptance.draft_tokens:
             return "none"
         return "replies" if any(one.drafts is not None for one in self.samples) else "counters"
-
-    @property
-    def other_requests(self) -> bool:
-        """Whether vLLM's counters also have the work for other clients: times are then not the sweep's alone."""
-        if self.counted is None or self.source != "replies" or self.failed or not self.complete:
-            return self.others
-        ours = self.acceptance.draft_tokens
-        return self.others or abs(self.counted.draft_tokens - ours) > _OTHERS * ours
 
     def in_flight(self, load: Load) -> float:
         """The mean number of its requests in flight; in an open loop rate x mean duration (Little's law)."""

@@ -23,6 +23,10 @@ ACTIONS: Final[Mapping[Verdict, str]] = {
     Verdict.INSUFFICIENT_DATA: "too few draft tokens for a verdict; raise --requests",
 }
 _MEDIAN, _TAIL = METRICS["TPOT P50"], METRICS["TPOT P99"]
+OTHERS_SERVED: Final = (
+    "other clients were served: vLLM's counters have their drafts too. Measure without them, or start "
+    "vLLM (from 0.29 on) with --per-request-spec-decode-metrics summary"
+)
 NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
 
 
@@ -30,8 +34,8 @@ NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters:
 class LevelSummary:
     """One level: the metrics of the server, of a mix's temperatures, and of the baseline if there is one.
 
-    ``acceptance_from``: from the ``replies`` themselves or from vLLM's ``counters``. ``other_requests`` and
-    ``baseline_drafts`` are as in ``Measured`` and ``LevelResult``. ``changes`` are of TPOT's P99 at a mix's
+    ``acceptance_from``: from the ``replies`` themselves or from vLLM's ``counters``. ``other_requests`` is
+    ``others`` in ``Measured``, ``baseline_drafts`` as in ``LevelResult``. ``changes`` are of TPOT's P99 at a mix's
     temperatures: in the mix / alone at that load - 1. ``speedup`` is the baseline's median TPOT over this server's:
     above 1 speculation is faster.
     """
@@ -112,7 +116,7 @@ def summarize_level(found: LevelResult, measured: Mapping[Level, Measured], thre
     return LevelSummary(
         level=level,
         complete=found.complete,
-        other_requests=ours.other_requests,
+        other_requests=ours.others,
         baseline_drafts=found.baseline_drafts,
         acceptance_from=ours.source,
         position_rates=ours.acceptance.position_rates,
@@ -146,9 +150,15 @@ def summarize_temperature(
         p90=quantile(ratios, 0.9),
         acceptance_from=source,
         verdict=verdict,
-        action=NOTHING_DRAFTED if source == "none" else ACTIONS[verdict],
+        action=_action(verdict, measured),
         notes=(*(() if advice is None else (advice,)), *_compared(levels)),
     )
+
+
+def _action(verdict: Verdict, measured: Measured) -> str:
+    if measured.source != "none":
+        return ACTIONS[verdict]
+    return OTHERS_SERVED if measured.counted is not None and measured.counted.draft_tokens else NOTHING_DRAFTED
 
 
 def _change(apart: Level, inside: Measured, measured: Mapping[Level, Measured]) -> Interval | None:

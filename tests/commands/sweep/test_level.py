@@ -51,7 +51,7 @@ async def test_the_load_is_as_asked_for(served):
     assert len(result.levels[0].speculating.samples) == 10
 
 
-def page_of(drafted):
+def page_of(drafted, generated=0):
     values = {"drafts": drafted / 4, "draft_tokens": drafted, "accepted_tokens": drafted / 2}
     labels = 'engine="0",model_name="m"'
     lines = [f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}" for name, value in values.items()]
@@ -59,6 +59,7 @@ def page_of(drafted):
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {drafted / 4 * share}'
         for place, share in enumerate((0.9, 0.6, 0.5, 0.0))
     ]
+    lines.append(f"vllm:generation_tokens_total{{{labels}}} {generated}")
     return web.Response(text="\n".join((*lines, "")), content_type="text/plain")
 
 
@@ -81,6 +82,47 @@ async def test_counters_that_come_late_are_waited_for(served):
     ] * 2
     assert [one.p50 for one in told.temperatures] == [None] * 2
     assert [one.position_rates for one in told.levels] == [pytest.approx((0.9, 0.6, 0.5, 0.0))] * 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_no_verdict(served, others):
+    """Three tokens are each request's own; the others' requests come and go in between, so that no page shows them."""
+    seen = []
+    answer = server([0, 0], seen)
+
+    async def shared(request):
+        if request.path != "/metrics":
+            return await answer(request)
+        return page_of(8.0 * len(seen), (3 + others) * len(seen))
+
+    async with served(shared) as url:
+        result = await swept(url, ("one",), count=20, temperatures=(1.0,))
+    ((one,), lines) = summarized(result).temperatures, printed(result)
+    assert (one.acceptance, one.acceptance_from) == ((None, "none") if others else (0.5, "counters"))
+    assert (one.verdict, one.action[:27]) == (
+        ("insufficient_data", "other clients were served: ")
+        if others
+        else ("break_even", "measure P99 under your own ")
+    )
+    assert any("vLLM served other clients too" in line for line in lines) == bool(others)
+
+
+async def test_a_level_without_a_completed_request_has_no_acceptance(served):
+    """Whatever the counters grew by meanwhile."""
+    asked = []
+
+    async def hangs(request):
+        if request.path == "/metrics":
+            return page_of(8.0 * len(asked))
+        if request.method == "POST" and (await request.json())["max_tokens"] > 1:
+            asked.append(request)
+            await asyncio.Event().wait()
+        return await server([0, 0], [])(request)
+
+    async with served(hangs) as url:
+        result = await swept(url, ("one",), count=20, temperatures=(1.0,), seconds=1.0)
+    (one,) = summarized(result).temperatures
+    assert (one.requests, one.acceptance, one.verdict) == (0, None, "insufficient_data")
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):

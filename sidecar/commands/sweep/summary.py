@@ -20,7 +20,6 @@ ACTIONS: Final[Mapping[Verdict, str]] = {
     Verdict.NET_NEGATIVE: "stop: speculation costs more than it gives here",
     Verdict.BREAK_EVEN: "measure P99 under your own load before you decide",
     Verdict.NET_POSITIVE: "confirm under your own load, then ship",
-    Verdict.INSUFFICIENT_DATA: "too few draft tokens for a verdict; raise --requests",
 }
 _MEDIAN, _TAIL = METRICS["TPOT P50"], METRICS["TPOT P99"]
 OTHERS_SERVED: Final = (
@@ -150,15 +149,19 @@ def summarize_temperature(
         p90=quantile(ratios, 0.9),
         acceptance_from=source,
         verdict=verdict,
-        action=_action(verdict, measured),
+        action=_action(verdict, measured, levels if by_speedup else (), thresholds.min_requests),
         notes=(*(() if advice is None else (advice,)), *_compared(levels)),
     )
 
 
-def _action(verdict: Verdict, measured: Measured) -> str:
-    if measured.source != "none":
+def _action(verdict: Verdict, measured: Measured, compared: Sequence[LevelSummary], needed: int) -> str:
+    """``compared`` are the levels that were each judged by their speedup; without any, all were judged together."""
+    if measured.samples and measured.source == "none":
+        return OTHERS_SERVED if measured.counted is not None and measured.counted.draft_tokens else NOTHING_DRAFTED
+    if verdict in ACTIONS:
         return ACTIONS[verdict]
-    return OTHERS_SERVED if measured.counted is not None and measured.counted.draft_tokens else NOTHING_DRAFTED
+    most = max((one.speculating["requests"] or 0 for one in compared), default=measured.acceptance.requests or 0)
+    return f"{most:.0f} requests{' at a load' if compared else ''}, at least {needed} needed: raise --requests"
 
 
 def _change(apart: Level, inside: Measured, measured: Mapping[Level, Measured]) -> Interval | None:
@@ -180,7 +183,7 @@ def _speedup(found: LevelResult) -> Interval | None:
 
 
 def _judged(counted: Acceptance, thresholds: Thresholds, speedup: Interval | None) -> Judgement:
-    """By the rules for live traffic, except those on volume: a sweep itself decides how much is drafted."""
+    """By the rules for live traffic; of those on volume only ``min_requests``, as a sweep decides what is drafted."""
     known = speedup is not None and speedup.error is not None
     estimate = Estimate(speedup.value, (speedup.error or 0.0) / 2) if speedup is not None and known else None
     return judge(Evidence(window=counted, speedup=estimate, is_temperature=True), thresholds)

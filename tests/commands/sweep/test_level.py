@@ -123,6 +123,7 @@ async def test_a_level_without_a_completed_request_has_no_acceptance(served):
         result = await swept(url, ("one",), count=20, temperatures=(1.0,), seconds=1.0)
     (one,) = summarized(result).temperatures
     assert (one.requests, one.acceptance, one.verdict) == (0, None, "insufficient_data")
+    assert one.action == "0 requests, at least 20 needed: raise --requests"
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):

@@ -60,10 +60,14 @@ def test_measured_speedups_decide_up_to_which_load_it_pays(speedups, said, verdi
 
 def test_a_level_without_data_leaves_the_verdict_to_the_others():
     few = LevelResult(
-        level=Level(alone(0.0), Load(at_once=2)), speculating=requests(0.01, count=4), baseline=requests(0.02, count=4)
+        level=Level(alone(0.0), Load(at_once=2)),
+        speculating=requests(0.01, count=4),
+        baseline=measured([sample(0.02)] * 4),
     )
     assert summarized(swept(level(1, 1.5), few)).temperatures[0].verdict == "net_positive"
-    assert summarized(swept(few)).temperatures[0].verdict == "insufficient_data"
+    (found,) = summarized(swept(few)).temperatures
+    assert found.verdict == "insufficient_data"
+    assert found.action == "4 requests at a load, at least 20 needed: raise --requests"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,9 @@ def test_without_a_baseline_the_acceptance_decides(accepted, verdict, action, ad
 
 def test_the_verdict_follows_the_thresholds():
     few = swept(LevelResult(level=Level(alone(0.0), Load(at_once=1)), speculating=requests(0.01, count=4)))
-    assert summarized(few).temperatures[0].verdict == "insufficient_data"
+    (found,) = summarized(few).temperatures
+    assert found.verdict == "insufficient_data"
+    assert found.action == "4 requests, at least 20 needed: raise --requests"
     assert summarized(few, min_requests=4).temperatures[0].verdict == "net_positive"
 
 

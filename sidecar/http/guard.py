@@ -120,11 +120,11 @@ class GuardedServer:
             if not isinstance(connection, Connection):
                 raise TypeError
             self._connections.used(connection)
-            return await self._refused(request) or await handler(request)
+            return await self._refused(request, connection.address) or await handler(request)
 
         return serving
 
-    async def _refused(self, request: web.Request) -> web.Response | None:
+    async def _refused(self, request: web.Request, address: str) -> web.Response | None:
         """The answer to a request that is not served; None to any other."""
         if not is_ours(request.headers.get("Host", ""), self.options.allowed_hosts):
             self.refusals[Refusal.HOST] += 1
@@ -132,9 +132,12 @@ class GuardedServer:
         users = {} if self.web_config is None else self.web_config.users
         if not users or request.path in self.options.open_paths:
             return None
-        if await self._passwords.are_right(request.headers.get("Authorization", ""), users):
+        refusal = await self._passwords.refusal(request.headers.get("Authorization", ""), users, address)
+        if refusal is None:
             return None
-        self.refusals[Refusal.UNAUTHORIZED] += 1
+        self.refusals[refusal] += 1
+        if refusal is Refusal.TOO_MANY_PASSWORDS:
+            return web.Response(status=429, text="too many passwords to check\n", headers={"Retry-After": "1"})
         return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
 
 

@@ -40,4 +40,5 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"  # not HTTP
     HOST = "host"  # the request names a host that is not ours
     UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
+    TOO_MANY_PASSWORDS = "too_many_passwords"  # one of the same address, or too many of all, are being checked
     INTERNAL = "internal"  # the handler raised

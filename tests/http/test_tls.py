@@ -4,9 +4,11 @@ import base64
 import gc
 import os
 import ssl
+import threading
 from asyncio.sslproto import SSLProtocol
 
 import aiohttp
+import bcrypt
 import pytest
 
 from sidecar.http.limits import Refusal
@@ -131,3 +133,32 @@ async def test_passwords(authority):
         server.web_config = read_web_config(authority.web_config(tls=False, users={"prometheus": "new"}))
         assert await status(server, headers=basic("prometheus", "secret")) == 401
         assert await status(server, headers=basic("prometheus", "new")) == 200
+
+
+async def test_guesses_of_clients_that_leave_do_not_pile_up_and_keep_no_other_address_out(authority, monkeypatch):
+    check, go_on, calls = bcrypt.checkpw, threading.Event(), []
+
+    def slow(password, found):
+        calls.append(password)
+        assert go_on.wait(60)
+        return check(password, found)
+
+    def request(password):
+        header = basic("prometheus", password)["Authorization"]
+        return GET.replace(b"Host: x", f"Host: x\r\nAuthorization: {header}".encode())
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    async with guarded(authority.web_config(tls=False, users={"prometheus": "secret"})) as (server, _, connect):
+        _, writer = await connect(request("wrong"))
+        await until(lambda: calls)
+        writer.transport.abort()
+        await until(lambda: server.connections == 0)
+        for number in range(50):
+            reader, writer = await connect(request(f"wrong {number}"))
+            assert await response(reader) == b"429 too many passwords to check\n"
+            writer.transport.abort()
+        reader, _ = await connect(request("secret"), source="127.0.0.2")
+        go_on.set()
+        assert await response(reader) == b"200 quick"
+        assert calls == [b"wrong", b"secret"]
+        assert server.refusals[Refusal.TOO_MANY_PASSWORDS] == 50

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 Version = tuple[int, ...]
 
 NEWEST: Final[Version] = (0, 33)
+REJECTED: Final = "rejected with status 400"
 PLUGIN: Final = "specdec"  # the name of our entry point
 _CONFIG: Final = ("--speculative-config", "-sc")
 _KEYS: Final = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
@@ -140,6 +141,14 @@ def findings(line: str, version: Version) -> Findings:
     return Findings(list(_faults(command, version)), list(_notes(command, version)))
 
 
+def unserved(version: Version) -> dict[str, tuple[str, ...]]:
+    """What becomes of requests under speculation that use sampling parameters which it does not serve."""
+    if version >= (0, 14):
+        return {REJECTED: ("min_p", "logit_bias")}
+    penalties = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+    return {"served without speculation": ("min_p", *penalties), "served without it": ("logit_bias",)}
+
+
 def read_version(text: str) -> Version | None:
     """``0.32`` as (0, 32) and ``v0.8.5.post1`` as (0, 8, 5); None if it does not begin like a version."""
     match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
@@ -209,7 +218,5 @@ def _notes(command: _Command, version: Version) -> Iterator[str]:
     if command.config == {}:
         if not any(flag.startswith("--speculative-") for flag in command.flags):
             yield "speculation is off: there is no --speculative-config"
-    elif version >= (0, 14):
-        yield "requests with min_p or logit_bias are rejected with 400 (0.14 and later; seen in 0.32)"
     elif version >= (0, 8):
-        yield "requests with min_p or penalties are served without speculation, logit_bias may be ignored (to 0.13)"
+        yield from (f"requests with {' or '.join(names)} are {fate}" for fate, names in unserved(version).items())

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Final
 
 from sidecar.analysis.quantile import interpolated
-from sidecar.commands.check.vllm_flags import NEWEST, Version, read_version
+from sidecar.commands.check.vllm_flags import NEWEST, REJECTED, read_version, unserved
 from sidecar.commands.preflight.watch import Watched
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import FinishedRequest
@@ -90,23 +90,6 @@ def _too_few(found: Watched) -> str:
     return f"{text} No plug-in was heard: {how}."
 
 
-_REJECTED: Final = "rejected with status 400"
-_NOT_DRAFTED: Final = "served without speculation"
-_IGNORED: Final = "ignored"
-
-
-def _fate(name: str, version: Version) -> str | None:
-    """How vLLM treats a parameter under speculation; None if it honours it.
-
-    0.32's code, and vLLM's pull requests 32003 and 31982 (0.14) and issue 34497 (0.12) for older versions.
-    """
-    if version >= (0, 14):
-        return _REJECTED if name in {"min_p", "logit_bias"} else None
-    if name == "logit_bias":
-        return _IGNORED
-    return None if name == "logprobs" else _NOT_DRAFTED
-
-
 def _about_requests(found: Watched) -> Iterator[Line]:
     requests = found.requests
     temperatures = sorted(one.temperature for one in requests)
@@ -150,10 +133,10 @@ def _parameters(found: Watched) -> Line:
     told = next((one.vllm for one in found.hellos if one.vllm), "")
     version = read_version(told) or NEWEST
     requests = found.requests
-    names = dict.fromkeys(name for one in requests for name in one.parameters)
-    fates = {name: fate for name in names if (fate := _fate(name, version)) is not None}
+    used = {name for one in requests for name in one.parameters}
+    fates = {name: fate for fate, names in unserved(version).items() for name in names if name in used}
     shares = {name: _share(name in one.parameters for one in requests) for name in fates}
-    rejected = {name for name, fate in fates.items() if fate == _REJECTED}
+    rejected = {name for name, fate in fates.items() if fate == REJECTED}
     share = _share(not rejected.isdisjoint(one.parameters) for one in requests)
     seen = "; ".join(f"{name} in {shares[name]:.0%}: {fate}" for name, fate in fates.items())
     return Line(

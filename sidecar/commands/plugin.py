@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,9 +17,10 @@ HELP = "write the plug-in that vLLM loads into a folder, for PYTHONPATH"
 MODULE: Final = "specdec_plugin"
 _SOURCE: Final = Path(__file__).parent.parent / "requests" / "plugin.py"
 _SUMMARY: Final = "Tells specdec-sidecar what each request drafts and accepts in vLLM's scheduler"
+_PROJECT: Final = "specdec-plugin"
 _METADATA: Final = f"""\
 Metadata-Version: 2.1
-Name: specdec-plugin
+Name: {_PROJECT}
 Version: {__version__}
 Summary: {_SUMMARY}
 License: Apache-2.0
@@ -35,7 +37,7 @@ requires = ["setuptools>=61"]
 build-backend = "setuptools.build_meta"
 
 [project]
-name = "specdec-plugin"
+name = "{_PROJECT}"
 version = "{__version__}"
 description = "{_SUMMARY}"
 requires-python = ">=3.9"
@@ -52,23 +54,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder."""
     parser.add_argument(
         "folder",
-        type=Path,
+        type=_folder,
         metavar="DIR",
         help="created if missing; readable by any user, since vLLM may run as another",
     )
+
+
+def _folder(text: str) -> Path:
+    if not text:  # of a variable that is not set
+        raise argparse.ArgumentTypeError("it is empty; write . for the current directory")
+    return Path(text)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Writes the plug-in, and says what to set in vLLM's container.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder cannot be written, or is another project's.
     """
     folder = arguments.folder.absolute()
-    write_plugin(folder)
-    print(f"""\
-wrote {folder / MODULE}.py {__version__}
-
+    for file in write_plugin(folder):
+        print(f"wrote {file}")
+    print(f"""
 In vLLM's container, and then restart vLLM:
   PYTHONPATH={folder}
       or, where the image sets PYTHONPATH itself, an image built with: pip install {folder}
@@ -80,25 +87,40 @@ To see whether all of it is right, in vLLM's container: python -m {MODULE}""")
     return 0
 
 
-def write_plugin(folder: Path) -> None:
+def write_plugin(folder: Path) -> tuple[Path, ...]:
     """Writes the plug-in into the folder, readable by any user; a process that imports it finds all of it or none.
 
+    Returns the files. A ``pyproject.toml`` that is not the plug-in's stays, and then nothing is written.
+
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder cannot be written, or is another project's.
     """
-    package = folder / f"{MODULE}-{__version__}.dist-info"
+    package, project = folder / f"{MODULE}-{__version__}.dist-info", folder / "pyproject.toml"
+    files = {
+        folder / f"{MODULE}.py": _SOURCE.read_text(encoding="utf-8"),
+        project: _PYPROJECT,
+        package / "METADATA": _METADATA,
+        package / "entry_points.txt": _ENTRY_POINTS,
+    }
     try:
+        if project.exists() and not _is_ours(project):
+            raise InputError(f"{project} is not the plug-in's; give the plug-in a folder of its own")
         _make(folder)
         _make(package)
-        _write(folder / f"{MODULE}.py", _SOURCE.read_text(encoding="utf-8"))
-        _write(folder / "pyproject.toml", _PYPROJECT)
-        _write(package / "METADATA", _METADATA)
-        _write(package / "entry_points.txt", _ENTRY_POINTS)
+        for path, text in files.items():
+            _write(path, text)
         for other in folder.glob(f"{MODULE}-*.dist-info"):
             if other != package:  # another version's: vLLM would find the plug-in twice
                 shutil.rmtree(other)
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+    return tuple(files)
+
+
+def _is_ours(project: Path) -> bool:
+    with suppress(ValueError, AttributeError):  # not TOML, or "project" is not a table
+        return bool(tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}).get("name") == _PROJECT)
+    return False
 
 
 def _make(folder: Path) -> None:

@@ -3,10 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
+from math import inf
 from typing import Final
 
 HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is known to a sixtieth of its length
+_OUTAGE: Final = 1.5  # windows without a reading after which one begins anew; polls may be a window apart
 
 Row = tuple[float, ...]
 
@@ -24,8 +26,12 @@ class GrowthWindow:
         self._latest: tuple[float, Row] | None = None
 
     def append(self, at: float, reading: Row) -> None:
-        """Adds a reading; one that is not later than the last restarts the window, since the clock was set back."""
-        if self._latest is not None and at <= self._latest[0]:
+        """Adds a reading, with which the window begins anew after an outage, and after the clock was set back.
+
+        A reading at -inf is the zero that the totals began at.
+        """
+        passed = at - (self._latest[0] if self._latest is not None else -inf)
+        if passed <= 0 or _OUTAGE * self._seconds < passed < inf:
             self._kept.clear()
         self._latest = (at, reading)
         if not self._kept or at - self._kept[-1][0] >= self._seconds / _PARTS:

@@ -249,6 +249,14 @@ def test_verdicts_outlast_a_minute_of_failed_polls():
     assert not server.fail(seconds=40).models[0].judgement.is_known
 
 
+def test_what_passed_during_an_outage_enters_no_window():
+    server = Server()
+    server.poll(snap(drafts=0))
+    server.poll(snap(drafts=1_000_000, accepted=0), seconds=3600)
+    report = server.poll(snap(drafts=1_000_600, accepted=1440), seconds=60)
+    assert (engine_of(report).acceptance.seconds, engine_of(report).acceptance.rate) == (60, pytest.approx(0.8))
+
+
 def test_acceptance_history_is_of_the_last_window():
     server = Server(latency_window=30.0)
     for drafts, accepted in ((0, 0), (10, 30), (20, 30), (20, 30), *((20, 30),) * 40):

@@ -1,5 +1,7 @@
 """Growth over a sliding window."""
 
+import math
+
 import pytest
 
 from sidecar.engine.window import GrowthWindow
@@ -46,3 +48,18 @@ def test_parts_add_up_to_the_whole():
     assert parts[-1][0] == 99
     assert window((0, 1), (1, 2)).parts() == [(1, (1,))]
     assert window((0, 1)).parts() == []
+
+
+def test_after_an_outage_the_window_begins_anew():
+    found = window((0, 0), (10, 10), (3610, 9000))
+    assert (found.growth, found.seconds) == ((0,), 0)
+    found.append(3620, (9008,))
+    assert (found.growth, found.seconds) == ((8,), 10)
+
+
+def test_polls_may_be_a_window_apart():
+    assert window((0, 0), (60.5, 7), (121, 14)).growth == (7,)
+
+
+def test_the_zero_that_totals_began_at_is_no_outage():
+    assert window((-math.inf, 0), (1000, 7)).growth == (7,)

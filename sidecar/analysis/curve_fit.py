@@ -115,8 +115,11 @@ def _centred(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
-    """What an engine that speculates would take without drafts, from periods that drafted nothing; None if unclear."""
-    curve = fit([one for one in periods if one.draft_tokens == 0])
+    """What an engine that speculates would take without drafts, from periods that drafted nothing; None if unclear.
+
+    More than one token a step was drafted, even if vLLM's page counts no draft yet, as a slow API process does.
+    """
+    curve = fit([one for one in periods if one.draft_tokens == 0 and one.tokens <= one.decode_steps])
     if curve is None:
         return None
     is_sharp = all(error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))

@@ -139,6 +139,10 @@ def test_steps_with_drafts_tell_nothing_of_plain_steps():
     assert fit_undrafted(measured(bent, length=2, drafted=3)) is None
 
 
+def test_steps_whose_drafts_are_not_counted_yet_are_no_reference():
+    assert fit_undrafted(measured(bent, length=2.5)) is None
+
+
 def test_a_reference_that_is_not_sharp_is_none():
     random = Random(9)
     assert fit_undrafted([noisy(period(4, 0.02), random, 0.9) for _ in range(12)]) is None

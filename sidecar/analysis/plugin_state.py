@@ -193,6 +193,8 @@ class PluginStates:
 
     def _make_room(self) -> None:
         gone = [start for start, one in self._engines.items() if not one.connections]
+        compared = {start for coverage in self._coverage.values() for start in coverage.starts}
+        gone.sort(key=compared.__contains__)  # these last: vLLM may still run them, and they may return
         for start in gone[: max(len(gone) - _MOST_GONE, 0)]:
             del self._engines[start]
 

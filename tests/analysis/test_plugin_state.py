@@ -434,3 +434,17 @@ def test_what_an_earlier_vllm_s_plugin_counted_is_not_held_against_the_next_vllm
     for second in range(40):
         server.poll(snap(drafts=second), start=2.0)
     assert server.engines()[EngineKey("m", "0")].coverage is None
+
+
+@pytest.mark.parametrize("engine", [0, 5])
+def test_an_engine_that_returns_after_many_others_left_is_not_counted_twice(server, engine):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 20)
+    plugin.close()
+    for number in range(2, 40):
+        PluginEnd(server, number, start=str(number), engine=engine).close()
+    plugin.hello()
+    plugin.tick(at=server.at + 0.5)
+    server.poll(snap(drafts=200))
+    assert drafts(server) == 200
+    assert server.engines()[EngineKey("m", "0")].coverage == 1.0

@@ -135,11 +135,9 @@ class State:
             model = self._models.get(key.model_name)
             if model is None or not (engine.observes or engine.tick_at):  # nothing was counted, and nothing will be
                 continue
-            model.crowded_out = not self._may_split(model)
-            if model.crowded_out:
-                self._overflowed_models += 1
-                continue
-            model.observed = True
+            model.observed = self._may_split(model)
+            model.crowded_out = not model.observed  # its growth is taken in all the same, and shown when it may be
+            self._overflowed_models += model.crowded_out
             for row, grown, recent in engine.take_growth():
                 if isinstance(row, StepTotals):
                     if recent:

@@ -84,6 +84,19 @@ def test_models_past_the_bound_are_not_split_and_counted():
     assert "limits.models" in report.models[1].split_withheld
 
 
+def test_a_model_that_is_split_once_another_has_left_has_only_the_window_s_growth_in_its_window():
+    server = Server(limits={"models": 1}, history=60.0, latency_window=30.0)
+    PluginEnd(server, 1).tick().close()
+    server.poll(snap())
+    waiting = PluginEnd(server, 2, start="b", model="n")
+    for count in range(1, 101):
+        waiting.serve(drafts=10).tick(at=server.at + 0.5)
+        shown = [snap()] if count < 30 else []
+        server.poll(*shown, snap(drafts=10 * count, model="n"))
+    split = server.temperature("0", "n")
+    assert (split.drafts, split.window.drafts) == (1000, 300)
+
+
 def test_numbers_of_a_finished_request():
     assert measured(finished()) == pytest.approx((20 / 30, 3.0, 0.5, 2.0 / 30, 2.5))
     none = measured(finished(drafts=0, draft_tokens=0, accepted_tokens=0, output_tokens=1))

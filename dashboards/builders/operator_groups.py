@@ -1,4 +1,4 @@
-"""Who loses: acceptance by length of the prompt, structured output and, where it is switched on, adapter."""
+"""Acceptance by length of the prompt, structured output and, where it is switched on, adapter."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -14,7 +14,7 @@ _GROUP = "model_name, by, group"
 def groups() -> Section:
     """Empty without the plug-in."""
     return Section(
-        "Who loses",
+        "Who accepts less than the rest",
         [beside(9, (_acceptance("prompt_tokens", "prompt length in tokens"), 8), (_others(), 8), (_shares(), 8))],
     )
 
@@ -56,7 +56,7 @@ def _shares() -> timeseries.Panel:
     return over_time(
         "Share of the draft tokens, by group",
         "Each group's share of the draft tokens; the groups of one kind add up to 1.",
-        "A group that loses and has a small share matters little; the sidecar's page names those that lose clearly.",
+        "A group that accepts less and has a small share matters little; the sidecar's page names them.",
         [Query(f"{drafted} / on (model_name, by) group_left () ({whole} > 0)", "{{by}} {{group}} {{model_name}}")],
         SHARE,
         high=1,

@@ -110,8 +110,8 @@ def _context(model: ModelReport, settings: Settings) -> str:
             f"[{one.temperature}] {one.window.share:.1%}" for one in model.temperatures if one.window.share
         )
         said.append(f"Acceptance by temperature: {by_temperature}; share of the draft tokens {shares}.")
-    if losing := [f"[{one.by} {one.group}] {one.window.rate or 0:.1%}" for one in model.groups if one.loses]:
-        said.append(f"Kinds of request that lose: {' '.join(losing)}.")
+    if lower := [f"[{one.by} {one.group}] {one.window.rate or 0:.1%}" for one in model.groups if one.accepts_less]:
+        said.append(f"Kinds of request that accept less than the rest: {' '.join(lower)}.")
     if worst := _widest(model.engines):
         found = " ".join(f"P{100 * quantile:g} {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
         said.append(f"Time per output token: {found}.")

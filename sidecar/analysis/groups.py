@@ -1,4 +1,4 @@
-"""The groups that requests are told apart by besides temperature, and which of them lose."""
+"""The groups that requests are told apart by besides temperature, and which of them accept less."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _OUTPUT_LABELS: Final = ("free", "structured")
 _MOST_ADAPTERS: Final = 16
 _NO_ADAPTER: Final = "none"
 _OTHER: Final = "other"
-_CLEARLY: Final = 0.05  # a group loses if its acceptance is this much below that of the others
+_CLEARLY: Final = 0.05  # a group accepts less if its acceptance is this much below that of the others
 _CONFIDENCE: Final = 2.0  # and lies below it by so many standard errors
 
 
@@ -59,7 +59,7 @@ class Groups:
         return ADAPTER, name
 
     def reports(self, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
-        """Every group; none loses on fewer than ``min_requests`` requests in the window.
+        """Every group; none accepts less on fewer than ``min_requests`` requests in the window.
 
         The windows are empty unless they are ``fresh``.
         """
@@ -85,7 +85,7 @@ class Groups:
                 window=window,
                 difference=apart,
                 error=error,
-                loses=apart is not None
+                accepts_less=apart is not None
                 and error is not None
                 and (window.requests or 0) >= min_requests
                 and apart < -_CLEARLY

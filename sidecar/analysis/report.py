@@ -120,8 +120,8 @@ class TemperatureReport:
 class GroupReport:
     """One model's requests in one group: ``by`` is prompt_tokens, output or adapter. Totals are since the start.
 
-    ``loses``: its acceptance over the window is clearly below that of the model's other requests. ``difference`` is
-    how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
+    ``accepts_less``: its acceptance over the window is clearly below that of the model's other requests.
+    ``difference`` is how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
     """
 
     by: str
@@ -133,7 +133,7 @@ class GroupReport:
     window: Acceptance
     difference: float | None
     error: float | None
-    loses: bool
+    accepts_less: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,7 @@ def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
     pod.fail()
     hot, group = pod.temperature("0.7-1"), pod.group("0-512")
     assert (hot.window.rate, hot.window.requests, hot.window.share) == (None, None, 0)
-    assert (group.window.rate, group.window.share, group.loses) == (None, 0, False)
+    assert (group.window.rate, group.window.share, group.accepts_less) == (None, 0, False)
     assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
     assert hot.drafts == 600
 
@@ -209,29 +209,29 @@ def long_prompts(accepted, drafts=2, polls=60):
     return pod
 
 
-def test_a_group_that_accepts_clearly_less_loses():
-    losing = long_prompts(2).group("8k-32k")
-    assert losing.loses
-    assert losing.difference == pytest.approx(2 / 6 - 20 / 30)
-    assert losing.error < 0.05
-    assert losing.window.share == pytest.approx(1 / 6)
-    assert not any(one.loses for one in long_prompts(2).model().groups if one.group != "8k-32k")
+def test_a_group_that_accepts_clearly_less_is_named():
+    lower = long_prompts(2).group("8k-32k")
+    assert lower.accepts_less
+    assert lower.difference == pytest.approx(2 / 6 - 20 / 30)
+    assert lower.error < 0.05
+    assert lower.window.share == pytest.approx(1 / 6)
+    assert not any(one.accepts_less for one in long_prompts(2).model().groups if one.group != "8k-32k")
 
 
-def test_a_group_loses_neither_by_little_nor_on_few_requests_nor_by_chance():
-    assert not long_prompts(38, drafts=20).group("8k-32k").loses
+def test_a_group_accepts_less_neither_by_little_nor_on_few_requests_nor_by_chance():
+    assert not long_prompts(38, drafts=20).group("8k-32k").accepts_less
     few = Pod(thresholds={"min_requests": 1000})
     for _ in range(60):
         few.plugin.serve(drafts=10, accepted=20, table="prompt", key=9)
         few.serve((0, 2, 2), table="prompt", key=15)
     assert few.group("8k-32k").difference < -0.3
-    assert not few.group("8k-32k").loses
+    assert not few.group("8k-32k").accepts_less
     noisy = Pod()
     for second in range(60):
         noisy.plugin.serve(drafts=10, accepted=20, table="prompt", key=9)
         noisy.serve((0, 2, 0 if second % 10 < 5 else 6), table="prompt", key=15)
     assert noisy.group("8k-32k").error > 0.05
-    assert not noisy.group("8k-32k").loses
+    assert not noisy.group("8k-32k").accepts_less
 
 
 def test_structured_requests_that_draft_nothing_drag_no_group_down():
@@ -240,7 +240,7 @@ def test_structured_requests_that_draft_nothing_drag_no_group_down():
         pod.plugin.serve(drafts=10, accepted=20, table="output", key="free")
         pod.serve((0, 0, 0), table="output", key="structured")
     found = pod.group("structured")
-    assert (found.requests, found.window.rate, found.difference, found.loses) == (60, None, None, False)
+    assert (found.requests, found.window.rate, found.difference, found.accepts_less) == (60, None, None, False)
 
 
 def test_adapters_have_names_only_where_asked_for_and_sixteen_at_most():

@@ -162,7 +162,7 @@ def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     )  # fmt: skip
 
 
-def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, loses=False):
+def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, accepts_less=False):
     return GroupReport(
         by=by,
         group=name,
@@ -173,7 +173,7 @@ def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, loses=F
         window=window(rate, share=share),
         difference=difference,
         error=error,
-        loses=loses,
+        accepts_less=accepts_less,
     )
 
 

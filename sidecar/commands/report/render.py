@@ -12,7 +12,7 @@ _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of drafts", "requests", *_TIMES),
 )
-_GROUPS: Final = ("loses", "acceptance", "below the others by", "of drafts")
+_GROUPS: Final = ("accepts less", "acceptance", "below the others by", "of drafts")
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
 
 _Json = Mapping[str, Any]
@@ -52,7 +52,7 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
     yield ""
     yield f"model {model['model_name']}: {judged['verdict']} by {judged['basis']}{over}"
     temperatures = [one for one in model["temperatures"] if one["window"]["requests"] or one["window"]["draft_tokens"]]
-    groups = [one for one in model["groups"] if one["loses"]]
+    groups = [one for one in model["groups"] if one["accepts_less"]]
     for header, rows in (
         (_TEMPERATURES, [_temperature(one) for one in temperatures]),
         (_GROUPS, [_group(one) for one in groups]),

@@ -1,4 +1,4 @@
-"""One model on the page: its verdict, its temperatures, who loses, how it speculates, and its time."""
+"""One model on the page: its verdict, its temperatures, who accepts less, how it speculates, and its time."""
 
 from html import escape
 
@@ -28,7 +28,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed.speedup if model.speed else None)}</div>{advice}</div>'
-        f"{split}</div>{_losers(model)}{_speed(model)}"
+        f"{split}</div>{_lower(model)}{_speed(model)}"
     )
 
 
@@ -108,18 +108,18 @@ def _gain(one: TemperatureReport) -> str:
     )
 
 
-def _losers(model: ModelReport) -> str:
+def _lower(model: ModelReport) -> str:
     """The groups that accept clearly less than the model's other requests; empty if there are none."""
-    rows = "".join(map(_loser, (group for group in model.groups if group.loses)))
+    rows = "".join(map(_lower_group, (group for group in model.groups if group.accepts_less)))
     if not rows:
         return ""
     return (
-        '<h3>Who loses</h3><table class="losers"><tr><th></th><td>acceptance</td><td>below the other requests by</td>'
-        f"<td>of the draft tokens</td></tr>{rows}</table>"
+        "<h3>Who accepts less than the rest</h3><table><tr><th></th><td>acceptance</td>"
+        f"<td>below the other requests by</td><td>of the draft tokens</td></tr>{rows}</table>"
     )
 
 
-def _loser(group: GroupReport) -> str:
+def _lower_group(group: GroupReport) -> str:
     name = escape(_BY[group.by].format(group.group))
     below = -100 * (group.difference or 0.0)
     error = f" ± {200 * group.error:.0f}" if group.error is not None else ""

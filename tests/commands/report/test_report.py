@@ -62,10 +62,10 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     assert json.loads(await reported(tree, "--format", "json")) == said
 
 
-async def test_who_loses_and_what_each_engine_does(reported):
+async def test_who_accepts_less_and_what_each_engine_does(reported):
     nothing = {"acceptance": None, "latencies": {}, "speculation": None, "coverage": None}
     limited = engine(limitations=frozenset({Limitation.NO_POSITIONS}), **nothing)
-    groups = (group("prompt_tokens", "8k-32k", 0.4, difference=-0.25, loses=True), group("output", "free"))
+    groups = (group("prompt_tokens", "8k-32k", 0.4, difference=-0.25, accepts_less=True), group("output", "free"))
     text = await reported(report(model(temperature("0"), groups=groups, engines=(limited, engine(index="1")))))
     lines = [line.split() for line in text.splitlines()]
     assert ["prompt_tokens", "8k-32k", "0.400", "0.250", "50%"] in lines

@@ -28,7 +28,9 @@ def mixed():
     for label, verdict, rate, share in BUCKETS:
         judged = reports.judgement(verdict, rate, share=share, advice=LOSING if verdict is BAD else None)
         rows.append(reports.temperature(label, verdict, rate, share, judgement=judged))
-    groups = (reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.41, error=0.02, loses=True),)
+    groups = (
+        reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.41, error=0.02, accepts_less=True),
+    )
     medians = zip(Phase, (0.084, 0.021, 0.0131, 1.4, 0.013), strict=True)
     engine = reports.engine(
         acceptance=reports.window(0.65), latencies={phase: reports.latency(median) for phase, median in medians}

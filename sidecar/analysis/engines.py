@@ -17,13 +17,15 @@ class Engines:
         self.states: dict[EngineKey, EngineState] = {}
         self.overflowed = 0  # engines that became "other", poll by poll
 
-    def observe(self, at: float, page: PageSnapshot) -> bool:
-        """Takes in a page's engines, each under the key by which it is kept; returns whether one restarted."""
-        restarted = [self._observe(at, engine, page.process_start) for engine in self._bounded(page)]
+    def observe(self, at: float, page: PageSnapshot) -> set[str]:
+        """Takes in a page's engines, each under the key by which it is kept; returns the models that restarted."""
+        restarted = {
+            engine.key.model_name for engine in self._bounded(page) if self._observe(at, engine, page.process_start)
+        }
         before = at - self._settings.history
         # A running vLLM has not shown them for a long time: it serves another model now.
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
-        return any(restarted)
+        return restarted
 
     def of(self, model_name: str) -> list[EngineState]:
         """The engines of one model."""

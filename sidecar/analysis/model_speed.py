@@ -77,6 +77,13 @@ class ModelSpeed:
             self._fitted_at = at
             self.reference = Reference.UNDRAFTED if self.curve is not None else None
 
+    def restarted(self) -> None:
+        """Another process may decode at another speed, so that the last one's steps without drafts tell nothing."""
+        self._periods.clear()
+        if self.reference is Reference.UNDRAFTED:
+            self._set_curve(None)
+            self.reference = None
+
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
         excess = self._read.prompt_excess if self._read is not None else None

@@ -59,13 +59,15 @@ class State:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """Takes in one poll's page; see ``ScrapeSink``."""
         before = self._scrape.last
-        counters_fell = self._engines.observe(at, page)
-        self._scrape.scraped(at, duration, interval, page, counters_fell=counters_fell)
+        restarted = self._engines.observe(at, page)
+        self._scrape.scraped(at, duration, interval, page, counters_fell=bool(restarted))
         self._overflowed_positions += sum(
             max(len(engine.accepted_per_position) - self._settings.limits.positions, 0) for engine in page.engines
         )
         self.plugin.polled(at, page)
         self._keep_models()
+        for name in restarted:
+            self._models[name].speed.restarted()
         told = self._take_growth()
         if before is not None and before < at:
             self._take_steps(before, at, told)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.speedup import Reference, Withheld
 from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Speculation
@@ -25,9 +25,20 @@ class Decoding(Server):
         self.engine = Engine(speculating=speculating, at=self.at)
         self.poll(self.engine.polls[-1])
 
-    def decode(self, polls, *, accepted=0.5, step_seconds=0.025, per_token=False, plugin=None, running=4, **options):
+    def decode(
+        self,
+        polls,
+        *,
+        accepted=0.5,
+        step_seconds=0.025,
+        per_token=False,
+        plugin=None,
+        running=4,
+        drafts=True,
+        **options,
+    ):
         for second in range(polls):
-            drafted = 3 if Counter.DRAFTS in self.engine.counters else 0
+            drafted = 3 if drafts and Counter.DRAFTS in self.engine.counters else 0
             length = 1 + drafted * accepted
             self.engine.run(running, step_seconds, length=length, drafted=drafted)
             if drafted:
@@ -159,6 +170,16 @@ def test_adaptive_verification_leaves_no_break_even_acceptance():
     server.decode(60, plugin=PluginEnd(server, speculation=adaptive))
     assert server.engines()[KEY].speed.speedup is not None
     assert server.engines()[KEY].speed.break_even_acceptance is None
+
+
+def test_another_process_has_no_speedup_by_the_steps_of_the_last_one():
+    server = Decoding(plain_steps={})
+    server.decode(60, drafts=False)
+    assert server.model().reference is Reference.UNDRAFTED
+    server.engine.counters = dict.fromkeys(server.engine.counters, 0.0)
+    server.decode(60, start=2.0)
+    assert server.model().reference is None
+    assert server.model().speed.speedup is None
 
 
 def test_a_clock_set_back_is_survived():

@@ -36,6 +36,7 @@ class State:
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
         self._overflowed_models = self._overflowed_positions = 0
+        self._overflowed_groups = 0  # of models that are forgotten
         self._judge = Judge(settings.thresholds, settings.latency_window)
         self._polls = 0
         self._built: tuple[tuple[int, bool, bool, str], tuple[ModelReport, ...]] | None = None
@@ -99,7 +100,7 @@ class State:
             "engine": self._engines.overflowed,
             "position": self._overflowed_positions,
             "model_name": self._overflowed_models,
-            "group": sum(model.groups.overflowed for model in self._models.values()),
+            "group": self._overflowed_groups + sum(model.groups.overflowed for model in self._models.values()),
         }
         return Report(
             at=now,
@@ -127,6 +128,7 @@ class State:
         for key in self._engines.states:
             name = key.model_name
             self._models[name] = known.get(name) or self._models.get(name) or ModelState(name, self._settings)
+        self._overflowed_groups += sum(known[name].groups.overflowed for name in known.keys() - self._models.keys())
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())
 

@@ -254,3 +254,4 @@ def test_adapters_have_names_only_where_asked_for_and_sixteen_at_most():
     assert len(adapters) == 17
     assert (adapters["none"], adapters["other"]) == (10, 40)
     assert named.report().own.label_overflow["group"] == 4
+    assert named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 4  # though the model is forgotten

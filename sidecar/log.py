@@ -26,10 +26,17 @@ def redacted(url: str) -> str:
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Removes the user information of everything like a URL from a line."""
+    """Removes the user information of everything like a URL from a line; one that cannot be formatted says only why."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return _USER_INFORMATION.sub("***@", super().format(record))
+        try:
+            line = super().format(record)
+        except Exception as error:  # noqa: BLE001 - of a field's own __str__
+            event = f"a line that cannot be formatted: {type(error).__name__}"
+            line = super().format(
+                logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, event, None, None)
+            )
+        return _USER_INFORMATION.sub("***@", line)
 
 
 def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
@@ -52,6 +59,7 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
     ]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
+    logging.raiseExceptions = False  # else a line that cannot be written goes to stderr as it is
     root = logging.getLogger()
     root.handlers = [handler]
     set_log_level(level)

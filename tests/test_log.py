@@ -19,10 +19,10 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _logging_as_it_was():
     root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
     access = logging.getLogger("aiohttp.access")
     yield
-    root.handlers, access.disabled = handlers, False
+    root.handlers, access.disabled, logging.raiseExceptions = handlers, False, raises
     root.setLevel(level)
     structlog.reset_defaults()
 
@@ -86,6 +86,33 @@ def test_only_lines_of_the_level_and_above_are_logged(get_logger):
     log.info("quiet")
     log.warning("loud")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+class Unspeakable:
+    def __str__(self):
+        raise RuntimeError("http://user:hunter2@host")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("fmt", ["json", "console"])
+@pytest.mark.parametrize("value", [Unspeakable(), {("a", "tuple"): 1, "b": Unspeakable()}])
+def test_a_line_that_cannot_be_formatted_says_only_so(fmt, value, capsys):
+    stream = io.StringIO()
+    configure_logging("info", fmt, stream)
+    structlog.get_logger("sidecar.test").warning("odd", url="http://user:hunter2@host", value=value)
+    logging.getLogger("aiohttp").warning("odd %d", "http://user:hunter2@host")
+    assert stream.getvalue().count("a line that cannot be formatted") == 2
+    assert stream.getvalue().count("\n") == 2
+    assert "hunter2" not in stream.getvalue() + "".join(capsys.readouterr())
+
+
+def test_a_line_that_cannot_be_written_is_not_printed_elsewhere(capsys):
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    stream.close()
+    structlog.get_logger("sidecar.test").warning("odd", url="http://user:hunter2@host")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_aiohttp_s_access_log_is_off(lines):

@@ -40,7 +40,7 @@ class RecordingError(SpecDecError):
 
 
 class ListenError(SpecDecError):
-    """Cannot bind ``address``, which may be a socket's path; ``variable`` is the setting's name in the environment."""
+    """Cannot bind ``address``; ``variable`` is the setting's name in the environment."""
 
     def __init__(self, variable: str, address: object, problem: str) -> None:
         super().__init__(f"cannot bind {address}: {problem}; set {variable}")

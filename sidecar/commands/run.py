@@ -24,7 +24,7 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 after SIGTERM or SIGINT, 1 if it cannot listen on an address or a socket. SIGHUP reloads settings."""
+    """Returns 0 after SIGTERM or SIGINT, 1 if it cannot listen on its address. SIGHUP reloads settings."""
     return asyncio.run(_run(arguments.config, settings))
 
 

@@ -17,7 +17,6 @@ from sidecar.commands.baseline.watch import Watched, from_recording, watch
 from sidecar.commands.sweep.options import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
-from sidecar.log import redacted
 from sidecar.settings import Settings
 
 HELP = "measure the latencies and the plain step times of a healthy vLLM and write them as a baseline"
@@ -45,14 +44,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     Raises:
         InputError: ``--prompts`` cannot be used.
-        MeasurementError: the server does not answer requests.
+        MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it answers no request.
         RecordingError: the recording cannot be read.
         SettingsError: the key cannot be used.
     """
-    url = arguments.url or settings.vllm_url
     if arguments.recording is not None:
         found = from_recording(arguments.recording)
     else:
+        url = arguments.url or settings.vllm_url
         seconds: float = arguments.duration or (300.0 if arguments.load else 60.0)
         options = request_options(arguments, settings)
         print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
@@ -65,20 +64,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         why = "it speculates" if drafted else "too little was decoded, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     if not measured and not plain:
-        print(_nothing(url, seen=bool(models)), file=sys.stderr)
+        print("no request finished, so there is nothing to write; watch for longer, or send traffic", file=sys.stderr)
         return 1
     document = ({"baseline": measured} if measured else {}) | ({"plain_steps": plain} if plain else {})
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)
     return _write(f"# Measured over {found.until - found.began:.0f} s.\n{text}", arguments.out)
-
-
-def _nothing(url: str, *, seen: bool) -> str:
-    """Why there is nothing to write, and the remedy; ``seen``: vLLM's page was read."""
-    if seen:
-        return "no request finished while watching, so there is nothing to write; watch for longer, or send traffic"
-    return (
-        f"cannot read vLLM's page at {redacted(url)}, so there is nothing to write; `specdec-sidecar check` shows why"
-    )
 
 
 def _write(text: str, out: Path | None) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.analysis.plain_decoding import PlainDecoding
+from sidecar.commands.first_page import first_page, speculates
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import RequestOptions
 from sidecar.engine.continuation import Continuation
@@ -20,7 +21,8 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.engine.version import VersionFamily
-from sidecar.errors import ScrapeError
+from sidecar.errors import MeasurementError, ScrapeError
+from sidecar.log import redacted
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import Settings
 
@@ -73,28 +75,30 @@ async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[in
     """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads``, if any: requests at once.
 
     Raises:
-        MeasurementError: the server does not answer requests.
+        MeasurementError: vLLM's first page cannot be read, vLLM speculates where ``loads`` are to measure plain
+            decoding, or it does not answer requests.
     """
     found = Watched()
-    polling = asyncio.create_task(_poll(url, settings, found, seconds))
-    try:
-        if loads:
-            await _send(url, seconds, loads, options)
-        await polling
-    finally:
-        polling.cancel()
-        await asyncio.gather(polling, return_exceptions=True)
+    async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
+        if speculates(await first_page(source, url)) and loads:
+            raise MeasurementError(f"{redacted(url)} speculates: --load measures plain steps, of a vLLM that does not")
+        polling = asyncio.create_task(_poll(Poller(source, settings, found), seconds))
+        try:
+            if loads:
+                await _send(url, seconds, loads, options)
+            await polling
+        finally:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
     return found
 
 
-async def _poll(url: str, settings: Settings, sink: Watched, seconds: float) -> None:
-    async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
-        poller = Poller(source, settings, sink)
-        try:
-            async with asyncio.timeout(seconds):
-                await poller.run()
-        except TimeoutError:
-            await poller.poll()  # once more, at the very end
+async def _poll(poller: Poller, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await poller.run()
+    except TimeoutError:
+        await poller.poll()  # once more, at the very end
 
 
 async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:

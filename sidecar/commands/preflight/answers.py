@@ -54,9 +54,8 @@ class Line:
 
 def answers(found: Watched) -> list[Line]:
     """Every line of the list, answered or not."""
-    why = f"vLLM's page was not read ({found.last_fault})" if found.last_fault else "not on vLLM's page"
     lines = {one: Line(one, Answer.UNKNOWN, "no request") for one in _ABOUT_REQUESTS}
-    lines |= {one: Line(one, Answer.UNKNOWN, why) for one in _ABOUT_LOAD}
+    lines |= {one: Line(one, Answer.UNKNOWN, "not on vLLM's page") for one in _ABOUT_LOAD}
     answered = [*(_about_requests(found) if found.requests else ()), *_about_load(found)]
     return list((lines | {one.condition: one for one in answered}).values())
 

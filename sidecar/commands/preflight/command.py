@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with the list answered, 1 if neither a request nor a page arrived."""
+    """Returns 0 with the list answered, 1 if vLLM speculates already.
+
+    Raises:
+        MeasurementError: vLLM's first page cannot be read.
+    """
     print(f"watching for {arguments.duration:g} s; stop earlier with Ctrl-C", file=sys.stderr)
     found = asyncio.run(watch(settings, arguments.duration))
     lines = answers(found)
@@ -42,4 +46,4 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print("\n".join([seen, "", *aligned(("use it with", "answer", "seen"), rows, left=(0, 2)), ""]))
         print("The limits behind the answers are rules of thumb, listed in docs/measure.md; a sweep measures.")
         print(conclusion(found, lines))
-    return 0 if found.requests or found.polls else 1
+    return int(found.speculates)

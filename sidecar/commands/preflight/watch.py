@@ -7,9 +7,10 @@ from typing import Final
 
 import structlog
 
+from sidecar.commands.first_page import first_page, speculates
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.engine.merge import merge
-from sidecar.engine.names import SPECULATION, Gauge
+from sidecar.engine.names import Gauge
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
@@ -36,7 +37,6 @@ class Watched:
     polls: list[Mapping[Gauge, float]] = field(default_factory=list)
     speculates: bool = False
     kv_tokens: float | None = None
-    last_fault: str = ""
     problem: str = ""
 
     def hello(self, connection: int, hello: Hello) -> None:  # noqa: ARG002 - the protocol's signature, here and below
@@ -48,12 +48,11 @@ class Watched:
         """See ``ScrapeSink``."""
         engine = merge(page.engines)
         self.polls.append(engine.gauges)
-        self.speculates |= any(counter in engine.counters for counter in SPECULATION)
+        self.speculates |= speculates(page)
         self.kv_tokens = engine.kv_cache_capacity_tokens
 
-    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002
+    def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
-        self.last_fault = f"{error.reason}: {error}"
 
     def tick(self, connection: int, tick: Tick) -> None:
         """See ``PluginSink``; only requests that end count."""
@@ -78,15 +77,21 @@ class Watched:
 
 
 async def watch(settings: Settings, seconds: float) -> Watched:
-    """Watches for ``seconds``, or until SIGTERM or SIGINT."""
+    """Watches for ``seconds``, or until SIGTERM or SIGINT; not at all if vLLM speculates already.
+
+    Raises:
+        MeasurementError: vLLM's first page cannot be read.
+    """
     stop = stop_on_signals()
     found = Watched()
     clock = asyncio.get_running_loop().time
     begun = clock()
     receiver = PluginReceiver(settings.plugin.socket, found, structlog.get_logger("sidecar"))
     async with page_source(settings, settings.limits) as source, receiver:
+        found.scraped(begun, 0.0, 0.0, await first_page(source, settings.vllm_url))
         polling = asyncio.create_task(Poller(source, settings, found).run())
-        await stopped(stop, seconds)
+        if not found.speculates:
+            await stopped(stop, seconds)
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
         found.problem = found.problem or receiver.problem

@@ -63,7 +63,10 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One engine. What follows ``loads`` describes the moment: empty or None while the last poll is not good."""
+    """One engine. What follows ``loads`` describes the moment: empty or None while the last poll is not good.
+
+    ``speculation`` stays: it does not come from polls.
+    """
 
     key: EngineKey
     counters: Mapping[Counter, float]  # vLLM's, continued across its restarts
@@ -170,7 +173,7 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginEngineReport:
-    """One engine that is connected, or was until a moment ago. ``reason`` is empty while it observes."""
+    """One engine that is connected. ``reason`` is empty while it observes."""
 
     model_name: str
     engine: str

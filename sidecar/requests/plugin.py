@@ -177,7 +177,7 @@ class Observer:
             if not idle and time.perf_counter() + next_takes > until:
                 return
         self.slices = None
-        if idle:
+        if idle:  # also in the step that vLLM makes after an abort, for the workers' finished_req_ids
             self.times.clear()
 
     def report(self, requests: list[Any]) -> Iterator[float]:

@@ -75,6 +75,10 @@ class EngineState:
         self._totals, self._latest, self.seen_at, self._several_processes = after, snapshot, at, several
         return totals.restarted
 
+    def count_from(self, snapshot: EngineSnapshot) -> None:
+        """What lies between the last poll and this snapshot of the same process is not growth."""
+        self._continuation.count_from(snapshot)
+
     @property
     def speculates(self) -> bool:
         """Whether vLLM exports what it drafts."""

@@ -15,6 +15,7 @@ class Engines:
         self._settings = settings
         self._most = settings.limits.engines
         self.states: dict[EngineKey, EngineState] = {}
+        self._others: set[EngineKey] = set()  # the keys that "other" last was the sum of
         self.overflowed = 0  # engines that became "other", poll by poll
 
     def observe(self, at: float, page: PageSnapshot) -> set[str]:
@@ -43,7 +44,14 @@ class Engines:
         inside = [engine for key, engine in shown.items() if key in kept]
         rest = [engine for key, engine in shown.items() if key not in kept]
         self.overflowed += len(rest)
-        return [*inside, merge(rest)] if rest else inside
+        return [*inside, self._other(rest)] if rest else inside
+
+    def _other(self, rest: list[EngineSnapshot]) -> EngineSnapshot:
+        merged, before = merge(rest), self._others
+        self._others = {engine.key for engine in rest}
+        if OTHER in self.states and self._others != before:
+            self.states[OTHER].count_from(merged)  # an engine that comes or goes is no growth
+        return merged
 
     def _observe(self, at: float, engine: EngineSnapshot, process_start: float | None) -> bool:
         state = self.states.get(engine.key)

@@ -26,6 +26,10 @@ class Continuation:
         self._raw: EngineSnapshot | None = None
         self._total: EngineSnapshot | None = None
 
+    def count_from(self, raw: EngineSnapshot) -> None:
+        """The totals, which have begun, grow from ``raw`` on, until the process changes."""
+        self._raw = raw
+
     def advance(self, raw: EngineSnapshot, *, restarted: bool | None = None) -> Totals:
         """The totals at ``raw``.
 

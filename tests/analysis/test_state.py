@@ -150,6 +150,17 @@ def test_the_sum_of_the_others_never_falls(start):
     assert server.drafts()["other"] == 34
 
 
+def test_engines_that_leave_the_others_and_return_are_counted_once():
+    server = Server(limits={"engines": 1})
+    both, one = (snap("0"), snap("1", 1000), snap("2", 2000)), (snap("0"), snap("1", 1000))
+    for page_of in (both, one, both):
+        server.poll(*page_of)
+    assert server.drafts()["other"] == 3000
+    assert server.engines()[OTHER].acceptance is None
+    server.poll(snap("0"), snap("1", 1001), snap("2", 2002))
+    assert server.drafts()["other"] == 3003
+
+
 def test_known_engines_keep_their_keys_when_new_ones_sort_before_them():
     server = Server(limits={"engines": 2})
     server.poll(snap("5", 1), snap("6", 2))

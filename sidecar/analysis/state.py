@@ -111,10 +111,11 @@ class State:
         )
 
     def _model_reports(self, now: float, plugin_text: str) -> tuple[ModelReport, ...]:
-        judged = self._judge.held(now)
-        seen = (self._polls, self._scrape.is_fresh(now), bool(judged), plugin_text)
+        fresh = self._scrape.is_fresh(now)
+        judged = self._judge.held(now, fresh=fresh)
+        seen = (self._polls, fresh, bool(judged), plugin_text)
         if self._built is None or self._built[0] != seen:
-            moment = Moment(self._scrape.last or now, seen[1], self._settings.thresholds.min_requests, plugin_text)
+            moment = Moment(self._scrape.last or now, fresh, self._settings.thresholds.min_requests, plugin_text)
             models = (
                 model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
                 for name, model in self._models.items()

@@ -121,9 +121,9 @@ class Judge:
         self._judged = {model.model_name: self._model(model, before) for model in models}
         self._judged_at = at
 
-    def held(self, now: float) -> Mapping[str, ModelJudgement]:
-        """The last judgements, by model; empty if they are more than a minute old."""
-        return self._judged if 0 <= now - self._judged_at <= HELD else {}
+    def held(self, now: float, *, fresh: bool) -> Mapping[str, ModelJudgement]:
+        """The last judgements, by model; without a ``fresh`` poll, empty if they are more than a minute old."""
+        return self._judged if fresh or 0 <= now - self._judged_at <= HELD else {}
 
     def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:

@@ -260,6 +260,15 @@ def test_verdicts_outlast_a_minute_of_failed_polls():
     assert not server.fail(seconds=40).models[0].judgement.is_known
 
 
+def test_verdicts_hold_from_one_poll_to_the_next():
+    server = Server(thresholds={"min_requests": 1})
+    for drafts in (0, 90000, 180000):
+        server.at += 120
+        server.state.scraped(server.at, 0.005, 120.0, page(snap(drafts=drafts)))
+    assert server.report(later=119).models[0].judgement.verdict is Verdict.NET_POSITIVE
+    assert not server.report(later=241).models[0].judgement.is_known
+
+
 def test_what_passed_during_an_outage_enters_no_window():
     server = Server()
     server.poll(snap(drafts=0))

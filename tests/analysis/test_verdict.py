@@ -182,7 +182,7 @@ def model(whole, name="m", engines=None, **temperatures):
 
 def judged(judges, *models, at=0.0):
     judges.judge(models, at)
-    return judges.held(at)
+    return judges.held(at, fresh=True)
 
 
 def test_a_model_and_each_of_its_temperatures_have_their_own_verdict():

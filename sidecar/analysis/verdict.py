@@ -53,8 +53,9 @@ class Judgement:
     """The verdict on one model or one temperature, with its evidence.
 
     ``is_known``: it was judged; False where nothing is known, as while polls fail for long. ``judged`` is the window
-    that was judged, None below the gates. ``by_acceptance`` is the rule of thumb's verdict,
-    ``by_speedup`` the measured one; None if no speedup is known. ``caveats`` and ``has_collapsed`` are about a model as
+    that was judged, None below the gates; ``missing`` names the gate, in a sentence.
+    ``by_acceptance`` is the rule of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known.
+    ``caveats`` and ``has_collapsed`` are about a model as
     a whole: sentences on what misleads, engines that lose by themselves while the whole does not included, and whether
     a fault keeps drafts from being accepted.
     """
@@ -62,6 +63,7 @@ class Judgement:
     evidence: Evidence = field(default_factory=Evidence)
     is_known: bool = False
     judged: Acceptance | None = None
+    missing: str | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
     advice: str | None = None
@@ -164,7 +166,8 @@ def judge(
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
-        return Judgement(evidence=evidence, is_known=True)
+        missing = _missing(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
+        return Judgement(evidence=evidence, is_known=True, missing=missing)
     by_acceptance, by_speedup = Verdict.INSUFFICIENT_DATA, None
     if not evidence.is_adaptive:
         lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
@@ -194,17 +197,25 @@ def _with_enough_traffic(
 
     def is_enough(found: Acceptance, judged_before: Acceptance) -> bool:
         part = _KEPT if before.judged is not None and before.judged is judged_before else 1.0
-        return (
-            (found.requests or 0) >= part * thresholds.min_requests
-            and found.drafts >= part * thresholds.min_drafts_per_second * window
-            and found.draft_tokens > 0
-            and found.share >= part * thresholds.min_bucket_share
-        )
+        return found.draft_tokens > 0 and not _missing(found, thresholds, window, part)
 
     if is_enough(evidence.window, before.evidence.window):
         return evidence.window
     drafts_now = evidence.window.draft_tokens > 0
     return evidence.hour if drafts_now and is_enough(evidence.hour, before.evidence.hour) else None
+
+
+def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0) -> str | None:
+    """The threshold of which ``found`` does not reach ``part``, in a sentence; None if it reaches all."""
+    gates = {
+        "min_requests": (found.requests or 0, thresholds.min_requests),
+        "min_drafts_per_second": (found.drafts, thresholds.min_drafts_per_second * window),
+        "min_bucket_share": (found.share, thresholds.min_bucket_share),
+    }
+    failed = (name for name, (value, least) in gates.items() if value < part * least)
+    return next(
+        (f"Not judged: thresholds.{name} ({getattr(thresholds, name):g}) is not reached." for name in failed), None
+    )
 
 
 def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:

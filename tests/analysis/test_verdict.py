@@ -64,13 +64,21 @@ def test_a_rate_beyond_the_margin_rises():
 
 
 @pytest.mark.parametrize(
-    "little", [{"requests": 19}, {"requests": None}, {"drafts": 99.0}, {"share": 0.09}, {"draft_tokens": 0.0}]
+    ("little", "missing"),
+    [
+        ({"requests": 19}, "min_requests (20)"),
+        ({"requests": None}, "min_requests (20)"),
+        ({"drafts": 99.0}, "min_drafts_per_second (1)"),
+        ({"share": 0.09}, "min_bucket_share (0.1)"),
+        ({"draft_tokens": 0.0}, None),
+    ],
 )
-def test_too_little_volume_gives_no_verdict_and_no_rate(little):
+def test_too_little_volume_gives_no_verdict_and_no_rate_but_a_reason(little, missing):
     judgement = judge(evidence(0.3, **little), THRESHOLDS, SECONDS)
     assert judgement.verdict is NONE
     assert judgement.acceptance is None
     assert judgement.advice is None
+    assert judgement.missing == (missing and f"Not judged: thresholds.{missing} is not reached.")
 
 
 def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():

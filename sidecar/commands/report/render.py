@@ -59,10 +59,12 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
         (_ENGINES, [_engine(one) for one in model["engines"]]),
     ):
         yield from ("", *table(header, rows)) if rows else ()
-    notes = [_speedup(model), judged["advice"], *judged["caveats"], model["split_withheld"]]
+    notes = [_speedup(model), judged["advice"] or judged["missing"], *judged["caveats"], model["split_withheld"]]
     notes = [note for note in notes if note and note not in said]
     notes += [
-        f"temperature {one['temperature']}: {text}" for one in temperatures if (text := one["judgement"]["advice"])
+        f"temperature {one['temperature']}: {text}"
+        for one in temperatures
+        if (text := one["judgement"]["advice"] or one["judgement"]["missing"])
     ]
     notes += [
         f"engine {one['key']['engine']}: {EXPLANATIONS[Limitation(name)]}"

@@ -21,7 +21,9 @@ _SAVED_OVER_A_DAY = (
 def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
     """All that is known of one model over its engines; ``said`` is not repeated."""
     judged = model.judgement
-    advice = "".join(f"<div class=advice>{marked(text)}</div>" for text in (judged.advice, *judged.caveats) if text)
+    advice = "".join(
+        f"<div class=advice>{marked(text)}</div>" for text in (judged.advice or judged.missing, *judged.caveats) if text
+    )
     split = _withheld(model, said) if model.split_withheld else _split(model, thresholds)
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
@@ -62,11 +64,12 @@ def _line(judgement: Judgement, speedup: Speedup | None) -> str:
 
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
     """The temperatures."""
-    rows = "".join(_bucket(one, thresholds) for one in model.temperatures if one.window.draft_tokens)
+    shown = [one for one in model.temperatures if one.window.draft_tokens]
+    rows = "".join(_bucket(one, thresholds) for one in shown)
     if not rows:
         return '<p class="facts">No request drafted in the window.</p>'
     marks = ""
-    if model.judgement.basis is Basis.ACCEPTANCE:
+    if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
         low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
         marks = (
             f"Marks: below {low} speculation costs more than it gives, from {high} it pays; "
@@ -85,7 +88,8 @@ def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
     judged, low = one.judgement, thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     window, p10 = seen(judged), one.acceptance_quantiles[0.1]
-    advice = f'<div class="advice">{escape(judged.advice)}</div>' if judged.advice else ""
+    said = judged.advice or judged.missing
+    advice = f'<div class="advice">{escape(said)}</div>' if said else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
         f'<div class="name">T {escape(one.temperature)}<small>{percent(window.share)} of the drafts</small></div>'

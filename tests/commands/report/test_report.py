@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -46,7 +47,8 @@ def reported(capsys, served):
 async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     losing = temperature("1+", Verdict.NET_NEGATIVE, 0.3, judgement=judgement(Verdict.NET_NEGATIVE, 0.3, advice="Do."))
     by_time = timed("0", Verdict.NET_POSITIVE, 0.7, 30.0, 20.0)
-    tree = report(timed_model(by_time, losing, engines=()))
+    little = replace(losing.judgement, advice=None, missing="Not judged.")
+    tree = report(timed_model(by_time, losing, temperature("0.7-1", judgement=little), engines=()))
     text = await reported(tree)
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("0 ", "1+ "))}
     times = ["80.0", "200.0", "300.0", "20.0", "30.0", "40.0"]
@@ -54,6 +56,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     assert rows["1+"] == ["1+", "net_negative", "-", "0.300", "0.100", "0.300", "0.400", "50%", "40", *times]
     assert {
         "  temperature 1+: Do.",
+        "  temperature 0.7-1: Not judged.",
         "  speedup 1.500 ± 0.020 against plain decoding (baseline); breaks even at an acceptance of 0.310",
     } <= set(text.splitlines())
     said = status(shown(tree))

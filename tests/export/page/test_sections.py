@@ -41,6 +41,14 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     )
 
 
+def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained():
+    """Also where the others are judged by time."""
+    judged = replace(reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06), missing="Not judged.")
+    shown = text(reports.timed_model(reports.temperature("1+", judgement=judged, share=0.06)))
+    assert "T 1+ 6% of the drafts insufficient data 50% accepted P10 50% 40 requests Not judged." in shown
+    assert "Marks: below 50%" in shown
+
+
 def test_names_are_escaped():
     nasty = '<b>&"model'
     shown = html(reports.model(reports.temperature("0"), name=nasty), plugin=replace(reports.OBSERVING, text="<i>"))

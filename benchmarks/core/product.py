@@ -17,8 +17,8 @@ from sidecar.requests.messages import (
     Endings,
     FinishedRequest,
     Hello,
+    HelloState,
     Outcome,
-    PluginState,
     PromptTotals,
     TemperatureTotals,
     Tick,
@@ -74,7 +74,7 @@ def hello(engine: EngineSnapshot) -> Hello:
         engine=int(engine.key.engine),
         start=f"life {engine.key.engine}",
         started=0.0,
-        state=PluginState.OBSERVING,
+        state=HelloState.OBSERVING,
     )
 
 

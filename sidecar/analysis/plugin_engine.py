@@ -10,7 +10,7 @@ from sidecar.requests.messages import (
     MAX_KEYS,
     GroupTotals,
     Hello,
-    PluginState,
+    HelloState,
     StepTotals,
     TemperatureTotals,
     Tick,
@@ -47,17 +47,17 @@ class PluginEngine:
     @property
     def observes(self) -> bool:
         """Whether it is connected and observes."""
-        return bool(self.connections) and self.hello.state is PluginState.OBSERVING
+        return bool(self.connections) and self.hello.state is HelloState.OBSERVING
 
     @property
     def counts(self) -> bool:
         """Whether it has counted, and has not said that it counts no more."""
-        return self.tick_at is not None and self.hello.state is PluginState.OBSERVING
+        return self.tick_at is not None and self.hello.state is HelloState.OBSERVING
 
     @property
     def disabled(self) -> str | None:
         """Why the plug-in took itself out; None if it did not."""
-        return self.hello.reason if self.hello.state is PluginState.DISABLED else None
+        return self.hello.reason if self.hello.state is HelloState.DISABLED else None
 
     @property
     def recent(self) -> bool:

@@ -18,8 +18,8 @@ from sidecar.requests.messages import (
     Endings,
     FinishedRequest,
     Hello,
+    HelloState,
     Outcome,
-    PluginState,
     TemperatureTotals,
     Tick,
     Totals,
@@ -75,7 +75,7 @@ def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, pa
 
 def _hello(engine: int, begun: float) -> Hello:
     who = "recording"
-    state = PluginState.OBSERVING
+    state = HelloState.OBSERVING
     return Hello(plugin=who, vllm=None, model=None, engine=engine, start=who, started=begun, state=state)
 
 

@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-class PluginState(StrEnum):
+class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why it does not observe."""
 
     OBSERVING = "observing"
@@ -79,7 +79,7 @@ class Hello:
     engine: Annotated[int, Field(ge=0, le=_MOST)]
     start: Annotated[str, Field(min_length=1, max_length=64)]
     started: UnixSeconds
-    state: PluginState
+    state: HelloState
     reason: Annotated[str, Field(max_length=200)] = ""
     speculation: Speculation | None = None
 

@@ -1,6 +1,6 @@
 """Scenes for the alerts on load, on vLLM, on the plug-in and on the sidecar itself."""
 
-from sidecar.requests.messages import PluginState
+from sidecar.requests.messages import HelloState
 from tests.alerts.pods import DASHBOARDS, POD, RUNBOOKS, Pod
 from tests.alerts.scene import Firing, Scene, of, of_sidecar
 from tests.alerts.series import DAY
@@ -173,9 +173,9 @@ def plugin():
         "where someone must act",
         "SpecDecodePluginFailing",
         [
-            pod("refused", PluginState.REFUSED),
-            pod("disabled", PluginState.DISABLED),
-            pod("observing", PluginState.OBSERVING),
+            pod("refused", HelloState.REFUSED),
+            pod("disabled", HelloState.DISABLED),
+            pod("observing", HelloState.OBSERVING),
             Pod("without", minutes=60).drafting(5, 0.8),
         ],
         [(13, []), (17, firing), (30, firing)],
@@ -189,7 +189,7 @@ def plugin():
     yield Scene(
         "it says what to do about its state",
         "SpecDecodePluginFailing",
-        [pod("refused", PluginState.REFUSED).in_kubernetes()],
+        [pod("refused", HelloState.REFUSED).in_kubernetes()],
         [(13, []), (17, [refused])],
     )
     part = Pod("part", minutes=60).bucket("0", 5, 0.8).drafting(6.25, 0.8)

@@ -8,8 +8,8 @@ from sidecar.requests.messages import (
     Endings,
     FinishedRequest,
     Hello,
+    HelloState,
     Outcome,
-    PluginState,
     PromptTotals,
     Speculation,
     TemperatureTotals,
@@ -148,7 +148,7 @@ class Vllm:
         self.engines = {}
         self.temperatures = {}
         self.speculation = None
-        self.plugin_state = PluginState.OBSERVING
+        self.plugin_state = HelloState.OBSERVING
         self.rates = None  # a plan of single requests' acceptance
         self.paces = {}  # by temperature, a plan of plain time per token / actual of each of ten requests a poll
         self.long_prompts = None  # their acceptance
@@ -205,7 +205,7 @@ class Vllm:
         connection = self.lives
         sink.closed(connection - 1)  # an earlier life's
         sink.hello(connection, self._hello())
-        if self.plugin_state is not PluginState.OBSERVING:
+        if self.plugin_state is not HelloState.OBSERVING:
             return
         drafted = [round(self.engine().counts[name]) for name in ("drafts", "draft_tokens", "accepted_tokens")]
         rows = tuple(one.row(HUNDREDTHS[label]) for label, one in self.temperatures.items())
@@ -238,7 +238,7 @@ class Vllm:
             start=f"life-{self.lives}",
             started=EPOCH - 60 + self.lives,
             state=self.plugin_state,
-            reason="" if self.plugin_state is PluginState.OBSERVING else "as the scene wants",
+            reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
         )
 

@@ -14,9 +14,9 @@ from sidecar.requests.messages import (
     Endings,
     FinishedRequest,
     Hello,
+    HelloState,
     Outcome,
     OutputTotals,
-    PluginState,
     PromptTotals,
     Speculation,
     StepTotals,
@@ -97,7 +97,7 @@ class PluginEnd:
         self.groups = {}  # by (table, key): the same
         self.hello(**hello)
 
-    def hello(self, *, state=PluginState.OBSERVING, reason="", model="m", engine=0, speculation=EAGLE, plugin="0.1.0"):
+    def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", engine=0, speculation=EAGLE, plugin="0.1.0"):
         self.server.state.plugin.hello(
             self.connection,
             Hello(

@@ -5,7 +5,7 @@ from sidecar.analysis.state import State
 from sidecar.engine.names import Trait
 from sidecar.errors import TimedOut, Unreachable
 from sidecar.log import StateLog
-from sidecar.requests.messages import PluginState
+from sidecar.requests.messages import HelloState
 from sidecar.settings import Settings
 from tests.analysis.analysis_tools import PluginEnd, page, snap
 
@@ -84,5 +84,5 @@ def test_what_the_plugin_does_is_logged_when_it_changes():
     plugin = PluginEnd(log)
     plugin.serve().tick()
     assert log.polls(5, snap(drafts=10)) == [("info", "plug-in")]
-    plugin.hello(state=PluginState.DISABLED, reason="KeyError")
+    plugin.hello(state=HelloState.DISABLED, reason="KeyError")
     assert log.polls(5, snap(drafts=10)) == [("warning", "plug-in")]

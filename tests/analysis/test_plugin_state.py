@@ -10,7 +10,7 @@ from sidecar.requests import messages
 from sidecar.requests.messages import Outcome
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 
-REFUSED, DISABLED = messages.PluginState.REFUSED, messages.PluginState.DISABLED
+REFUSED, DISABLED = messages.HelloState.REFUSED, messages.HelloState.DISABLED
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_before_there_is_a_page_nothing_is_refused():
     [
         (REFUSED, "no method _free_request", PluginState.REFUSED, "no method _free_request"),
         (DISABLED, "ValueError", PluginState.DISABLED, "took itself out"),
-        (messages.PluginState.OBSERVING, "", PluginState.IDLE, "no request"),
+        (messages.HelloState.OBSERVING, "", PluginState.IDLE, "no request"),
     ],
 )
 def test_states_and_what_to_do(server, state, reason, expected, words):

@@ -13,9 +13,9 @@ from sidecar.requests.messages import (
     AnotherVersion,
     Endings,
     FinishedRequest,
+    HelloState,
     Malformed,
     Outcome,
-    PluginState,
     PromptTotals,
     TemperatureTotals,
     read_packet,
@@ -26,7 +26,7 @@ from tests.requests.packets import DONE, HELLO, TICK, packet
 def test_a_packet_is_read_with_all_its_parts():
     read = read_packet(packet(hello=HELLO, tick=TICK, done=[DONE]))
     assert read.hello is not None
-    assert (read.hello.state, read.hello.speculation.method) == (PluginState.OBSERVING, "ngram")
+    assert (read.hello.state, read.hello.speculation.method) == (HelloState.OBSERVING, "ngram")
     assert read.tick is not None
     assert read.tick.temperature[0] == TemperatureTotals(70, Endings(1, 2, 3, 4), 6, 18, 12, (6, 6, 6), (6, 4, 2))
     assert read.tick.temperature[1].temperature == "other"

@@ -12,7 +12,7 @@ from sidecar.commands.preflight.watch import Watched
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.engine.names import Gauge
-from sidecar.requests.messages import FinishedRequest, Hello, Outcome, PluginState
+from sidecar.requests.messages import FinishedRequest, Hello, HelloState, Outcome
 from tests.requests.packets import DONE, HELLO, packet
 
 PARAMETERS = "parameters that speculation serves"
@@ -27,7 +27,7 @@ def request(temperature=0, *, ttft=0.1, duration=2.0, arrival=100.0, **fields):
 
 def hello(**fields):
     given = {"plugin": "1", "vllm": "0.32.0", "model": "m", "engine": 0, "start": "a", "started": 1.0}
-    return Hello(**{**given, "state": PluginState.OBSERVING, **fields})
+    return Hello(**{**given, "state": HelloState.OBSERVING, **fields})
 
 
 def watched(*requests, running=2.0, waiting=0.0, usage=0.2, version="0.32.0", **fields):

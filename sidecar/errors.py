@@ -32,7 +32,7 @@ class InputError(SpecDecError):
 
 
 class MeasurementError(SpecDecError):
-    """A server cannot be measured; the message has the argument that names it, and its answer."""
+    """A server cannot be measured; the message has its address, and its answer."""
 
 
 class RecordingError(SpecDecError):

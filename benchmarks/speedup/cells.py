@@ -76,7 +76,7 @@ class Server:
         log = structlog.get_logger("benchmark")
         await self._stack.enter_async_context(PluginReceiver(self._socket, self, log))
         self._pages = await self._stack.enter_async_context(page_source(ScrapeSettings(vllm_url=self._url), Limits()))
-        self._client = await self._stack.enter_async_context(Client("--lab", self._url, options))
+        self._client = await self._stack.enter_async_context(Client(self._url, options))
         return self
 
     async def __aexit__(

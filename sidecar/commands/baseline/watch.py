@@ -107,7 +107,7 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
     Raises:
         MeasurementError: the server does not answer as an OpenAI-style one.
     """
-    async with Client("--url", url, options) as client:
+    async with Client(url, options) as client:
         await client.connect(options.prompts[0])
         turns = cycle(options.prompts)
 

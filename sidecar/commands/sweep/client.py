@@ -11,6 +11,7 @@ from sidecar.commands.sweep.reply import BadReply, read_reply
 from sidecar.commands.sweep.sample import Sample
 from sidecar.engine.fetch import read_at_most
 from sidecar.errors import MeasurementError
+from sidecar.log import redacted
 
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError)
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
@@ -19,11 +20,11 @@ _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 class Client:
     """Streams every response, to time the first token; use it in ``async with``.
 
-    ``argument`` is the command-line argument that names the server, for error messages.
+    ``name`` is its address without credentials, for error messages.
     """
 
-    def __init__(self, argument: str, url: str, options: RequestOptions) -> None:
-        self.argument = argument
+    def __init__(self, url: str, options: RequestOptions) -> None:
+        self.name = redacted(url)
         self._url = url.rstrip("/").removesuffix("/v1")
         self._options = options
         headers = {"Accept-Encoding": "identity"}
@@ -53,9 +54,9 @@ class Client:
         self.model = self.model or await self._first_model()
         if not self.model:
             fault = f"no model under /v1/models ({self.last_fault})"
-            raise MeasurementError(f"{self.argument}: {fault}; is it a vLLM? Or give --model")
+            raise MeasurementError(f"{self.name}: {fault}; is it a vLLM? Or give --model")
         if await self.ask(prompt, 0.0, max_tokens=1) is None:
-            raise MeasurementError(f"{self.argument}: a request for {self.model} failed: {self.last_fault}")
+            raise MeasurementError(f"{self.name}: a request for {self.model} failed: {self.last_fault}")
 
     async def _first_model(self) -> str:
         try:

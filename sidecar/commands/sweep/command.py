@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
     Raises:
         InputError: ``--prompts`` cannot be used.
-        MeasurementError: a server answers no request.
+        MeasurementError: a server answers no request, or the baseline speculates.
         SettingsError: the key cannot be used, or the sweep would be too many requests.
     """
     result, interrupted = asyncio.run(_run(_options(arguments, settings)))
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     saved = arguments.save is None or written("--save", arguments.save, encode(result))
     if interrupted:
         return _INTERRUPTED
-    return 0 if saved and result.complete and not any(level.baseline_drafts for level in result.levels) else 1
+    return 0 if saved and result.complete else 1
 
 
 async def _run(options: SweepOptions) -> tuple[SweepResult, bool]:
@@ -82,11 +82,9 @@ async def _run(options: SweepOptions) -> tuple[SweepResult, bool]:
 def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
     mixes = arguments.mix or ()
     at_once = arguments.concurrency or (() if arguments.rate else (1, 8))
-    servers = {"--url": arguments.url or settings.vllm_url}
-    if arguments.baseline_url is not None:
-        servers["--baseline-url"] = arguments.baseline_url
+    baseline = () if arguments.baseline_url is None else (arguments.baseline_url,)
     return SweepOptions(
-        servers=servers,
+        servers=(arguments.url or settings.vllm_url, *baseline),
         requests=request_options(arguments, settings),
         levels=levels(
             arguments.temperatures or (() if mixes else (0.0, 0.3, 0.5, 0.7, 1.0)),

@@ -71,17 +71,18 @@ class CounterReader:
 
         vLLM counts a step shortly after it has sent the step's tokens.
         """
-        reading = await self._read()
+        reading = await self.read()
         for _ in range(_READINGS):
             if reading is None:
                 return None
             await asyncio.sleep(_PAUSE)
-            before, reading = reading, await self._read()
+            before, reading = reading, await self.read()
             if reading == before and not before.busy:
                 break
         return reading
 
-    async def _read(self) -> Reading | None:
+    async def read(self) -> Reading | None:
+        """The page as it is; None without one."""
         try:
             engines = (await self._source.next()).engines
         except ScrapeError:

@@ -70,14 +70,14 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
 class SweepOptions:
     """``count`` requests per level and round; every round goes through all levels.
 
-    ``servers`` are addresses by the argument that names them: the one to measure and its baseline, if there is one.
+    ``servers`` are the addresses of the one to measure and of its baseline, if there is one.
     ``seconds`` is for the whole sweep, which then ends with what it has measured. ``settings`` are for vLLM's pages.
 
     Raises:
         SettingsError: the sweep would be too many requests.
     """
 
-    servers: dict[str, str]
+    servers: tuple[str, ...]
     requests: RequestOptions
     levels: tuple[Level, ...]
     count: int

@@ -76,8 +76,6 @@ def _caveats(summary: Summary) -> Iterator[str]:
     for level in summary.levels:
         if level.other_requests:
             yield f"{level.level}: vLLM served other clients too, so its counters and times are not this sweep's alone"
-    if any(level.baseline_drafts for level in summary.levels):
-        yield "--baseline-url: it speculates too, so nothing is compared; give a vLLM without speculation"
     for server, fault in summary.faults.items():
         yield f"{server}: requests failed; the last error: {fault}"
     if not summary.complete:

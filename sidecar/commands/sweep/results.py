@@ -27,18 +27,13 @@ class LevelResult:
         """Whether all requests have ended, and some were answered."""
         return all(one.complete and bool(one.samples) for one in (self.speculating, self.baseline) if one is not None)
 
-    @property
-    def baseline_drafts(self) -> bool:
-        """Whether the baseline speculates too, so that the two are not compared."""
-        return self.baseline is not None and self.baseline.acceptance.draft_tokens > 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
     """``complete`` is False if the sweep was stopped, ran out of time, or a level got no answer at all.
 
     ``model`` is None if the sweep ended before the server named one. ``faults`` has the last fault of each server that
-    failed requests, by the argument that names it.
+    failed requests, by its address.
     """
 
     format: Literal[3] = 3

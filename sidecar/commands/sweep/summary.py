@@ -34,7 +34,7 @@ class LevelSummary:
     """One level: the metrics of the server, of a mix's temperatures, and of the baseline if there is one.
 
     ``acceptance_from``: from the ``replies`` themselves or from vLLM's ``counters``. ``other_requests`` is
-    ``others`` in ``Measured``, ``baseline_drafts`` as in ``LevelResult``. ``changes`` are of TPOT's P99 at a mix's
+    ``others`` in ``Measured``. ``changes`` are of TPOT's P99 at a mix's
     temperatures: in the mix / alone at that load - 1. ``speedup`` is the baseline's median TPOT over this server's:
     above 1 speculation is faster.
     """
@@ -42,7 +42,6 @@ class LevelSummary:
     level: Level
     complete: bool
     other_requests: bool
-    baseline_drafts: bool
     acceptance_from: Literal["replies", "counters", "none"]
     position_rates: tuple[float, ...]
     speculating: Values
@@ -116,7 +115,6 @@ def summarize_level(found: LevelResult, measured: Mapping[Level, Measured], thre
         level=level,
         complete=found.complete,
         other_requests=ours.others,
-        baseline_drafts=found.baseline_drafts,
         acceptance_from=ours.source,
         position_rates=ours.acceptance.position_rates,
         speculating=values(ours),
@@ -173,7 +171,7 @@ def _change(apart: Level, inside: Measured, measured: Mapping[Level, Measured]) 
 
 
 def _speedup(found: LevelResult) -> Interval | None:
-    if found.baseline is None or found.baseline_drafts:
+    if found.baseline is None:
         return None
     ours, plain = (
         _MEDIAN.interval_at(found.level.load, one, CONFIDENCE) for one in (found.speculating, found.baseline)

@@ -15,6 +15,7 @@ from sidecar.commands.sweep.options import SweepOptions
 from sidecar.commands.sweep.results import LevelResult, SweepResult
 from sidecar.commands.sweep.workload import Level
 from sidecar.engine.page_source import page_source
+from sidecar.errors import MeasurementError
 
 _WARMING_UP: Final = 8  # requests at once
 
@@ -29,7 +30,8 @@ async def sweep(options: SweepOptions, stop: asyncio.Event, on_end: Callable[[st
     each request with what is being measured.
 
     Raises:
-        MeasurementError: a server does not answer like an OpenAI-style one, or answers no request at all.
+        MeasurementError: a server does not answer like an OpenAI-style one, or answers no request at all; or the
+            baseline speculates.
     """
     timer = asyncio.get_running_loop().call_later(options.seconds, stop.set)
     rounds: dict[Level, list[list[Measured]]] = defaultdict(lambda: [[] for _ in options.servers])
@@ -39,36 +41,51 @@ async def sweep(options: SweepOptions, stop: asyncio.Event, on_end: Callable[[st
             for level in options.levels * options.rounds:
                 for place, server in enumerate(servers):
                     if not stop.is_set():
-                        rounds[level][place].append(await measure(server, level, options, stop, on_end))
+                        rounds[level][place].append(found := await measure(server, level, options, stop, on_end))
+                        if place and found.acceptance.draft_tokens:  # a server whose page cannot be read
+                            raise _speculates(server)
             return _result(options, [server.client for server in servers], rounds)
     finally:
         timer.cancel()
 
 
 async def _ready(stack: AsyncExitStack, options: SweepOptions) -> list[Server]:
-    """The server to measure and its baseline, if there is one, found and warmed up."""
-    return [await _server(stack, argument, url, options) for argument, url in options.servers.items()]
-
-
-async def _server(stack: AsyncExitStack, argument: str, url: str, options: SweepOptions) -> Server:
-    """Asks each prompt once, for one token, so that every level finds the same prefixes cached.
+    """The server to measure and its baseline, if there is one, found and warmed up.
 
     Raises:
-        MeasurementError: the first request fails.
+        MeasurementError: the first request fails, or the baseline speculates.
     """
-    first, *others = options.requests.prompts[: options.count]
-    client = await stack.enter_async_context(Client(argument, url, options.requests))
-    await client.connect(first)
+    servers = [await _server(stack, url, options) for url in options.servers]
+    for baseline in servers[1:]:
+        page = await baseline.counters.read()
+        if page is not None and page.counters:
+            raise _speculates(baseline)
+    for server in servers:
+        await _warm_up(server.client, options)
+    return servers
+
+
+def _speculates(baseline: Server) -> MeasurementError:
+    return MeasurementError(f"{baseline.client.name}: the baseline speculates too; give a vLLM without speculation")
+
+
+async def _server(stack: AsyncExitStack, url: str, options: SweepOptions) -> Server:
+    client = await stack.enter_async_context(Client(url, options.requests))
+    await client.connect(options.requests.prompts[0])
+    scrape = options.settings.model_copy(update={"vllm_url": url.rstrip("/").removesuffix("/v1")})
+    source = await stack.enter_async_context(page_source(scrape, scrape.limits))
+    return Server(client, CounterReader(source, client.model))  # the baseline may be served under another name
+
+
+async def _warm_up(client: Client, options: SweepOptions) -> None:
+    """Asks each prompt once, for one token, so that every level finds the same prefixes cached."""
     gate = asyncio.Semaphore(_WARMING_UP)
 
     async def ask(prompt: str) -> None:
         async with gate:
             await client.ask(prompt, 0.0, max_tokens=1)
 
-    await asyncio.gather(*map(ask, others))
-    scrape = options.settings.model_copy(update={"vllm_url": url.rstrip("/").removesuffix("/v1")})
-    source = await stack.enter_async_context(page_source(scrape, scrape.limits))
-    return Server(client, CounterReader(source, client.model))  # the baseline may be served under another name
+    await asyncio.gather(*map(ask, options.requests.prompts[1 : options.count]))
 
 
 def _result(options: SweepOptions, clients: Sequence[Client], rounds: _Rounds) -> SweepResult:
@@ -85,6 +102,6 @@ def _result(options: SweepOptions, clients: Sequence[Client], rounds: _Rounds) -
         max_tokens=options.requests.max_tokens,
         rounds=options.rounds,
         complete=measured * options.count == options.total and all(one.complete for one in levels),
-        faults={client.argument: client.last_fault for client in clients if client.last_fault} if failed else {},
+        faults={client.name: client.last_fault for client in clients if client.last_fault} if failed else {},
         levels=levels,
     )

@@ -23,7 +23,7 @@ async def swept(
     on_end, baseline = given.pop("on_end", lambda _: None), given.pop("baseline_url", None)
     loads = (*(Load(at_once=one) for one in at_once), *(Load(rate=one) for one in rates))
     asked = SweepOptions(
-        servers={"--url": url} | ({} if baseline is None else {"--baseline-url": baseline}),
+        servers=(url,) if baseline is None else (url, baseline),
         requests=RequestOptions(prompts=prompts, endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
         levels=levels(temperatures, mixes, loads),
         settings=load_settings(None, {}),

@@ -136,7 +136,7 @@ async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
         raise web.HTTPTemporaryRedirect(f"{other}{request.path}")
 
     async with served(server([0, 0], elsewhere)) as other, served(moved) as url:
-        with pytest.raises(MeasurementError, match="--url: a request for m failed: status 307"):
+        with pytest.raises(MeasurementError, match=f"{url}: a request for m failed: status 307"):
             await swept(url, api_key="secret")
     assert (seen, elsewhere) == ([], [])
 
@@ -153,7 +153,7 @@ async def test_a_server_that_fails_later_is_reported_with_what_was_measured(serv
     assert [len(level.speculating.samples) for level in result.levels] == [10, 10, 3]
     assert [level.speculating.failed for level in result.levels] == [0, 0, 7]
     assert [level.complete for level in result.levels] == [True, True, True]
-    assert "--url: requests failed; the last error: status 503" in printed(result)
+    assert f"{url}: requests failed; the last error: status 503" in printed(result)
 
 
 @pytest.mark.parametrize("hangs_at", ["/v1/models", "/v1/chat/completions"])

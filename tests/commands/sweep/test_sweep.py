@@ -3,12 +3,15 @@
 import asyncio
 import json
 import signal
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 
+from sidecar.commands.sweep.counters import CounterReader
 from sidecar.commands.sweep.workload import Workload
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
+from sidecar.errors import MeasurementError
 from tests.commands.sweep.sweep_tools import printed, simulated, summarized, swept
 
 MARKER = "zebrafish"
@@ -70,7 +73,6 @@ async def test_a_mix_is_measured_beside_its_temperatures():
 async def test_a_baseline_is_measured_at_the_same_levels():
     async with simulated() as vllm, simulated(num_speculative_tokens=0, model_name="plain") as plain:
         result = await swept(vllm.url, baseline_url=plain.url, at_once=(1, 2), count=4)
-        other = await swept(vllm.url, baseline_url=vllm.url, at_once=(1,), temperatures=(0.0,), count=4)
     assert result.complete
     told, lines = summarized(result), printed(result)
     assert [level.baseline["requests"] for level in told.levels] == [4] * 4
@@ -83,11 +85,18 @@ async def test_a_baseline_is_measured_at_the_same_levels():
     times = [f"{name} P{share}" for name in ("TTFT", "TPOT") for share in (50, 95, 99)]
     for row, level in zip(rows[2::2], told.levels, strict=True):
         assert row[5:11] == [f"{level.baseline[name] * 1000:,.1f}" for name in times]
-    # A baseline that speculates is no baseline.
-    assert all(level.baseline_drafts for level in summarized(other).levels)
-    lines = printed(other)
-    assert any(line.startswith("--baseline-url: it speculates too") for line in lines)
-    assert "  measured: nothing to compare" in lines
+
+
+@pytest.mark.parametrize("page", [True, False])
+async def test_a_baseline_that_speculates_is_refused(monkeypatch, page):
+    """By its page before any level, else as soon as its replies tell."""
+    asked = []
+    if not page:
+        monkeypatch.setattr(CounterReader, "read", AsyncMock(return_value=None))
+    async with simulated() as vllm, simulated() as other:
+        with pytest.raises(MeasurementError, match=f"{other.url}: the baseline speculates too; give a vLLM without"):
+            await swept(vllm.url, baseline_url=other.url, count=4, on_end=asked.append)
+    assert len(asked) == (0 if page else 8)
 
 
 async def test_ctrl_c_prints_the_part_that_was_measured(program):
@@ -115,15 +124,16 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{MARKER} one\n{MARKER} two\n")
     async with simulated() as vllm:
-        arguments = ("--url", vllm.url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
+        vllm_url = vllm.url
+        arguments = ("--url", vllm_url, "--temperatures", "0", "--concurrency", "8", "--requests", "24")
         code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
         failed = await finished("sweep", *arguments, "--model", "other")
-    nowhere = await finished("sweep", "--url", "http://127.0.0.1:1")
+    nowhere = await finished("sweep", SPECDEC_VLLM_URL="http://127.0.0.1:1")
     said = (
         f"0/24 requests done; measuring temperature 0, 8 at once\n--save={tmp_path}: Is a directory; printed instead\n"
     )
     assert (code, err) == (1, said)
     assert "temperature 0: net_positive: confirm under your own load, then ship" in out
     assert MARKER not in out
-    assert failed == (1, "", "--url: a request for other failed: status 400\n")
-    assert nowhere[2].startswith("--url: no model under /v1/models (ClientConnectorError); is it a vLLM?")
+    assert failed == (1, "", f"{vllm_url}: a request for other failed: status 400\n")
+    assert nowhere[2].startswith("http://127.0.0.1:1: no model under /v1/models (ClientConnectorError); is it a vLLM?")

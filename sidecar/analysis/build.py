@@ -13,7 +13,7 @@ from sidecar.analysis.model_speed import costs_by_load
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.plugin_state import PluginStates
 from sidecar.analysis.report import ModelReport, TemperatureReport
-from sidecar.analysis.speedup import EngineSpeed, Speedup, Withheld
+from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup, Withheld
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.requests.messages import Speculation
@@ -83,7 +83,8 @@ def model_report(
     at, fresh, min_requests = moment.at, moment.fresh, moment.min_requests
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
-    plain = model.speed.plain_seconds
+    reference = model.speed.reference if fresh or model.speed.reference is Reference.BASELINE else None
+    plain = model.speed.plain_seconds if reference is not None else {}
     speed = _speed(model, [state for state in shown if state.speculates], plugin)
     splits = _splits(model, plugin)
     withheld = _CROWDED_OUT if model.crowded_out else plugin.withheld(model.name) or moment.plugin_text
@@ -104,7 +105,7 @@ def model_report(
         groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
         judgement=judged.whole,
         speed=speed,
-        reference=model.speed.reference,
+        reference=reference,
         loads=over_engines([state.loads.report(plain) for state in states], plain),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         split_withheld="" if splits else withheld,

@@ -120,6 +120,19 @@ def test_while_polls_fail_there_is_no_speedup_and_its_counters_stay():
     assert server.temperature("0.7-1").saved_seconds > 0
 
 
+def test_while_polls_fail_only_a_measured_reference_is_told():
+    undrafted, baseline = Decoding(plain_steps={}), Decoding()
+    for server in (undrafted, baseline):
+        server.decode(30, drafts=False, running=2).decode(30, drafts=False, running=16)
+        assert any(load.plain_seconds for load in server.model().loads)
+        server.fail()
+    assert undrafted.model().reference is None
+    assert not any(load.plain_seconds for load in undrafted.model().loads)
+    assert undrafted.model().loads[0].tokens > 0
+    assert baseline.model().reference is Reference.BASELINE
+    assert any(load.plain_seconds for load in baseline.model().loads)
+
+
 def test_decoding_is_counted_by_load_on_plain_pods_too():
     server = Decoding(speculating=False)
     server.decode(10, step_seconds=0.05)

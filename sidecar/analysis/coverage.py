@@ -29,6 +29,8 @@ class Coverage:
         if counted is None or (self._polls and counted < self._polls[-1][1]):
             self._polls, self._before, self.ratio, self.disabled = [], None, None, None
             self.starts = set()
+        if self._polls and at < self._polls[-1][0]:  # the clock was set back: these are before any tick to come
+            self._polls = [(0.0, earlier) for _, earlier in self._polls]
         if counted is not None:
             self._polls = [*self._polls[-3:], (at, counted)]
 
@@ -43,7 +45,8 @@ class Coverage:
         at, latest = self._polls[-1]
         if tick_at != self._tick_at:
             self._tick_at, self._silent_since = tick_at, None
-            self._before = next((counted for at, counted in reversed(self._polls) if at <= tick_at), None)
+            # Not the last poll, to which a tick from before the clock was set back seems to come.
+            self._before = next((counted for at, counted in reversed(self._polls[:-1]) if at <= tick_at), None)
             if self._before is None:
                 return  # the next poll tells
         elif self._silent_since is None and latest > reported + tick_growth:

@@ -383,6 +383,21 @@ def test_a_clock_set_back_hides_nothing(server, age):
     assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(600 / 800, abs=0.02)
 
 
+@pytest.mark.parametrize("tick_comes_first", [True, False])
+def test_a_clock_set_back_beside_a_tick_withholds_nothing(server, tick_comes_first):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 30)
+    plugin.serve(drafts=10, accepted=20)
+    if tick_comes_first:
+        plugin.tick(at=server.at + 0.5)
+    server.at -= 300
+    if not tick_comes_first:
+        plugin.tick(at=server.at + 0.5)
+    for ahead in (30, 60):  # more than one tick's traffic, as when it grows
+        server.poll(snap(drafts=310 + ahead))
+        assert server.engines()[EngineKey("m", "0")].coverage == 1.0
+
+
 def test_a_plugin_that_refused_from_the_start_makes_no_split_of_zeros(server):
     PluginEnd(server, state=REFUSED, reason="no method _free_request")
     server.poll(snap(drafts=10))

@@ -53,11 +53,10 @@ class Judgement:
     """The verdict on one model or one temperature, with its evidence.
 
     ``is_known``: it was judged; False where nothing is known, as while polls fail for long. ``judged`` is the window
-    that was judged, None below the gates; ``missing`` names the gate, in a sentence.
-    ``by_acceptance`` is the rule of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known.
-    ``caveats`` and ``has_collapsed`` are about a model as
-    a whole: sentences on what misleads, engines that lose by themselves while the whole does not included, and whether
-    a fault keeps drafts from being accepted.
+    that was judged, None below the gates; ``missing`` names the gate, in a sentence. ``by_acceptance`` is the rule
+    of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known. ``caveats`` and ``has_collapsed``
+    are about a model as a whole: sentences on what misleads, engines that lose by themselves while the whole does not
+    included, and whether a fault keeps drafts from being accepted.
     """
 
     evidence: Evidence = field(default_factory=Evidence)

@@ -46,7 +46,7 @@ def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mappi
     rows = "".join(
         f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(one, 0.5)}</td>"
         f"<td class=number>{_quantile(one, 0.95)}</td><td class=number>{_quantile(one, 0.99)}</td>"
-        f"<td class=number>{_gap(one, baselines.get(phase, {}))}</td></tr>"
+        f"<td>{_gap(one, baselines.get(phase, {}))}</td></tr>"
         for phase, one in latencies.items()
     )
     return f"<table><tr><th></th><td>P50</td><td>P95</td><td>P99</td><td>P99 - P50</td></tr>{rows}</table>"
@@ -60,7 +60,7 @@ def _quantile(latency: Latency, quantile: float) -> str:
 
 def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
     """In the first bucket the quantiles, the gap and its growth are unknown."""
-    if latency.quantiles[0.99] < latency.resolution:
-        return _quantile(latency, 0.99)
-    growth = gap_growth(latency, baseline)
-    return shown(latency.gap_seconds) + ("" if growth is None else f" ({growth:.1f} times the baseline)")
+    is_known = latency.quantiles[0.99] >= latency.resolution
+    growth = gap_growth(latency, baseline) if is_known else None
+    gap = shown(latency.gap_seconds) if is_known else _quantile(latency, 0.99)
+    return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")

@@ -31,8 +31,10 @@ def span(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds or hours."""
-    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 3600:.1f} h"
+    """Seconds, minutes or hours."""
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def counted(count: float, what: str) -> str:

@@ -64,14 +64,14 @@ class EngineState:
             self._observe_acceptance(self.grown)
             if not several and self._check.trusts_page:
                 self.steps = counted_steps(self.grown)
-        row = _row(after)
+        self._positions = after.accepted_per_position or self._positions
+        row = _row(after, len(self._positions))
         self._window.append(at, row)
         self._hour.append(at, row)
         self._histograms.append(at, after.histograms)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
         self._counters.update(after.counters)
-        self._positions = after.accepted_per_position or self._positions
         self._totals, self._latest, self.seen_at, self._several_processes = after, snapshot, at, several
         return totals.restarted
 
@@ -118,13 +118,14 @@ class EngineState:
         if any(map(math.isnan, speculation)):
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = speculation
+        positions = grown[len(_COUNTED) :]
         return Acceptance(
             seconds=window.seconds,
             requests=None if math.isnan(requests) else requests + self.running,
             drafts=drafts,
             draft_tokens=draft_tokens,
             accepted_tokens=accepted_tokens,
-            accepted_per_position=grown[len(_COUNTED) :],
+            accepted_per_position=() if any(map(math.isnan, positions)) else positions,
         )
 
     def _observe_acceptance(self, grown: Mapping[Counter, float]) -> None:
@@ -186,5 +187,7 @@ class EngineState:
         return {phase: known for phase, known in found.items() if known is not None}
 
 
-def _row(engine: EngineSnapshot) -> Row:
-    return (*(engine.counters.get(counter, math.nan) for counter in _COUNTED), *engine.accepted_per_position)
+def _row(engine: EngineSnapshot, positions: int) -> Row:
+    """NaN is unknown, as the known ``positions`` are on a page that leaves them out."""
+    accepted = engine.accepted_per_position or (math.nan,) * positions
+    return (*(engine.counters.get(counter, math.nan) for counter in _COUNTED), *accepted)

@@ -109,6 +109,14 @@ def test_positions_that_a_page_leaves_out_stay():
     assert engine_of(server.poll(snap(drafts=30))).accepted_per_position == (30,)
 
 
+def test_where_a_page_leaves_positions_out_their_acceptance_is_unknown():
+    server = Server()
+    server.poll(snap(drafts=10))
+    acceptance = engine_of(server.poll(replace(snap(drafts=20), accepted_per_position=()))).acceptance
+    assert (acceptance.drafts, acceptance.accepted_per_position) == (10, ())
+    assert engine_of(server.poll(snap(drafts=30))).acceptance.accepted_per_position == (20,)
+
+
 def test_engine_that_left_for_long_is_forgotten():
     server = Server(history=60.0, latency_window=30.0)
     server.poll(snap("0"), snap("1"))

@@ -118,7 +118,8 @@ async def test_command_works(line, tmp_path):
             adapted = "make demo ARGS='--duration 3s'"
         if " sweep " in line:
             adapted += " --requests 4 --max-tokens 16"
-        process = await start(adapted, known["http://127.0.0.1:8000"], tmp_path)
+        vllm = known["http://127.0.0.1:8001" if "preflight" in line else "http://127.0.0.1:8000"]
+        process = await start(adapted, vllm, tmp_path)
         said = await finish(process, adapted)
     # make itself ends by the signal that ends what it has started.
     ended = -signal.SIGTERM if line.startswith("make run") else 0

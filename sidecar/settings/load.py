@@ -51,7 +51,7 @@ def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Se
     problems += (written.unknown_key(name) for name in file or {} if name not in Settings.model_fields)
     settings, invalid = _validated(_merged(file or {}, variables), written, problems)
     if file is not None:  # which might resolve a conflict
-        problems += (text for names, text in conflicts(settings) if not invalid.intersection(names))
+        problems += (text for names, text in conflicts(settings, written.setting) if not invalid.intersection(names))
     if problems:
         raise SettingsError(problems)
     return settings
@@ -81,6 +81,6 @@ def _validated(values: dict[str, Any], written: Written, problems: list[str]) ->
     try:
         return Settings(**values), set()
     except ValidationError as error:
-        problems += map(written.message, error.errors())
+        problems += (written.message(detail, values) for detail in error.errors())
         invalid = {str(detail["loc"][0]) for detail in error.errors()}
         return Settings(**{name: value for name, value in values.items() if name not in invalid}), invalid

@@ -1,9 +1,10 @@
 """Messages about invalid settings, one line each: the name as it was written, its value, what is wrong."""
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
@@ -21,17 +22,24 @@ class Written:
     variables: Collection[str]
     config: Path | None
 
-    def message(self, detail: ErrorDetails) -> str:
-        """The line for one of pydantic's errors."""
+    def message(self, detail: ErrorDetails, values: Mapping[str, Any]) -> str:
+        """The line for one of pydantic's errors in ``values``."""
         name = self._name([str(part) for part in detail["loc"]])
         if detail["type"] == "extra_forbidden":
             return f"{name}: {_unknown('.'.join(map(str, detail['loc'])))}"
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
-        return f"{name}={_value(detail['input'])}: {text[:1].lower()}{text[1:]}"
+        value = _typed(detail, values)
+        if isinstance(value, str) and isinstance(detail["input"], float) and "_than_" in detail["type"]:
+            text += " seconds"  # only a duration's text is read before its range is checked
+        return f"{name}={_value(value)}: {text[:1].lower()}{text[1:]}"
 
     def unknown_key(self, key: str) -> str:
         """The line for a key of the file that is no setting."""
         return f"{self._name([key])}: {_unknown(key)}"
+
+    def setting(self, key: str) -> str:
+        """A setting that may also have its default."""
+        return variable(key) if variable(key) in self.variables else key
 
     def _name(self, path: list[str]) -> str:
         """A setting, or a part of one, as its writer knows it."""
@@ -55,6 +63,16 @@ def _unknown(key: str) -> str:
 def _suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.9)
     return f"unknown setting; did you mean {close[0]}?" if close else "unknown setting; remove it"
+
+
+def _typed(detail: ErrorDetails, values: Mapping[str, Any]) -> object:
+    """What was written, of which ``detail`` may have what it was read as."""
+    found: object = values
+    for part in detail["loc"]:
+        if not isinstance(found, dict) or part not in found:
+            return detail["input"]
+        found = found[part]
+    return found
 
 
 def _value(value: object) -> str:

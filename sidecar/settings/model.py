@@ -1,6 +1,6 @@
 """All settings, and the rules between them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Annotated
 
@@ -71,8 +71,11 @@ class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
         return (self.baseline_file or self).plain_steps
 
 
-def conflicts(settings: Settings) -> Iterator[tuple[set[str], str]]:
-    """What contradicts itself in settings of which each is valid: the names without their keys, and the message."""
+def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[tuple[set[str], str]]:
+    """What contradicts itself in settings of which each is valid: the names without their keys, and the message.
+
+    ``name`` gives a setting's name in the message.
+    """
     for lower, higher in (
         ("scrape_interval", "scrape_max_interval"),
         ("scrape_interval", "latency_window"),
@@ -84,9 +87,11 @@ def conflicts(settings: Settings) -> Iterator[tuple[set[str], str]]:
         low, high = attrgetter(lower)(settings), attrgetter(higher)(settings)
         if low > high:
             names = {key.partition(".")[0] for key in (lower, higher)}
-            yield names, f"{lower}={low:g}, {higher}={high:g}: the first must not be above the second"
+            yield names, f"{name(lower)}={low:g}, {name(higher)}={high:g}: the first must not be above the second"
     for measured in ("baseline", "plain_steps"):
         if settings.baseline_file is not None and getattr(settings, measured):
-            yield {"baseline_file", measured}, f"baseline_file, {measured}: mutually exclusive; keep one of them"
+            both = f"{name('baseline_file')}, {name(measured)}"
+            yield {"baseline_file", measured}, f"{both}: mutually exclusive; keep one of them"
     if settings.vllm_ca_file is not None and not settings.vllm_tls_verify:
-        yield {"vllm_ca_file"}, "vllm_ca_file, vllm_tls_verify=false: no certificate is verified; keep one of them"
+        both = f"{name('vllm_ca_file')}, {name('vllm_tls_verify')}=false"
+        yield {"vllm_ca_file"}, f"{both}: no certificate is verified; keep one of them"

@@ -31,8 +31,9 @@ VARIABLES = [
     ("LISTEN", "host:65536", ADDRESS),
     ("SCRAPE_INTERVAL", "fast", DURATION),
     ("SCRAPE_INTERVAL", "nan", DURATION),
-    ("SCRAPE_INTERVAL", "0.05", "input should be greater than or equal to 0.1"),
-    ("SCRAPE_INTERVAL", "301.0", "input should be less than or equal to 300"),
+    ("SCRAPE_INTERVAL", "-1s", "input should be greater than or equal to 0.1 seconds"),
+    ("SCRAPE_INTERVAL", "6m", "input should be less than or equal to 300 seconds"),
+    ("THRESHOLDS__COVERAGE", "2", "input should be less than or equal to 1"),
     ("SCRAPE_CPU_SHARE", "1%", NUMBER),
     ("VLLM_CA_FILE", "gone.pem", "cannot be read: No such file or directory"),
     ("TEMPERATURE_BUCKETS", "-1,0", EDGES),
@@ -50,6 +51,11 @@ def test_a_variable_that_cannot_be_used(config, messages, setting, value, fault)
     config("")  # for an empty working directory
     name = f"SPECDEC_{setting}"
     assert messages(None, {name: value}) == [f"{name}={value}: {fault}"]
+
+
+def test_variables_that_contradict_a_default_are_named_as_they_were_written(messages):
+    name = "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE"
+    assert messages(None, {name: "0.9"}) == [f"{name}=0.9, thresholds.acceptance_break_even=0.65: {ORDER}"]
 
 
 IN_FILES = [

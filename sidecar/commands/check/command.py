@@ -57,7 +57,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """
     if arguments.args is not None:
         return _check_arguments(arguments.args, arguments.vllm_version)
-    print(f"settings: valid ({arguments.config or 'no file'} and the environment)")
+    source = f"{arguments.config} and the environment" if arguments.config else "from the environment; no file"
+    print(f"settings: valid ({source})")
     return asyncio.run(_check(settings))
 
 

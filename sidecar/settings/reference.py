@@ -70,6 +70,8 @@ def _table(group: str, schemas: Mapping[str, dict[str, Any]], defaults: Mapping[
 
 
 def _row(key: str, schema: dict[str, Any], default: object) -> str:
+    if isinstance(default, float) and schema.get("format", "").startswith("duration"):
+        default = f"{default / 60:g}m" if default % 60 == 0 else f"{default:g}s"
     text = "not set" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
     meaning = " ".join(schema.get("description", "").split())
     cells = (f"`{key}`", f"`{variable(key)}`", _value(schema), text, meaning)

@@ -56,11 +56,6 @@ class PageSource:
         self._whole_left = 0
         self.whole_page = b""  # the last one, for re-exporting; empty once a poll failed
 
-    @property
-    def filtered(self) -> bool:
-        """Whether the last poll asked for only what is used."""
-        return self._proven is not None
-
     async def next(self) -> PageSnapshot:
         """Fetches and reads once.
 

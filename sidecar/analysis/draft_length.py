@@ -63,7 +63,7 @@ def timed_advice(rates: Sequence[float], costs: StepCosts, *, alone: bool = Fals
     change, gain = f"{best} instead of {used}", f"about {_ms(seconds[best])} a token instead of {now} at this load"
     if alone:
         guess = ", extrapolated," if best > used else ","
-        return f"At this temperature alone{guess} {best} draft tokens instead of {used} would be best: {gain}."
+        return f"At this temperature alone{guess} {best} instead of {used} draft tokens would be best: {gain}."
     if best > used:
         return f"Extrapolated, num_speculative_tokens {change} would take {gain}: try it."
     if best == 0:

@@ -55,7 +55,7 @@ def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mappi
 def _quantile(latency: Latency, quantile: float) -> str:
     """In vLLM's first bucket only its edge is known."""
     found, resolution = latency.quantiles[quantile], latency.resolution
-    return escape(f"< {shown(resolution)}") if found < resolution else shown(found)
+    return escape(f"<{shown(resolution)}") if found < resolution else shown(found)
 
 
 def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:

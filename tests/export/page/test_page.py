@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestServer
 
+from sidecar.analysis.latency import QUANTILES, Latency
 from sidecar.analysis.report import PluginState
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
@@ -115,3 +116,16 @@ async def test_on_a_phone_in_the_dark(browser, pictures):
         assert await tab.value("document.querySelectorAll('.bucket').length") == 4
         await tab.screenshot(pictures / "phone.png")
         assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+async def test_a_latency_stays_on_its_line_within_its_panel(browser):
+    bounds = Latency(dict.fromkeys(QUANTILES, 0.1), 40.0, 0.3)
+    latencies = {Phase.TTFT: reports.latency(10.0), Phase.QUEUE: bounds}
+    model = reports.model(engines=(reports.engine(latencies=latencies),))
+    async with served(reports.report(model)) as site, browser() as tab:
+        await tab.open(site.url)
+        heights = "[...document.querySelectorAll('.panel tr + tr')].map(row => row.offsetHeight)"
+        assert await tab.value(f"{heights}.length") == 2
+        assert await tab.value(f"new Set({heights}).size") == 1
+        panels = "[...document.querySelectorAll('.panel')]"
+        assert await tab.value(f"{panels}.every(one => one.scrollWidth <= one.clientWidth)")

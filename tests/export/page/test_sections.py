@@ -137,8 +137,8 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds():
     first = Latency({0.5: 0.0005, 0.9: 0.0006, 0.95: 0.0007, 0.99: 0.0008}, 40.0, 0.001)
     engine = reports.engine(latencies={Phase.TTFT: low, Phase.ITL: first})
     shown = text(reports.model(engines=(engine,)))
-    assert "TTFT < 1 ms 2 ms 3 ms 2 ms" in shown
-    assert "ITL < 1 ms < 1 ms < 1 ms < 1 ms" in shown
+    assert "TTFT <1 ms 2 ms 3 ms 2 ms" in shown
+    assert "ITL <1 ms <1 ms <1 ms <1 ms" in shown
 
 
 def test_the_gap_is_compared_with_the_baseline():

@@ -62,7 +62,7 @@ def _kv_cache(model: ModelReport, settings: Settings) -> float | None:
 def _widest(engines: Iterable[EngineReport]) -> Latency | None:
     """The time per output token of the engine whose gap is the widest."""
     found = [engine.latencies[Phase.TPOT] for engine in engines if Phase.TPOT in engine.latencies]
-    return max(found, key=lambda latency: latency.gap_seconds, default=None)
+    return max(found, key=lambda latency: latency.gap_seconds or 0.0, default=None)
 
 
 def _table(model: ModelReport, settings: Settings) -> Iterator[tuple[str, Mapping[str, str], float | None]]:

@@ -21,14 +21,16 @@ class Latency:
     resolution: float = 0.0
 
     @property
-    def gap_seconds(self) -> float:
-        """P99 - P50."""
-        return self.quantiles[0.99] - self.quantiles[0.5]
+    def gap_seconds(self) -> float | None:
+        """P99 - P50; None if both are in the first bucket."""
+        return self.quantiles[0.99] - self.quantiles[0.5] if self.quantiles[0.99] >= self.resolution else None
 
     @property
     def gap_ratio(self) -> float | None:
-        """P99 / P50; None if the median is 0, as TPOT's is if most responses have one token."""
-        return self.quantiles[0.99] / self.quantiles[0.5] if self.quantiles[0.5] > 0 else None
+        """P99 / P50; also None if the median is 0, as TPOT's is if most responses have one token."""
+        if self.gap_seconds is None or not self.quantiles[0.5]:
+            return None
+        return self.quantiles[0.99] / self.quantiles[0.5]
 
 
 def latency(histogram: HistogramReading | None) -> Latency | None:
@@ -41,7 +43,7 @@ def latency(histogram: HistogramReading | None) -> Latency | None:
 
 
 def gap_growth(now: Latency, baseline: Mapping[float, float]) -> float | None:
-    """The gap P99 - P50 as a multiple of the baseline's; None if the baseline has no gap to compare with."""
-    if 0.5 not in baseline or 0.99 not in baseline or baseline[0.99] <= baseline[0.5]:
+    """The gap P99 - P50 as a multiple of the baseline's; None if either is unknown."""
+    if now.gap_seconds is None or 0.5 not in baseline or 0.99 not in baseline or baseline[0.99] <= baseline[0.5]:
         return None
     return now.gap_seconds / (baseline[0.99] - baseline[0.5])

@@ -18,6 +18,12 @@ def test_latency_has_all_quantiles_and_the_gap():
     assert found.gap_ratio == pytest.approx(3.8)
 
 
+def test_within_the_first_bucket_there_is_no_gap():
+    found = latency(HistogramReading((0.3, 0.5, INF), (100.0, 100.0, 100.0)))
+    assert found.quantiles[0.99] == pytest.approx(0.297)
+    assert (found.gap_seconds, found.gap_ratio, gap_growth(found, {0.5: 0.1, 0.99: 0.2})) == (None, None, None)
+
+
 def test_gap_has_no_ratio_to_a_median_of_zero():
     found = latency(HistogramReading((0.0, 1.0, INF), (60.0, 100.0, 100.0)))
     assert found.quantiles[0.5] == 0

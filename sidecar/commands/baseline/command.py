@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
         found = asyncio.run(watch(url, settings, seconds, arguments.load or (), options))
     models, curves = found.histograms(), found.decoding.curves()
-    measured = {model: phases for model, grown in models.items() if (phases := _phases(grown))}
+    measured = {model: phases for model, grown in models.items() if (phases := _phases(model, grown))}
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in curves.items()}
     for model in sorted(models.keys() - curves.keys()):
         drafted = model in found.decoding.drafted
@@ -79,12 +79,13 @@ def _write(text: str, out: Path | None) -> int:
     return 0
 
 
-def _phases(grown: Mapping[Phase, HistogramReading]) -> dict[str, dict[str, float]]:
-    found = {phase: latency(reading) for phase, reading in grown.items()}
+def _phases(model: str, grown: Mapping[Phase, HistogramReading]) -> dict[str, dict[str, float]]:
+    found = {str(phase): known for phase, reading in grown.items() if (known := latency(reading)) is not None}
+    if coarse := ", ".join(phase for phase, known in found.items() if known.gap_seconds is None):
+        print(f"{model}: {coarse}: interpolated, since P99 is in vLLM's first bucket", file=sys.stderr)
     return {
-        str(phase): {f"p{quantile * 100:.0f}": round(value, _DIGITS) for quantile, value in known.quantiles.items()}
+        phase: {f"p{quantile * 100:.0f}": round(value, _DIGITS) for quantile, value in known.quantiles.items()}
         for phase, known in found.items()
-        if known is not None
     }
 
 

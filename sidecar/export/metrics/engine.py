@@ -78,7 +78,7 @@ ENGINE_LIFETIME_ACCEPTANCE = ENGINE.gauge(
 )
 ENGINE_LATENCY = SINGLE_ENGINE.gauge(
     "engine_latency_seconds",
-    "Quantiles 0.5, 0.95 and 0.99 from vLLM's own histograms over latency_window.",
+    "Quantiles 0.5, 0.95 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
     lambda engine: {
         (phase, str(quantile)): seconds
         for phase, latency in engine.latencies.items()
@@ -90,13 +90,13 @@ ENGINE_LATENCY = SINGLE_ENGINE.gauge(
 )
 ENGINE_LATENCY_GAP = SINGLE_ENGINE.gauge(
     "engine_latency_gap_seconds",
-    "P99 - P50 over latency_window.",
+    "P99 - P50 over latency_window; absent where P99 is in vLLM's first bucket.",
     lambda engine: {phase: latency.gap_seconds for phase, latency in engine.latencies.items()},
     "phase",
 )
 ENGINE_LATENCY_GAP_RATIO = SINGLE_ENGINE.gauge(
     "engine_latency_gap_ratio",
-    "P99 / P50 over latency_window.",
+    "P99 / P50 over latency_window; absent where P99 is in vLLM's first bucket.",
     lambda engine: {phase: latency.gap_ratio for phase, latency in engine.latencies.items()},
     "phase",
 )

@@ -59,8 +59,6 @@ def _quantile(latency: Latency, quantile: float) -> str:
 
 
 def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
-    """In the first bucket the quantiles, the gap and its growth are unknown."""
-    is_known = latency.quantiles[0.99] >= latency.resolution
-    growth = gap_growth(latency, baseline) if is_known else None
-    gap = shown(latency.gap_seconds) if is_known else _quantile(latency, 0.99)
+    growth = gap_growth(latency, baseline)
+    gap = _quantile(latency, 0.99) if latency.gap_seconds is None else shown(latency.gap_seconds)
     return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")

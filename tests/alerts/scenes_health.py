@@ -207,8 +207,8 @@ def plugin():
         ],
         [
             (28, []),
-            (44, [of("part", 0.8073, engine="0"), of("slow", 0.8074, engine="0"), of("ended", 0.8081, engine="0")]),
-            (80, [of("little", 0.9581, engine="0")]),
+            (44, [of("part", 0.8167, engine="0"), of("slow", 0.8168, engine="0"), of("ended", 0.8184, engine="0")]),
+            (80, [of("little", 0.9641, engine="0")]),
         ],
     )
 

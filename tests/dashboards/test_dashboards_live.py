@@ -58,7 +58,8 @@ def sidecar(tmp_path):
             "SPECDEC_THRESHOLDS__ACCEPTANCE_NET_NEGATIVE": "0.6",
             "SPECDEC_THRESHOLDS__MIN_BUCKET_SHARE": "0.02",
         }
-        simulated = SimulatorOptions(speed=4.0, num_speculative_tokens=speculative_tokens)
+        # Steps so long that the time per output token leaves vLLM's first bucket, in which no gap is known.
+        simulated = SimulatorOptions(speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens)
         async with FaultyVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
             settings = load_settings(None, environment | {"SPECDEC_VLLM_URL": vllm.url})
             async with running(settings) as address:

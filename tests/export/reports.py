@@ -142,7 +142,7 @@ def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **chan
         "tpot": distribution(TPOT_EDGES, 40),
         "durations": distribution(DURATION_EDGES, 0, 0, 40),
         "window": window(rate, share=share),
-        "acceptance_quantiles": {0.1: rate - 0.2, 0.5: rate, 0.9: rate + 0.1},
+        "acceptance_quantiles": {0.1: max(0.0, rate - 0.2), 0.5: rate, 0.9: rate + 0.1},
         "acceptance_bins": (0, 0, 1, 2, 4, 9, 14, 8, 2, 0),
         "ttft_quantiles": {0.5: 0.08, 0.95: 0.2, 0.99: 0.3},
         "tpot_quantiles": {0.5: 0.02, 0.95: 0.03, 0.99: 0.04},

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestServer
 
+from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.latency import QUANTILES, Latency
 from sidecar.analysis.report import PluginState
+from sidecar.analysis.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus
@@ -62,6 +64,29 @@ def misleading():
     return reports.report(reports.model(row, engines=(reports.engine(speculation=adaptive),), judgement=judged))
 
 
+def collapsed():
+    """A fault, which the page does not take for hot traffic."""
+    judged = reports.judgement(BAD, 0.01, has_collapsed=True, advice="Restart vLLM, or check its draft model.")
+    engine = reports.engine(acceptance=reports.window(0.01))
+    return reports.report(reports.model(reports.temperature("0", BAD, 0.01, 1.0), judgement=judged, engines=(engine,)))
+
+
+def lossy():
+    """A sampler that buys acceptance with quality; what it buys stands beside the number."""
+    relaxed = Speculation("eagle3", 6, rejection_sample_method="fly")
+    caveats = Evidence(speculation=relaxed).caveats()
+    judged = reports.judgement(GOOD, 0.82, speculation=relaxed, caveats=caveats)
+    row = reports.temperature("0", GOOD, 0.82, 1.0)
+    engine = reports.engine(acceptance=reports.window(0.82), speculation=relaxed)
+    return reports.report(reports.model(row, engines=(engine,), judgement=judged))
+
+
+def by_token():
+    """An inter-token latency with one observation a token: no speedup."""
+    row = reports.temperature("0", GOOD, 0.82, 1.0)
+    return reports.report(reports.model(row, speed=reports.speed(withheld=Withheld.ITL_PER_TOKEN)))
+
+
 @asynccontextmanager
 async def served(report):
     """The page's address, and what it shows: ``site.report`` may change."""
@@ -95,6 +120,9 @@ async def test_the_page_in_a_browser(browser, pictures):
                 (mixed(), "Speculation loses at temperature 0.7-1, which has 38% of the draft tokens.", "failing"),
                 (without_plugin(), "not been heard since this sidecar started", "no-plugin"),
                 (misleading(), "Acceptance cannot tell whether speculation pays", "adaptive"),
+                (collapsed(), "Almost no draft token is accepted.", "collapsed"),
+                (lossy(), "part of the acceptance is bought with quality", "lossy"),
+                (by_token(), "one observation a token, so it does not time steps", "itl-by-token"),
                 (
                     reports.report(scrape=reports.down(BadStatus("status 500"))),
                     "vLLM's metrics cannot be read.",

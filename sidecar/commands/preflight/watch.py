@@ -89,11 +89,11 @@ async def watch(settings: Settings, seconds: float) -> Watched:
     receiver = PluginReceiver(settings.plugin.socket, found, structlog.get_logger("sidecar"))
     async with page_source(settings, settings.limits) as source, receiver:
         found.scraped(begun, 0.0, 0.0, await first_page(source, settings.vllm_url))
-        polling = asyncio.create_task(Poller(source, settings, found).run())
         if not found.speculates:
+            polling = asyncio.create_task(Poller(source, settings, found).run())
             await stopped(stop, seconds)
-        polling.cancel()
-        await asyncio.gather(polling, return_exceptions=True)
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
         found.problem = found.problem or receiver.problem
     found.seconds = clock() - begun
     return found

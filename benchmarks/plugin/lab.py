@@ -1,7 +1,11 @@
-"""The step time of two real vLLM servers, one with the plug-in, under the same load in turns."""
+"""The step time of a real vLLM with the plug-in and without it, in turns, and of a second vLLM as the control.
+
+In turns within one process, since two processes of equal settings differ by more than the plug-in costs.
+"""
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -11,31 +15,58 @@ from contextlib import ExitStack, contextmanager, suppress
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Final, NamedTuple
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.plugin import switch
+from benchmarks.plugin.switch import WITHOUT
 from benchmarks.table import Row
 from sidecar.commands.plugin import write_plugin
+from tests.requests.plain_receiver import PlainReceiver
 
 MINUTES = float(os.environ.get("MINUTES", "30"))
 RUNNING, TOKENS = 16, 120
+_LATENCY: Final = "vllm:inter_token_latency_seconds"
+_DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
+
+
+class _Turn(NamedTuple):
+    """Seconds a step: with the plug-in, in the same process without it, and in another without it."""
+
+    observed: float
+    without: float
+    plain: float
 
 
 def lab_rows() -> Iterator[Row]:
-    """Pairs of rounds for MINUTES; $SPECDEC_LAB is the lab's folder. A sidecar may listen at SPECDEC_PLUGIN__SOCKET."""
+    """Turns for MINUTES; $SPECDEC_LAB is the lab's folder."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_plugin(folder)
-        plain = stack.enter_context(_server(8110, {}))
-        observed = stack.enter_context(_server(8111, {"PYTHONPATH": str(folder)}))
-        differences, steps = asyncio.run(_pairs(plain, observed))
-    error = stdev(differences) / sqrt(len(differences))
-    measured = (
-        f"{len(differences)} pairs, {RUNNING} running, {1000 * mean(steps):.1f} ms a step, ± {1000 * error:.2f} ms"
+        shutil.copy(switch.__file__, folder / "specdec_switch.py")
+        for points in folder.glob("*.dist-info/entry_points.txt"):
+            points.write_text(points.read_text().replace("specdec_plugin:", "specdec_switch:"))
+        receiver = PlainReceiver(folder / "s")  # type: ignore[no-untyped-call]
+        environment = {"PYTHONPATH": str(folder), "SPECDEC_PLUGIN__SOCKET": str(receiver.path)}
+        urls = [stack.enter_context(_server(8110 + n, extra)) for n, extra in enumerate((environment, {}))]
+        turns, draft_tokens = asyncio.run(_turns(*urls))
+    (engine,) = receiver.engines.values()
+    yield Row(
+        "draft tokens told on the lab", f"of vLLM's {draft_tokens:.0f}", engine.total[1], draft_tokens, draft_tokens
     )
+    cost, error = _difference([one.observed - one.without for one in turns])
+    other = "another process without: {:+.2f} ± {:.2f} ms".format(*_difference([t.plain - t.without for t in turns]))
+    step = 1000 * mean(one.without for one in turns)
+    measured = f"{len(turns)} turns, {RUNNING} running, {step:.1f} ms a step, ± {error:.2f} ms; {other}"
     # Two standard errors: what could not be told from nothing.
-    yield Row("a step on the lab", measured, 1000 * mean(differences), at_most=2000 * error, unit="ms")
+    yield Row("a step on the lab", measured, cost, at_most=2 * error, unit="ms")
+
+
+def _difference(seconds: list[float]) -> tuple[float, float]:
+    """The mean and its standard error, in milliseconds."""
+    return 1000 * mean(seconds), 1000 * stdev(seconds) / sqrt(len(seconds))
 
 
 @contextmanager
@@ -56,50 +87,51 @@ def _server(port: int, environment: dict[str, str]) -> Iterator[str]:
         process.wait()
 
 
-async def _pairs(plain: str, observed: str) -> tuple[list[float], list[float]]:
-    differences: list[float] = []
-    steps: list[float] = []
+async def _turns(switched: str, plain: str) -> tuple[list[_Turn], float]:
+    """Rounds in turns, and the draft tokens that vLLM counted in the rounds with the plug-in."""
+    turns: list[_Turn] = []
+    told = 0.0
     # A new connection each: while the other server has its turn, vLLM closes those that are idle.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
-        for url in (plain, observed):
+        for url in (switched, plain):
             await _answers(http, url)
-            await _round(http, url)  # the first is slower
-        end, turn = time.monotonic() + 60 * MINUTES, 0
-        while time.monotonic() < end or len(differences) < 2:
-            order = (plain, observed) if turn % 2 else (observed, plain)
-            taken = {url: await _round(http, url) for url in order}
-            differences.append(taken[observed] - taken[plain])
-            steps.append(taken[plain])
-            turn += 1
-    return differences, steps
+            await _round(http, url, WITHOUT)  # the first is slower
+        end = time.monotonic() + 60 * MINUTES
+        while time.monotonic() < end or len(turns) < 2:
+            order = [("observed", switched), (WITHOUT, switched), ("plain", plain)]
+            found = {}
+            for name, url in order if len(turns) % 2 else reversed(order):
+                found[name], draft_tokens = await _round(http, url, name)
+                told += draft_tokens if name == "observed" else 0
+            turns.append(_Turn(found["observed"], found[WITHOUT], found["plain"]))
+    return turns, told
 
 
-async def _round(http: aiohttp.ClientSession, url: str) -> float:
-    """Seconds a step, by vLLM's own inter-token latency, of RUNNING requests at once."""
-    before = await _latency(http, url)
+async def _round(http: aiohttp.ClientSession, url: str, name: str) -> tuple[float, float]:
+    """Seconds a step, by vLLM's own inter-token latency, of RUNNING requests at once; and their draft tokens."""
+    before = await _counters(http, url)
     bodies = [
         {"model": "lab", "prompt": f"draft {number}", "max_tokens": TOKENS, "ignore_eos": True, "seed": number}
         for number in range(RUNNING)
     ]
     async with asyncio.TaskGroup() as group:
         for body in bodies:
-            group.create_task(_complete(http, url, body))
-    after = await _latency(http, url)
-    return (after[0] - before[0]) / (after[1] - before[1])
+            group.create_task(_complete(http, url, body, name))
+    seconds, steps, draft_tokens = (b - a for a, b in zip(before, await _counters(http, url), strict=True))
+    return seconds / steps, draft_tokens
 
 
-async def _complete(http: aiohttp.ClientSession, url: str, body: dict[str, object]) -> None:
-    async with http.post(f"{url}/v1/completions", json=body) as response:
+async def _complete(http: aiohttp.ClientSession, url: str, body: dict[str, object], name: str) -> None:
+    async with http.post(f"{url}/v1/completions", json=body, headers={"X-Request-Id": name}) as response:
         response.raise_for_status()
         await response.read()
 
 
-async def _latency(http: aiohttp.ClientSession, url: str) -> tuple[float, float]:
+async def _counters(http: aiohttp.ClientSession, url: str) -> list[float]:
     async with http.get(f"{url}/metrics") as response:
         text = await response.text()
     samples = {one.name: one.value for family in text_string_to_metric_families(text) for one in family.samples}
-    name = "vllm:inter_token_latency_seconds"
-    return samples[f"{name}_sum"], samples[f"{name}_count"]
+    return [samples[name] for name in (f"{_LATENCY}_sum", f"{_LATENCY}_count", _DRAFT_TOKENS)]
 
 
 async def _answers(http: aiohttp.ClientSession, url: str) -> None:

@@ -116,7 +116,8 @@ async def test_a_running_sidecar(capsys, socket_path):
             while sum(requests.values()) < 60:  # the last ones are in the next poll
                 assert await asyncio.to_thread(command, "report", "--format", "json", LISTEN=str(settings.listen)) == 0
                 out = capsys.readouterr().out
-                found = json.loads(out[out.index("{\n") :])  # the sidecar's log lines come before it
+                # The sidecar's log lines come before it and after it.
+                found, _ = json.JSONDecoder().raw_decode(out, out.index("{\n"))
                 split = [one for of_model in found["models"] for one in of_model["temperatures"]]
                 requests = {one["temperature"]: sum(one["requests"].values()) for one in split}
     assert {label for label, count in requests.items() if count} == {"0", "0.7-1"}

@@ -84,8 +84,7 @@ async def running(
             vllm_page=lambda: pages.whole_page if settings.reexport and state.is_up(time.time()) else b"",
             every=every,
         )
-        guard = GuardOptions(allowed_hosts=settings.allowed_hosts, open_paths=PROBES)
-        server = GuardedServer(make_web(own_pages), guard, settings.web_config_file)
+        server = GuardedServer(make_web(own_pages), GuardOptions(open_paths=PROBES), settings.web_config_file)
         push = _push(report, settings, StateLog(log))
         if push is not None:
             supervisor.start("alerts", push.run)

@@ -9,7 +9,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from sidecar.http.connection import Connection, Connections
-from sidecar.http.hosts import is_ours
 from sidecar.http.limits import HEADERS, GuardOptions, Refusal
 from sidecar.http.passwords import Passwords
 from sidecar.settings.web_config import WebConfig
@@ -126,9 +125,6 @@ class GuardedServer:
 
     async def _refused(self, request: web.Request, address: str) -> web.Response | None:
         """The answer to a request that is not served; None to any other."""
-        if not is_ours(request.headers.get("Host", ""), self.options.allowed_hosts):
-            self.refusals[Refusal.HOST] += 1
-            return web.Response(status=421, text="unknown host: see the setting allowed_hosts\n")
         users = {} if self.web_config is None else self.web_config.users
         if not users or request.path in self.options.open_paths:
             return None

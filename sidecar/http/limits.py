@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sidecar.http.hosts import ANY
-
 HEADERS: Final = {
     "Server": "specdec-sidecar",  # aiohttp's own has its version and Python's
     "X-Content-Type-Options": "nosniff",
@@ -27,7 +25,6 @@ class GuardOptions:
     shutdown_seconds: float = 2.0  # for running handlers when the server stops
     max_connections: int = 64  # open at once
     max_per_address: int = 16  # of these from one address
-    allowed_hosts: Collection[str] = frozenset({ANY})  # names besides those that ``hosts.is_ours`` knows
     open_paths: Collection[str] = frozenset()  # paths that need no password
 
 
@@ -38,7 +35,6 @@ class Refusal(StrEnum):
     NOT_ACCEPTED = "not_accepted"  # accepting paused, since the process has no descriptor left
     TLS = "tls"  # a handshake failed or took too long
     MALFORMED = "malformed"  # not HTTP
-    HOST = "host"  # the request names a host that is not ours
     UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
     TOO_MANY_PASSWORDS = "too_many_passwords"  # one of the same address, or too many of all, are being checked
     INTERNAL = "internal"  # the handler raised

@@ -92,7 +92,6 @@ Edges = Annotated[
     AfterValidator(_ascending),
     WithJsonSchema({"format": _EDGES}),
 ]
-HostName = Annotated[str, BeforeValidator(_lower), Field(max_length=253, pattern=r"^(\*|[a-z0-9._-]+)$")]
 ModelName = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 CertificateFile = Annotated[
     Path, AfterValidator(_readable_certificates), WithJsonSchema({"format": "path of a PEM file"})

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Annotated
 
-from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sidecar.settings import groups
 from sidecar.settings.addresses import Address, ListenAddress
 from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
-from sidecar.settings.field_types import Edges, HostName, JsonText
+from sidecar.settings.field_types import Edges
 from sidecar.settings.web_config import WebConfigFile
 
 
@@ -29,9 +27,6 @@ class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
     """where `/metrics` and the status page are served"""
     web_config_file: WebConfigFile | None = None
     """TLS and basic auth for `listen`, in the format of Prometheus' exporter-toolkit; see docs/security.md"""
-    allowed_hosts: Annotated[tuple[HostName, ...], JsonText] = Field((), max_length=32)
-    """names in the public DNS by which clients may reach `listen`; `*`: any name; IP addresses, names without a dot and
-    names under `.svc`, `.local`, `.internal` and `.localhost` are always allowed"""
     temperature_buckets: Edges = (0.0, 0.3, 0.5, 0.7, 1.0)
     """upper edges, inclusive, of the temperature buckets; hotter requests get one more bucket"""
     reexport: bool = False

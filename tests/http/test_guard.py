@@ -126,14 +126,6 @@ async def test_every_response_has_the_security_headers_and_no_version(path):
     assert {"x-content-type-options: nosniff", "x-frame-options: deny", "referrer-policy: no-referrer"} <= set(head)
 
 
-async def test_a_public_name_as_host_is_refused():
-    async with guarded(allowed_hosts=frozenset()) as (server, _, connect):
-        reader, _ = await connect(GET.replace(b"Host: x", b"Host: evil.example") + GET)
-        assert (await response(reader)).startswith(b"421 unknown host")
-        assert await response(reader) == b"200 quick"
-        assert server.refusals[Refusal.HOST] == 1
-
-
 async def test_a_failing_handler_is_counted_and_named_once():
     with capture_logs() as logs:
         async with guarded() as (server, _, connect):

@@ -181,10 +181,10 @@ def _trust() -> Section:
     )
     versions = over_time(
         "Pods by version of vLLM and of the sidecar",
-        "How many pods run each version.",
+        "How many pods run each version of the sidecar, and how many engines each of vLLM where the plug-in tells it.",
         "If acceptance changes when a new version appears here, that version is the cause.",
         [
-            Query(f"count by (version) ({series(metrics.VLLM_INFO)})", "vLLM: {{version}}"),
+            Query(f"count by (vllm_version) ({series(metrics.PLUGIN_INFO)})", "vLLM {{vllm_version}}"),
             Query(f"count by (version) ({series(metrics.BUILD_INFO)})", "sidecar {{version}}"),
         ],
         COUNT,

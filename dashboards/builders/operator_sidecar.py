@@ -94,24 +94,14 @@ def _own() -> Line:
     versions = rows(
         "Versions",
         (
-            "Which build runs, and which vLLM each one sees.",
+            "Which build runs; the plug-in's table has the versions of vLLM.",
             "Compare pods that differ in their numbers.",
         ),
         [Label("instance"), Label("version"), Label("python_version")],
         [Value(worst("instance, version, python_version", series(metrics.BUILD_INFO)), "Runs", COUNT)],
         sort="Runs",
     )
-    seen = rows(
-        "vLLM as seen",
-        (
-            "The range of vLLM versions that each sidecar recognizes.",
-            "More than one at a time means a rollout in progress.",
-        ),
-        [Label("instance"), Label("version")],
-        [Value(worst("instance, version", series(metrics.VLLM_INFO)), "Seen", COUNT)],
-        sort="Seen",
-    )
-    return beside(8, (cpu, 5), (memory, 5), (versions, 5), (seen, 4), (_pushed(), 5))
+    return beside(8, (cpu, 6), (memory, 6), (versions, 6), (_pushed(), 6))
 
 
 def _pushed() -> timeseries.Panel:

@@ -41,7 +41,7 @@ class LoggedState:
             self._restarts = report.scrape.vllm_restarts
             self._log.info("vLLM restarted; counters continue from their last values")
         for key, found in limitations.items():
-            self._look_at(key, found, report.scrape.version)
+            self._look_at(key, found)
         self._known = limitations
         if report.scrape.malformed_lines:
             self._changes.fault("malformed", "skipping malformed lines on vLLM's page")
@@ -61,9 +61,9 @@ class LoggedState:
             tell = self._log.warning if found.state in _BAD else self._log.info
             tell("plug-in", state=str(found.state), meaning=self._plugin)
 
-    def _look_at(self, key: EngineKey, found: frozenset[Limitation], version: str) -> None:
+    def _look_at(self, key: EngineKey, found: frozenset[Limitation]) -> None:
         if key not in self._known:
-            self._log.info("found an engine", model=key.model_name, engine=key.engine, vllm=version)
+            self._log.info("found an engine", model=key.model_name, engine=key.engine)
         for limitation in _WARNED:
             if limitation in found - self._known.get(key, frozenset()):
                 self._log.warning(EXPLANATIONS[limitation], limitation=str(limitation), engine=key.engine)

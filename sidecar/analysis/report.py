@@ -212,7 +212,6 @@ class ScrapeReport:
     last_error: ScrapeError | None  # None while up
     malformed_lines: int
     vllm_restarts: int
-    version: str  # the range of vLLM versions that the page may come from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from sidecar import errors
 from sidecar.analysis.engines import is_another
 from sidecar.analysis.report import ScrapeReport
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.engine.version import VersionFamily
 from sidecar.errors import ScrapeError
 
 _FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
@@ -23,7 +22,6 @@ class ScrapeState:
         self._last_error: ScrapeError | None = None
         self._duration: float | None = None
         self._process_start: float | None = None
-        self._version = VersionFamily.UNKNOWN
         self.last: float | None = None  # Unix seconds of the last good poll
         self.malformed_lines = 0
         self.restarts = 0
@@ -38,8 +36,6 @@ class ScrapeState:
         restarted = is_another(self._process_start, page.process_start)
         self._process_start = page.process_start
         self.restarts += counters_fell if restarted is None else restarted
-        if page.version is not VersionFamily.UNKNOWN:
-            self._version = page.version
         self.malformed_lines += page.malformed
         self.last, self._duration, self._interval = at, duration, interval
         self._last_error = None
@@ -66,7 +62,6 @@ class ScrapeState:
             last_error=self._last_error,
             malformed_lines=self.malformed_lines,
             vllm_restarts=self.restarts,
-            version=str(self._version),
         )
 
 

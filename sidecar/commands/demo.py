@@ -85,5 +85,4 @@ def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
         errors=(0.0005, 0.0005),
         prompt_share=0.0,
         prompt_seconds=options.prefill_seconds_per_token,
-        vllm="simulated",
     )

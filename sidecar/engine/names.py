@@ -1,4 +1,4 @@
-"""Which metric name carries which quantity in every vLLM version; only ``version.py`` has other names.
+"""Which metric name carries which quantity in every vLLM version.
 
 Names are given without vLLM's prefix and, for histograms, without ``_bucket``. The first candidate on the page
 is used. Sources: vLLM's ``vllm/v1/metrics/loggers.py`` and ``vllm/engine/metrics.py`` from 0.6 to 0.33, read

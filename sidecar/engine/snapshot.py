@@ -8,7 +8,6 @@ from operator import le
 from sidecar.engine.exposition import Layout, Page
 from sidecar.engine.names import RATIOS, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
-from sidecar.engine.version import VersionFamily, version_family
 from sidecar.errors import NoVllmMetrics
 
 
@@ -46,7 +45,6 @@ class PageSnapshot:
     """One page of ``/metrics``: ``process_start`` is Unix seconds, None if the page does not have exactly one."""
 
     engines: tuple[EngineSnapshot, ...]
-    version: VersionFamily
     process_start: float | None
     malformed: int  # malformed lines, and histograms whose counts fall
 
@@ -57,7 +55,6 @@ class SnapshotReader:
     def __init__(self) -> None:
         self._layout: Layout | None = None
         self._plans: tuple[EnginePlan, ...] = ()
-        self._version = VersionFamily.UNKNOWN
         self._process_start: int | None = None
 
     def read(self, page: Page) -> PageSnapshot:
@@ -69,7 +66,6 @@ class SnapshotReader:
         """
         if self._layout is not page.layout:
             self._plans = engine_plans(page.layout)
-            self._version = version_family(page.layout)
             self._process_start = process_start(page.layout)
             self._layout = page.layout
         if not self._plans:
@@ -79,7 +75,7 @@ class SnapshotReader:
         contradictory = planned - sum(len(engine.histograms) for engine in engines)
         start = math.nan if self._process_start is None else page.values[self._process_start]
         known_start = start if math.isfinite(start) else None
-        return PageSnapshot(engines, self._version, known_start, page.malformed + contradictory)
+        return PageSnapshot(engines, known_start, page.malformed + contradictory)
 
 
 def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:

@@ -42,8 +42,6 @@ class PlainStepTimes(Group):
     """time that each prompt token adds to a step of every other request"""
     measured: datetime | None = None
     """when it was measured"""
-    vllm: str | None = Field(None, max_length=100)
-    """the vLLM measured"""
     gpu: str | None = Field(None, max_length=100)
     """the hardware it ran on"""
 

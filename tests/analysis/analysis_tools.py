@@ -7,7 +7,6 @@ from sidecar.analysis.state import State
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
-from sidecar.engine.version import VersionFamily
 from sidecar.errors import TimedOut
 from sidecar.requests.messages import (
     AdapterTotals,
@@ -47,8 +46,8 @@ def snap(engine="0", drafts=0, *, usage=0.5, model="m", traits=(), accepted=None
     )
 
 
-def page(*engines, start=1.0, version=VersionFamily.V1_32, malformed=0):
-    return PageSnapshot(engines, version, start, malformed)
+def page(*engines, start=1.0, malformed=0):
+    return PageSnapshot(engines, start, malformed)
 
 
 class Server:

@@ -8,7 +8,6 @@ from sidecar.analysis.verdict import Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
-from sidecar.engine.version import VersionFamily
 from sidecar.errors import TimedOut, Unreachable
 from tests.analysis.analysis_tools import Server, page, snap
 
@@ -216,13 +215,6 @@ def test_clock_set_back_does_not_stop_anything():
     assert engine.acceptance.drafts == 20
     assert engine.kv_cache_peak == 0.1
     assert engine.latencies
-
-
-def test_version_stays_known_through_filtered_pages():
-    server = Server()
-    server.poll(snap(), version=VersionFamily.V1_20)
-    assert server.poll(snap(), version=VersionFamily.UNKNOWN).scrape.version == VersionFamily.V1_20
-    assert server.poll(snap(), version=VersionFamily.V1_32).scrape.version == VersionFamily.V1_32
 
 
 def test_malformed_lines_add_up():

@@ -9,7 +9,7 @@ from sidecar.demo.options import SimulatorOptions
 from tests.demo.faulty_vllm import FaultyVllm
 
 UP = ("specdec_up", frozenset())
-DERIVED = ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_engine_limitation", "specdec_vllm_info")
+DERIVED = ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_engine_limitation")
 
 
 def drafted(samples):

@@ -7,7 +7,6 @@ import pytest
 from sidecar.engine.names import Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.engine.version import VersionFamily
 from tests.engine.engine_tools import (
     PREFIXES,
     expected_counters,
@@ -17,40 +16,6 @@ from tests.engine.engine_tools import (
     snapshot,
     with_prefix,
 )
-
-V = VersionFamily
-FAMILIES = {
-    "vllm-0.6.6.post1-v0.prom": V.V0,
-    "vllm-0.6.6.post1-v0-multiproc.prom": V.V0,
-    "vllm-0.6.6.post1-v0-nospec.prom": V.V0,
-    "vllm-0.7.3-v1.prom": V.V1_EARLY,
-    "vllm-0.8.5-v0.prom": V.V0,
-    "vllm-0.8.5-v0-multiproc.prom": V.V0,
-    "vllm-0.8.5-v1.prom": V.V1_08,
-    "vllm-0.9.2-v0.prom": V.V0,
-    "vllm-0.9.2-v1.prom": V.V1_09,
-    "vllm-0.9.2-multiproc.prom": V.V1_09,
-    "vllm-0.9.2-dp2.prom": V.V1_09,
-    "vllm-0.10.2-v0.prom": V.V0,
-    "vllm-0.10.2-v1.prom": V.V1_10,
-    "vllm-0.10.2-multiproc.prom": V.V1_10,
-    "vllm-0.10.2-nospec.prom": V.V1_10,
-    "vllm-0.11.0.prom": V.V1_11,
-    "vllm-0.11.2.prom": V.V1_11,
-    "vllm-0.11.2-hidden.prom": V.V1_11,
-    "vllm-0.12.0.prom": V.V1_12,
-    "vllm-0.12.0-hidden.prom": V.V1_11,
-    "vllm-0.14.1.prom": V.V1_14,
-    "vllm-0.20.2.prom": V.V1_20,
-    "vllm-0.32.0.prom": V.V1_32,
-    "vllm-0.33.0.prom": V.V1_32,
-    "vllm-0.33.0-diffusion.prom": V.V1_32,
-    "vllm-0.33.0-dp2.prom": V.V1_32,
-    "vllm-0.33.0-dp2-multiproc.prom": V.V1_32,
-    "vllm-0.33.0-idle.prom": V.V1_32,
-    "vllm-0.33.0-multiproc.prom": V.V1_32,
-    "vllm-0.33.0-nospec.prom": V.V1_32,
-}
 
 
 def assert_true(body, known):
@@ -76,13 +41,6 @@ def test_page_gives_its_truth(page_name, recorded, truth):
 @pytest.mark.parametrize("prefix", PREFIXES[1:])
 def test_page_gives_its_truth_under_other_prefixes(prefix, page_name, recorded, truth):
     assert_true(with_prefix(recorded(page_name), prefix), truth[page_name])
-
-
-def test_version_family(page_name, recorded):
-    assert page_name in FAMILIES, "add the page's version range to FAMILIES"
-    expected = FAMILIES[page_name]
-    assert snapshot(recorded(page_name)).version is expected
-    assert snapshot(with_prefix(recorded(page_name), "ray_vllm_")).version is expected
 
 
 def test_quantiles_lie_in_the_bucket_of_the_true_one(page_name, recorded, truth):

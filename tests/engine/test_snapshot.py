@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.engine.version import VersionFamily
 from sidecar.errors import NoVllmMetrics, PageError
 from tests.engine.engine_tools import RUNNING, M, only, page, page_reader, snapshot, ttft
 
@@ -56,11 +55,6 @@ def test_process_start_is_known_if_there_is_exactly_one():
 def test_process_start_that_is_no_time_is_unknown(value):
     """A NaN differs from itself, and would look like a restart at every poll."""
     assert page(RUNNING, f"process_start_time_seconds {value}").process_start is None
-
-
-def test_unknown_version(recorded):
-    assert page(RUNNING).version is VersionFamily.UNKNOWN
-    assert page(RUNNING, "# TYPE vllm:request_success_total counter").version is not VersionFamily.UNKNOWN
 
 
 def test_a_version_from_the_future_keeps_what_it_still_has(recorded):

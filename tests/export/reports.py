@@ -237,7 +237,6 @@ UP = ScrapeReport(
     last_error=None,
     malformed_lines=0,
     vllm_restarts=1,
-    version="V1 engine, 0.30 or later",
 )
 
 

@@ -18,7 +18,6 @@ from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
-from sidecar.engine.version import VersionFamily
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS, MOST_SERIES
@@ -105,7 +104,7 @@ def test_series_are_bounded_over_a_whole_life(pause):
         keys = [EngineKey("demo", f"{generation}-{number}") for number in range(LIMITS.engines)]
         for poll in range(1, 4):
             at += 1.0
-            page = PageSnapshot(tuple(snapshot(key, poll) for key in keys), VersionFamily.V1_32, None, 0)
+            page = PageSnapshot(tuple(snapshot(key, poll) for key in keys), None, 0)
             state.scraped(at, 0.002, 1.0, page)
         found = [sample for family in families(Shown(state.report(at), settings)) for sample in family.samples]
         assert 200 < len(found) <= MOST_SERIES

@@ -100,5 +100,4 @@ def _plain_steps(curve: PlainCurve, found: Watched, gpu: str | None) -> dict[str
     if curve.prompt_seconds is not None:
         steps["prompt_seconds"] = round(curve.prompt_seconds, 2 * _DIGITS)
     steps["measured"] = datetime.fromtimestamp(found.until, UTC).isoformat(timespec="seconds")
-    steps["vllm"] = str(found.version)
     return steps | ({"gpu": gpu} if gpu else {})

@@ -20,7 +20,6 @@ from sidecar.engine.page_source import page_source
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
-from sidecar.engine.version import VersionFamily
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.log import redacted
 from sidecar.recording.recording import read_scrapes
@@ -36,7 +35,6 @@ class Watched:
 
     def __init__(self) -> None:
         self.decoding = PlainDecoding()
-        self.version = VersionFamily.UNKNOWN
         self.began = self.until = 0.0  # Unix seconds of the first and the last page
         self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
         self._fault: str | None = None  # the last one printed: a lasting fault is printed once
@@ -45,8 +43,6 @@ class Watched:
         """See ``ScrapeSink``; ignores durations and intervals."""
         self._fault = None
         self.began, self.until = self.began or at, at
-        if page.version is not VersionFamily.UNKNOWN:
-            self.version = page.version
         for engine in page.engines:
             # Unbounded, so that nothing leaves the window.
             continuation, histograms = self._engines.setdefault(

@@ -24,7 +24,7 @@ from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 
-HELP = "print what the sidecar would see: settings, vLLM's version, speculation, the plug-in, limitations"
+HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
 _LISTEN: Final = 2.0  # seconds: a plug-in that is not connected tries again once a second while requests run
 _PAUSE: Final = 0.1
 _BAD: Final = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
@@ -140,7 +140,6 @@ def _page(report: Report, url: str) -> Iterator[str]:
         yield f"no usable page ({error.reason}): {error}"
         yield _remedy(error, url)
         return
-    yield report.scrape.version
     if report.scrape.malformed_lines:
         yield f"{report.scrape.malformed_lines} malformed lines or histograms skipped"
     for engine in (one for model in report.models for one in model.engines):

@@ -41,12 +41,6 @@ MALFORMED_LINES = REPORT.counter(
 VLLM_RESTARTS = REPORT.counter(
     "vllm_restarts", "Restarts of vLLM that the sidecar has seen.", lambda report: report.scrape.vllm_restarts
 )
-VLLM_INFO = REPORT.gauge(
-    "vllm_info",
-    "1, labelled with the range of vLLM versions that the page may come from.",
-    lambda report: {report.scrape.version: 1} if report.scrape.up else None,
-    "version",
-)
 INTERNAL_ERRORS = REPORT.counter(
     "internal_errors",
     "Failures of a part of the sidecar, each followed by a restart of that part.",

@@ -37,7 +37,6 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     assert lines[:2] + lines[3:-1] == [
         "settings: valid (from the environment; no file)",
         "",
-        "  V1 engine, 0.30 or later",
         "  model demo, engine 0",
         "    speculative decoding: on; nothing drafted yet",
         "    KV cache: 65,536 tokens",

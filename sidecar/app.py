@@ -24,7 +24,6 @@ from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 from sidecar.settings.reload import Reloader
-from sidecar.stall_watch import StallWatch
 from sidecar.supervise import Supervisor
 
 if TYPE_CHECKING:  # most sidecars import neither
@@ -53,16 +52,12 @@ async def running(
         receiver = await stack.enter_async_context(PluginReceiver(settings.plugin.socket, requests, log))
         supervisor.start("vllm", Poller(pages, settings, scrapes).run)
 
-        stalls = StallWatch(time.monotonic)
-        supervisor.start("stall_watch", stalls.run)
-
         def report() -> Report:
             own = OwnReport(
                 failures=dict(supervisor.failures),
                 reloads={} if reloader is None else dict(reloader.outcomes),
                 http_refusals=dict(server.refusals),
                 alerts_sent=push.sent if push is not None else {},
-                loop_stall=stalls.longest,
             )
             return state.report(time.time(), own, receiver.problem)
 

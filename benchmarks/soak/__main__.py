@@ -36,7 +36,6 @@ class Seen:
     up_after: list[float] = field(default_factory=list)
     resident: list[tuple[int, float]] = field(default_factory=list)
     series: list[int] = field(default_factory=list)
-    stall: float = 0.0
 
 
 Samples = dict[str, float]
@@ -118,7 +117,6 @@ class Soak:
     def _note(self, found: Samples) -> None:
         self.seen.resident.append((self._traffic.completed, found["process_resident_memory_bytes"] / 2**20))
         self.seen.series.append(int(found["series"]))
-        self.seen.stall = max(self.seen.stall, found["specdec_event_loop_stall_seconds"])
 
 
 def counted(vllm: SimulatedVllm, name: str) -> float:
@@ -151,7 +149,7 @@ async def run(minutes: float, kill_every: float) -> int:
         rows.append(_slope(seen.resident))
     print(
         f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(seen.up_after)}, from start to specdec_up 1 "
-        f"{statistics.median(seen.up_after):.1f} s; longest stall of an event loop {seen.stall * 1000:.0f} ms"
+        f"{statistics.median(seen.up_after):.1f} s"
     )
     return report(rows)
 

@@ -32,13 +32,11 @@ def _polls() -> Line:
     pace = over_time(
         "Polls of vLLM's page: duration and pause",
         "How long the last good poll took, and the current pause between polls, which grows if vLLM's page is "
-        "expensive. Stall: the longest stall of the sidecar's own event loop within the last minute.",
-        "A poll of more than about 50 ms holds up vLLM's event loop: keep scrape_filtered on. If stalls exceed about "
-        "100 ms, raise the sidecar's CPU limit.",
+        "expensive.",
+        "A poll of more than about 50 ms holds up vLLM's event loop: keep scrape_filtered on.",
         [
             Query(worst("instance", series(metrics.SCRAPE_DURATION)), "duration {{instance}}"),
             Query(worst("instance", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}}"),
-            Query(worst("instance", series(metrics.LOOP_STALL)), "stall {{instance}}"),
         ],
         SECONDS,
     )

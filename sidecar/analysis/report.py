@@ -222,7 +222,6 @@ class OwnReport:
     reloads: Mapping[str, int] = field(default_factory=dict)  # of settings and certificates, by outcome
     http_refusals: Mapping[str, int] = field(default_factory=dict)  # by reason
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by Alertmanager and outcome
-    loop_stall: float | None = None  # seconds, the longest of the last minute
     label_overflow: Mapping[str, int] = field(default_factory=dict)  # by label, values that became "other"
 
 

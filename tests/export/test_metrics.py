@@ -68,11 +68,10 @@ def full(engines):
     groups = tuple(reports.group(by, name) for by, name in GROUPS)
     whole = reports.model(*temperatures, engines=found, groups=groups, loads=loads, reference=Reference.BASELINE)
     own = {
-        "failures": dict.fromkeys(("scrape", "plugin", "alerts", "settings", "stall_watch"), 0),
+        "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},
         "http_refusals": dict.fromkeys("abcdefgh", 0),
         "alerts_sent": {("http://a", "sent"): 0, ("http://a", "failed"): 0},
-        "loop_stall": 0.01,
         "label_overflow": dict.fromkeys(("engine", "model_name", "position", "adapter"), 0),
     }
     other = reports.model(name="other", engines=(replace(found[0], key=OTHER),), speed=None)

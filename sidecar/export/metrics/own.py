@@ -59,11 +59,6 @@ HTTP_REFUSED = REPORT.counter(
     lambda report: report.own.http_refusals,
     "reason",
 )
-LOOP_STALL = REPORT.gauge(
-    "event_loop_stall_seconds",
-    "Longest stall of the event loop within the last minute.",
-    lambda report: report.own.loop_stall,
-)
 SETTINGS_RELOADS = REPORT.counter(
     "settings_reloads",
     "Reloads of the settings, by outcome: applied or refused.",

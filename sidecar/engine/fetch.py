@@ -6,12 +6,10 @@ import ssl
 import aiohttp
 from yarl import URL
 
-from sidecar.errors import BadStatus, Interrupted, NotAnExposition, PageTooLarge, TimedOut, Unreachable
+from sidecar.errors import BadStatus, Interrupted, PageTooLarge, TimedOut, Unreachable
 
 # Text format, uncompressed: compressing would cost vLLM CPU time.
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
-_REDIRECTS = 2  # old versions send /metrics to /metrics/; one to another server could lead anywhere
-_REDIRECTING = frozenset({301, 302, 303, 307, 308})
 
 
 class Fetcher:
@@ -25,8 +23,8 @@ class Fetcher:
         page_bytes: int = 8 * 1024 * 1024,
         tls: ssl.SSLContext | bool = True,
     ) -> None:
-        """``base_url`` may end in ``/metrics`` already; ``timeout`` is seconds for a whole exchange."""
-        self._base = base_url.rstrip("/").removesuffix("/metrics")
+        """``timeout`` is seconds for a whole exchange."""
+        self._base = base_url
         self._timeout = timeout
         self._page_bytes = page_bytes
         self._tls = tls
@@ -38,10 +36,9 @@ class Fetcher:
         Raises:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
-            BadStatus: a status other than 200, or a redirect to another origin.
+            BadStatus: a status other than 200; a redirect is not followed, as it could lead anywhere.
             Interrupted: the response was cut off or was not valid HTTP.
             PageTooLarge: more bytes than the limit; the rest is not read.
-            NotAnExposition: the body is compressed, though that was not requested.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -61,31 +58,12 @@ class Fetcher:
 
     async def _get(self, path: str) -> bytes:
         url = URL(self._base + path, encoded=True)
-        for redirects_left in range(_REDIRECTS, -1, -1):
-            async with self._open_session().get(url, ssl=self._tls, allow_redirects=False) as response:
-                if response.status not in _REDIRECTING:
-                    return await self._body(response)
-                target = url.join(URL(response.headers.get("Location", ""), encoded=True))
-                if target.origin() != url.origin() or not redirects_left:
-                    break
-                url = url.join(target.relative())  # keeps the credentials
-        raise BadStatus(
-            f"status {response.status}; at most {_REDIRECTS} redirects are followed, on the same server only"
-        )
-
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        if response.status != 200:
-            raise BadStatus(f"status {response.status}")
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise NotAnExposition(f"the body is encoded as {encoding[:32]!r}")
-        limit = self._page_bytes
-        if response.content_length is not None and response.content_length > limit:
-            response.close()
-            raise PageTooLarge(f"{response.content_length} bytes announced; limit {limit}")
-        body = await read_at_most(response, limit)
+        async with self._open_session().get(url, ssl=self._tls, allow_redirects=False) as response:
+            if response.status != 200:
+                raise BadStatus(f"status {response.status}")
+            body = await read_at_most(response, self._page_bytes)
         if body is None:
-            raise PageTooLarge(f"more than {limit} bytes")
+            raise PageTooLarge(f"more than {self._page_bytes} bytes")
         return body
 
     def _open_session(self) -> aiohttp.ClientSession:

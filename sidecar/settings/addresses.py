@@ -38,7 +38,7 @@ def _parse_address(value: object) -> Address:
 
 
 def parse_base_url(text: str) -> str:
-    """An http or https URL without its trailing slash; a path and user information may be in it.
+    """An http or https URL without a trailing slash or ``/metrics``; a path and user information may be in it.
 
     Raises:
         ValueError: anything else; the message says what is expected.
@@ -51,9 +51,7 @@ def parse_base_url(text: str) -> str:
         usable = False
     if not usable or not text.isprintable() or set(text) & set(" \\?#"):  # urlsplit would silently drop some of these
         raise ValueError("expected http or https URL without query and fragment, such as http://127.0.0.1:8000")
-    path = url.path.rstrip("/")
-    if path.endswith("/metrics"):
-        raise ValueError("expected URL without /metrics, which is added to it")
+    path = url.path.rstrip("/").removesuffix("/metrics")
     return f"{url.scheme}://{url.netloc}{path}"
 
 

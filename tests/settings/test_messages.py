@@ -23,7 +23,6 @@ VARIABLES = [
     ("VLLM_URL", "http://host:0", URL),
     ("VLLM_URL", "http://ho st", URL),
     ("VLLM_URL", "http://[::1", URL),
-    ("VLLM_URL", "http://host/metrics/", "expected URL without /metrics, which is added to it"),
     ("LISTEN", "9911", ADDRESS),
     ("LISTEN", ":9911", ADDRESS),
     ("LISTEN", "::1:9911", ADDRESS),

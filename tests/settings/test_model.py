@@ -44,9 +44,10 @@ def test_addresses_read_and_print_the_same(text, address):
         ("https://host:8443/base/", "https://host:8443/base"),
         ("http://[::1]:8000//", "http://[::1]:8000"),
         ("http://me:p%40ss@host", "http://me:p%40ss@host"),
+        ("http://host/serve/metrics/", "http://host/serve"),
     ],
 )
-def test_urls_lose_their_trailing_slash_alone(text, url):
+def test_urls_lose_a_trailing_slash_and_the_page_alone(text, url):
     assert Settings(vllm_url=text).vllm_url == url
 
 

@@ -1,7 +1,6 @@
 """The polling loop of one vLLM server, one poll at a time."""
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +8,7 @@ from typing import Protocol
 from sidecar.engine.pacing import Pacing
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.errors import ScrapeError, Unreachable
+from sidecar.errors import PageError, ScrapeError
 from sidecar.settings.groups import Scrape
 
 
@@ -36,7 +35,7 @@ class Poller:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._pacing = Pacing(scrape, random.random)
+        self._pacing = Pacing(scrape)
         self._sink = sink
         self._wall_clock = wall_clock
         self._monotonic = monotonic
@@ -54,10 +53,12 @@ class Poller:
         try:
             page = await self._source.next()
         except ScrapeError as error:
+            if isinstance(error, PageError):  # it has cost vLLM as much as a usable one
+                self._pacing.arrived(self._monotonic() - started)
             self._sink.failed(self._wall_clock(), error)
-            return self._pacing.failed(unreachable=isinstance(error, Unreachable))
+            return self._pacing.interval
         duration = self._monotonic() - started
-        pause = self._pacing.succeeded(duration)
+        self._pacing.arrived(duration)
         # vLLM read its counters between the request and the response.
-        self._sink.scraped(wall + duration / 2, duration, pause, page)
-        return pause
+        self._sink.scraped(wall + duration / 2, duration, self._pacing.interval, page)
+        return self._pacing.interval

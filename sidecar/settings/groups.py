@@ -52,8 +52,6 @@ class Scrape(Group):
     """share of one core of vLLM's API process that polling may take; the interval stretches to keep it"""
     scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
     """the interval never stretches beyond this"""
-    scrape_backoff_max: Duration = Field(10.0, ge=0.1, le=300)
-    """longest wait between attempts while vLLM cannot be scraped"""
     scrape_filtered: bool = True
     """ask vLLM only for the metric families that are needed, if it supports that"""
 

@@ -72,7 +72,6 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[tuple[
     ``name`` gives a setting's name in the message.
     """
     for lower, higher in (
-        ("scrape_interval", "scrape_max_interval"),
         ("scrape_interval", "latency_window"),
         ("latency_window", "history"),
         ("thresholds.acceptance_net_negative", "thresholds.acceptance_break_even"),

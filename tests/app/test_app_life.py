@@ -38,7 +38,7 @@ async def test_vllm_killed_and_back_with_no_counter_that_ever_falls(sidecar, is_
     def server():
         return FaultyVllm(SimulatorOptions(speed=50.0), port=unused_tcp_port)
 
-    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}", scrape_backoff_max="200ms") as page:
+    async with sidecar(f"http://127.0.0.1:{unused_tcp_port}") as page:
         watch(await page.until(lambda samples: samples[UP] == 0))  # vLLM starts later than the sidecar
         async with server() as simulated:
             await page.until(lambda samples: is_up(watch(samples)))
@@ -87,7 +87,7 @@ async def test_fault_is_counted_logged_once_and_passes(fault, reason, *, vllm, s
     key = ("specdec_scrape_errors_total", frozenset({("reason", reason)}))
     timeout = "500ms" if reason == "timeout" else "60s"
     with capture_logs() as logs:
-        async with sidecar(vllm.url, scrape_timeout=timeout, scrape_backoff_max="100ms") as page:
+        async with sidecar(vllm.url, scrape_timeout=timeout) as page:
             await page.until(is_up)
             vllm.faults.set(fault)
             down = await page.until(lambda samples: samples[key] >= 2)
@@ -109,7 +109,7 @@ async def test_reexported_series_go_where_vllm_is_down(fault, vllm, sidecar, is_
     def own(samples):
         return {name for name, _ in samples if name.startswith("vllm:")}
 
-    async with sidecar(vllm.url, reexport="true", scrape_timeout="5s", scrape_backoff_max="100ms") as page:
+    async with sidecar(vllm.url, reexport="true", scrape_timeout="5s") as page:
         up = await page.until(lambda samples: is_up(samples) and own(samples))
         assert "vllm:num_requests_running" in own(up)
         vllm.faults.set(fault)

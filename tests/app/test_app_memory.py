@@ -68,7 +68,6 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
             "SPECDEC_LISTEN": base.removeprefix("http://"),
             "SPECDEC_SCRAPE_INTERVAL": "100ms",
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
-            "SPECDEC_SCRAPE_BACKOFF_MAX": "100ms",
             "SPECDEC_LATENCY_WINDOW": "10s",
             "SPECDEC_HISTORY": "10s",
             "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock"),

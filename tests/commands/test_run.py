@@ -61,7 +61,6 @@ async def test_a_lasting_fault_is_logged_once(program):
         SPECDEC_VLLM_URL=NOWHERE,
         SPECDEC_LISTEN="127.0.0.1:0",
         SPECDEC_SCRAPE_INTERVAL="0.1s",
-        SPECDEC_SCRAPE_BACKOFF_MAX="0.1s",
     ) as process:
         events = {"sidecar started", "cannot read vLLM's page"}  # in either order
         while events:

@@ -8,6 +8,7 @@ from aiohttp import web
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller
+from sidecar.errors import PageTooLarge, TimedOut, Unreachable
 from sidecar.settings.groups import Limits, Scrape
 
 
@@ -32,7 +33,7 @@ def polling():
     class Polling:
         def __init__(self, url, timeout=5.0, filtered=False, **pacing):
             self.fetcher = Fetcher(url, timeout=timeout)
-            options = {"interval": 0.01, "backoff_max": 0.02, "cpu_share": 1.0, "max_interval": 60.0, **pacing}
+            options = {"interval": 0.01, "cpu_share": 1.0, "max_interval": 60.0, **pacing}
             scrape = Scrape.model_construct(**{f"scrape_{name}": value for name, value in options.items()})
             self.sink = Recorder()
             self.clock = asyncio.get_running_loop().time
@@ -71,15 +72,20 @@ async def test_polls_never_overlap_and_their_times_rise(served, polling, eventua
     assert all(duration >= 0.02 for _, duration, *_ in sink.pages)
 
 
-async def test_a_server_that_starts_later_is_found(served, polling, eventually, recorded, unused_tcp_port):
-    async def handler(_):
-        return web.Response(body=recorded("vllm-0.33.0.prom"))
+@pytest.mark.parametrize(("error", "pause"), [(PageTooLarge, 5.0), (TimedOut, 1.0), (Unreachable, 1.0)])
+async def test_an_unusable_page_costs_vllm_as_much_as_any_other(error, pause):
+    now = 0.0
 
-    async with polling(f"http://127.0.0.1:{unused_tcp_port}") as sink:
-        await eventually(lambda: len(sink.errors) >= 3)
-        async with served(handler, port=unused_tcp_port):
-            await eventually(lambda: sink.pages)
-    assert {error.reason for _, error in sink.errors} == {"unreachable"}
+    class Source:
+        async def next(self):
+            nonlocal now
+            now += 0.05
+            raise error
+
+    sink = Recorder()
+    poller = Poller(Source(), Scrape(), sink, wall_clock=lambda: now, monotonic=lambda: now)
+    assert [await poller.poll() for _ in range(5)][-1] == pytest.approx(pause)
+    assert [at for at, _ in sink.errors] == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.25])
 
 
 async def test_the_pause_is_kept(served, polling, eventually, recorded, http):

@@ -105,7 +105,6 @@ IN_FILES = [
     ("7: 5", "7 (in config.yaml): unknown setting; remove it"),
     ("thresholds: {zebra: 5}", "thresholds.zebra (in config.yaml): unknown setting; remove it"),
     # Conflicting settings.
-    ("scrape_interval: 2m", f"scrape_interval=120, scrape_max_interval=60: {ORDER}"),
     (
         "{scrape_interval: 30, latency_window: 10s}",
         f"scrape_interval=30, latency_window=10: {ORDER}",

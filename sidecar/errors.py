@@ -104,7 +104,7 @@ class PageError(ScrapeError):
 
 
 class PageTooLarge(PageError):
-    """More bytes, a longer line, more labels or more series than the limits allow."""
+    """More bytes, lines or series than the limits allow."""
 
     reason = "too_large"
     remedy = "limits.page_bytes and limits.series set the maximum."

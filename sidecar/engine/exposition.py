@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sidecar.engine.lines import LineReader, Series, Wanted
+from sidecar.engine.lines import Series, read_lines
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
-_MOST_LINES = 50_000  # of a page that is remembered; vLLM has some 420 for each engine
 _TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
 
 
@@ -35,7 +34,7 @@ class Page:
 
     layout: Layout
     values: Sequence[float]
-    malformed: int  # lines that were skipped because they break the grammar
+    malformed: int  # lines of wanted samples that were skipped because they break the grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,10 @@ class _Memory:
 class PageReader:
     """Reads the pages of one server; keeps the layout of the last one between calls."""
 
-    def __init__(self, wanted: Wanted, limits: Limits) -> None:
+    def __init__(self, wanted: frozenset[bytes], limits: Limits) -> None:
+        """``wanted`` are the full names of the samples needed."""
+        self._wanted = wanted
         self._limits = limits
-        self._lines = LineReader(wanted, limits)
         self._layout: Layout | None = None
         self._memory: _Memory | None = None
 
@@ -61,47 +61,46 @@ class PageReader:
         """The wanted samples of a page.
 
         Raises:
-            PageTooLarge: the page has more bytes or wanted series than the limit.
-            NotAnExposition: the body is not Prometheus text.
+            PageTooLarge: the page has more bytes, lines or wanted series than the limit.
+            NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
             TruncatedPage: the last line has no end.
         """
         return self.recall(body) or self._learn(body)
 
     def recall(self, body: bytes) -> Page | None:
-        """The same in some 0.1 ms if the page has the remembered layout, else None. Raises as ``read``."""
+        """The same in some 0.1 ms if the page has the remembered layout, else None.
+
+        Raises:
+            PageTooLarge: the page has more bytes than the limit.
+        """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
-        if body and not body.endswith(b"\n"):
-            _refuse_unended(body)
-        if self._memory is None or (values := _values(body, self._memory)) is None:
+        if self._memory is None or not body.endswith(b"\n") or (values := _values(body, self._memory)) is None:
             return None
         return Page(self._memory.layout, values, 0)
 
     def _learn(self, body: bytes) -> Page:
-        """The same, line by line, at up to 0.4 ms a KB; remembers the layout. Raises as ``read``."""
-        found, places, malformed = self._lines.read(body)
+        """The same, line by line; remembers the layout. Raises as ``read``."""
+        lines = read_lines(body, self._wanted, self._limits.series)
         families = frozenset(name.decode("utf-8", "replace") for name in _TYPE_LINE.findall(body))
-        layout = Layout(tuple(found), families)
+        if not lines.samples and not families:
+            raise NotAnExposition(f"the body begins with {body[:16]!r}")
+        if not body.endswith(b"\n"):
+            raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
+        layout = Layout(tuple(lines.samples), families)
         if self._layout == layout:
             layout = self._layout
         self._layout = layout
-        page = Page(layout, list(found.values()), malformed)
-        self._memory = _remember(body, page, places)
+        page = Page(layout, list(lines.samples.values()), lines.malformed)
+        self._memory = _remember(body, page, lines.places)
         return page
-
-
-def _refuse_unended(body: bytes) -> None:
-    head = body[:256].lstrip()
-    if b"\0" in body[:4096] or head.startswith((b"<", b"{", b"\x1f\x8b")):
-        raise NotAnExposition(f"the body begins with {head[:16]!r}")
-    raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
     """None where a page of the same layout could be misread: it has malformed lines, or keys with white space."""
-    lines = body.split(b"\n", _MOST_LINES)
-    if page.malformed or not places or len(places) < len(page.values) or len(lines) > _MOST_LINES:
+    if page.malformed or not places:
         return None
+    lines = body.split(b"\n")
     keys = b"\n".join([lines[place] for place in places]).split()[::2]
     memory = _Memory(page.layout, len(lines), places, keys)
     values = _values(body, memory)

@@ -7,8 +7,6 @@ from the pages those versions serve (``tests/data/pages``).
 
 from enum import StrEnum
 
-from sidecar.engine.lines import Wanted
-
 # As vLLM writes them, as Ray Serve LLM rewrites them (with ":" kept or replaced), and as KServe's agent does.
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 
@@ -100,12 +98,12 @@ DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for 
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
 
 
-def wanted() -> Wanted:
-    """The samples that are used, under every prefix; only the buckets of most histograms."""
+def wanted() -> frozenset[bytes]:
+    """The full names of the samples that are used, under every prefix; only the buckets of most histograms."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     names |= {f"{name}_bucket" for candidates in HISTOGRAMS.values() for name in candidates}
     names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}
-    return Wanted(PREFIXES, frozenset({prefix + name for prefix in PREFIXES for name in names} | {PROCESS_START}))
+    return frozenset({f"{prefix}{name}".encode() for prefix in PREFIXES for name in names} | {PROCESS_START.encode()})
 
 
 def split(full_name: str) -> tuple[str, str]:

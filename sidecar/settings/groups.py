@@ -87,10 +87,6 @@ class Limits(Group):
 
     page_bytes: int = Field(8 * _MEBIBYTE, ge=64 * _KIBIBYTE, le=64 * _MEBIBYTE)
     """largest `/metrics` page"""
-    line_bytes: int = Field(16 * _KIBIBYTE, ge=_KIBIBYTE, le=64 * _KIBIBYTE)
-    """longest line of a page"""
-    labels: int = Field(64, ge=4, le=1024)
-    """labels of one sample"""
     series: int = Field(10_000, ge=100, le=1_000_000)
     """samples used from one page"""
     engines: int = Field(8, ge=1, le=64)

@@ -24,7 +24,7 @@ def mounted(tmp_path):
         (tmp_path / "..new").symlink_to(version.name)
         (tmp_path / "..new").rename(tmp_path / "..data")
 
-    write("thresholds: {acceptance_net_negative: 0.5}\nlog: {level: warning}\nlimits: {labels: 64}")
+    write("thresholds: {acceptance_net_negative: 0.5}\nlog: {level: warning}\nlimits: {series: 10000}")
     (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
     write.path = tmp_path / "config.yaml"
     return write
@@ -63,11 +63,11 @@ async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refu
         await page(address, THRESHOLD, "0.5")
         await page(address, REFUSED, "0.0")
 
-        mounted("thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {labels: 32}")
+        mounted("thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {series: 5000}")
         await page(address, THRESHOLD, "0.4")
         reloaded = await log_line(process, "settings reloaded")
         assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
-        assert (await log_line(process, "settings changed that need a restart"))["settings"] == ["limits.labels"]
+        assert (await log_line(process, "settings changed that need a restart"))["settings"] == ["limits.series"]
 
         mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
         await page(address, REFUSED, "1.0")

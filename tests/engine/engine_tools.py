@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sidecar.engine.exposition import PageReader
-from sidecar.engine.lines import LineReader
+from sidecar.engine.lines import read_lines
 from sidecar.engine.names import Counter, Gauge, Phase, wanted
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, SnapshotReader
@@ -54,10 +54,12 @@ def ttft(*counts, labels=M, edges=BUCKETS):
     return [f'{name}{{{labels},le="{edge}"}} {count}' for edge, count in zip(edges, counts, strict=True)]
 
 
-def judged(body, **limits):
+def judged(body):
     """One page by the line reader alone."""
-    found, _, malformed = LineReader(wanted(), Limits.model_construct(**limits)).read(body)
-    return SimpleNamespace(series=tuple(found), values=list(found.values()), malformed=malformed)
+    lines = read_lines(body, wanted(), Limits().series)
+    return SimpleNamespace(
+        series=tuple(lines.samples), values=list(lines.samples.values()), malformed=lines.malformed
+    )
 
 
 def values(page):

@@ -1,4 +1,4 @@
-"""The grammar: what a line means, what is skipped, what makes a page unusable."""
+"""The grammar: what a line means, what is skipped, what is too much."""
 
 import pytest
 from hypothesis import example, given
@@ -9,23 +9,10 @@ from tests.engine.engine_tools import judged, page_reader, values
 
 NAME = "vllm:num_requests_running"
 ENGINE = 'model_name="m",engine="0"'
-SOUND = b"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting 1\n" * 1 + b"# HELP a b\n" * 40
 
 
-def read(*lines, **limits):
-    """Lines in a page that has enough sound ones to be one."""
-    return judged(SOUND + "".join(line + "\n" for line in lines).encode(), **limits)
-
-
-def found(*lines, **limits):
-    page = read(*lines, **limits)
-    return dict(zip(page.series, page.values, strict=True)), page.malformed
-
-
-def labels_of(line):
-    page = read(line)
-    assert page.malformed == 0
-    return dict(page.series[-1].labels)
+def read(*lines):
+    return judged("".join(line + "\n" for line in lines).encode())
 
 
 @pytest.mark.parametrize(
@@ -68,17 +55,12 @@ def labels_of(line):
 )
 def test_value_of_a_line(text, value):
     page = read(NAME + text)
-    if value is None:
-        assert page.values[1:] == []
-        assert page.malformed == 1
-    else:
-        assert page.values[1:] == [value]
-        assert page.malformed == 0
+    assert (page.values, page.malformed) == (([], 1) if value is None else ([value], 0))
 
 
 @pytest.mark.parametrize(("text", "value"), [("+Inf", "inf"), ("-Inf", "-inf"), ("Inf", "inf"), ("NaN", "nan")])
 def test_values_that_are_no_numbers(text, value):
-    assert list(map(repr, read(f"{NAME} {text}").values[1:])) == [value]
+    assert list(map(repr, read(f"{NAME} {text}").values)) == [value]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +84,8 @@ def test_values_that_are_no_numbers(text, value):
     ],
 )
 def test_label_values(written, meant):
-    assert labels_of(f'{NAME}{{model_name="{written}",engine="0"}} 1') == {"model_name": meant, "engine": "0"}
+    page = read(f'{NAME}{{model_name="{written}",engine="0"}} 1')
+    assert page.series[0].labels == (("model_name", meant), ("engine", "0"))
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.text(st.characters(codec="utf-8"))), unique_by=lambda p: p[0]))
@@ -128,55 +111,36 @@ def test_a_series_that_comes_twice_is_counted_and_the_first_stays():
         assert page.malformed == 1
 
 
-def test_quoted_names_are_valid_and_not_vllms():
-    page = read('{"my.metric", a="b"} 1', '{"my.metric"} 2')
-    assert page.malformed == 0
-    assert len(page.values) == 1
+def test_lines_that_are_not_wanted_are_not_judged():
+    page = read('{"my.metric", a="b"} 1', "broken{ 1", "vllm:broken{ 1", "\u00e9 1", f"{NAME} 1", f"{NAME}_x one")
+    assert (page.values, page.malformed) == ([1.0], 0)
 
 
-def test_invalid_utf8_skips_one_line():
-    body = SOUND + NAME.encode() + b'{engine="\xff"} 1\n' + NAME.encode() + b'{engine="1"} 2\n'
-    page = judged(body)
-    assert page.values[1:] == [2.0]
-    assert page.malformed == 1
+@pytest.mark.parametrize(
+    "skipped",
+    [
+        b'{engine="\xff"} 1',
+        b'{model_name="%s"} 7' % (b"x" * 16 * 1024),
+        b"{%s} 7" % b",".join(b'l%d="v"' % number for number in range(65)),
+    ],
+    ids=["no UTF-8", "a line too long", "too many labels"],
+)
+def test_a_line_past_a_limit_is_skipped_alone(skipped):
+    page = judged(NAME.encode() + skipped + b"\n" + NAME.encode() + b'{engine="1"} 2\n')
+    assert (page.values, page.malformed) == ([2.0], 1)
 
 
-def test_line_limit_skips_the_line_alone():
-    long_line = f'{NAME}{{model_name="{"x" * 2000}"}} 7'
-    series, malformed = found(long_line, f"{NAME} 1", line_bytes=1024)
-    assert malformed == 1
-    assert list(series.values()) == [1.0, 1.0]
-    series, malformed = found(long_line, f"{NAME} 1", line_bytes=4096)
-    assert malformed == 0
-    assert list(series.values()) == [1.0, 7.0, 1.0]
+def test_lines_within_the_limits_are_read():
+    labels = ",".join(f'l{number}="{"x" * 200}"' for number in range(64))
+    assert read(f"{NAME}{{{labels}}} 7").values == [7.0]
 
 
-def test_label_limit_skips_the_line_alone():
-    def line(count):
-        return f"{NAME}{{" + ",".join(f'l{i}="v"' for i in range(count)) + "} 7"
-
-    assert found(line(5), labels=5)[1] == 0
-    assert found(line(6), labels=5)[1] == 1
-
-
-def test_series_limit_refuses_the_page():
-    body = SOUND + b"".join(b'%s{engine="%d"} 1\n' % (NAME.encode(), i) for i in range(100))
-    assert len(page_reader(series=101).read(body).values) == 101
-    with pytest.raises(PageTooLarge):
-        page_reader(series=100).read(body)
-
-
-def test_wanted_series_behind_a_very_long_page_are_found():
-    """The others do not count against the limit."""
-    body = SOUND + b"".join(b'http_requests_total{handler="%d"} 1\n' % i for i in range(20_000))
-    body += f"# TYPE {NAME} gauge\n{NAME}{{{ENGINE}}} 5\n".encode()
-    reader = page_reader(series=10)
-    for _ in range(3):
-        assert reader.read(body).values == [1.0, 5.0]
-
-
-def test_page_limit():
-    body = SOUND
-    assert page_reader(page_bytes=len(body)).read(body).values == [1.0]
-    with pytest.raises(PageTooLarge):
-        page_reader(page_bytes=len(body) - 1).read(body)
+def test_a_page_past_a_limit_is_refused():
+    body = b"".join(b'%s{engine="%d"} 1\n' % (NAME.encode(), i) for i in range(100))
+    assert len(page_reader(series=100, page_bytes=len(body)).read(body).values) == 100
+    for limits in ({"series": 99}, {"page_bytes": len(body) - 1}):
+        with pytest.raises(PageTooLarge):
+            page_reader(**limits).read(body)
+    assert len(page_reader().read(b"up 1\n" * 99_800 + body).values) == 100
+    with pytest.raises(PageTooLarge, match="100000 lines"):
+        page_reader().read(b"\n" * 100_000)

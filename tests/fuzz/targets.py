@@ -16,7 +16,7 @@ from sidecar.settings import load_settings
 from sidecar.settings.groups import Limits
 from sidecar.settings.web_config import read_web_config
 
-LIMITS = Limits.model_construct(page_bytes=65_536, line_bytes=1024, labels=8, series=100)
+LIMITS = Limits.model_construct(page_bytes=65_536, series=100)
 
 
 def exposition(data: bytes) -> None:

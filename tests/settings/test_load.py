@@ -17,10 +17,10 @@ FILES = {"vllm_ca_file", "web_config_file", "baseline_file"}
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(config):
-    path = config("scrape_interval: 2s\nlimits: {labels: 10, series: 200}")
-    settings = load_settings(path, {"SPECDEC_SCRAPE_INTERVAL": "500ms", "SPECDEC_LIMITS__LABELS": "20"})
+    path = config("scrape_interval: 2s\nlimits: {positions: 10, series: 200}")
+    settings = load_settings(path, {"SPECDEC_SCRAPE_INTERVAL": "500ms", "SPECDEC_LIMITS__POSITIONS": "20"})
     assert settings.scrape_interval == 0.5
-    assert (settings.limits.labels, settings.limits.series, settings.limits.engines) == (20, 200, 8)
+    assert (settings.limits.positions, settings.limits.series, settings.limits.engines) == (20, 200, 8)
 
 
 def test_the_process_environment_is_not_read(monkeypatch):

@@ -201,7 +201,7 @@ def test_invalid_yaml_does_not_hide_faults_in_the_environment(config, messages):
 
 
 def test_an_invalid_group_in_the_file_is_reported_despite_the_environment(config, messages):
-    assert messages(config("limits: 5"), {"SPECDEC_LIMITS__LABELS": "10"}) == [f"limits (in config.yaml)=5: {MAPPING}"]
+    assert messages(config("limits: 5"), {"SPECDEC_LIMITS__SERIES": "10"}) == [f"limits (in config.yaml)=5: {MAPPING}"]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_settings_cannot_be_changed():
     with pytest.raises(ValidationError):
         settings.scrape_interval = 5.0
     with pytest.raises(ValidationError):
-        settings.limits.labels = 5
+        settings.limits.series = 5
 
 
 def test_credentials_are_not_in_the_text_of_settings():

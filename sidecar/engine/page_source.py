@@ -15,7 +15,7 @@ from sidecar.engine import names
 from sidecar.engine.exposition import Layout, PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError, TimedOut
+from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError
 from sidecar.settings.groups import Limits, Scrape
 
 WHOLE_PAGE = "/metrics"
@@ -98,10 +98,6 @@ class PageSource:
             works = layout is self._proven or self._is_filtered(layout)
         except (BadStatus, Interrupted, PageError):
             works = False
-        except TimedOut:
-            if self._proven is not None:
-                raise  # vLLM is slow or down
-            works = False  # an intermediary does not pass the query on
         if not works:
             # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
             # work.

@@ -24,22 +24,16 @@ class Connections:
         self.open: dict[Connection, None] = {}  # least recently used first
 
     def add(self, new: "Connection") -> None:
-        """Adds one; past a limit it takes the place of the one used least recently: of its own address, or of all."""
-        same = [other for other in self.open if other.address == new.address]
-        if len(same) >= self.options.max_per_address:
-            self._close(same[0])
-        elif len(self.open) >= self.options.max_connections:
-            self._close(next(iter(self.open)))
+        """Adds one; past the limit it takes the place of the one used least recently."""
+        if len(self.open) >= self.options.max_connections:
+            self.refusals[Refusal.GAVE_WAY] += 1
+            next(iter(self.open)).cut()
         self.open[new] = None
 
     def used(self, connection: "Connection") -> None:
         """A request has come."""
         if connection in self.open:
             self.open[connection] = self.open.pop(connection)
-
-    def _close(self, connection: "Connection") -> None:
-        self.refusals[Refusal.GAVE_WAY] += 1
-        connection.cut()
 
 
 class Connection(web.RequestHandler):
@@ -48,8 +42,7 @@ class Connection(web.RequestHandler):
     They begin with the connection, and anew with each response.
     """
 
-    def __init__(self, server: web.Server, connections: Connections, client: socket.socket, address: str) -> None:
-        """``address`` is the client's."""
+    def __init__(self, server: web.Server, connections: Connections, client: socket.socket) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -58,7 +51,6 @@ class Connection(web.RequestHandler):
             auto_decompress=False,
             lingering_time=0,  # a body is not read: the connection closes after the response
         )
-        self.address = address
         self._client = client
         self._connections = connections
         self._wire: asyncio.WriteTransport | None = None  # which aiohttp forgets when it closes it

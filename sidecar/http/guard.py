@@ -37,7 +37,8 @@ class GuardedServer:
         self._opening: set[asyncio.Task[None]] = set()  # those that accept a client, with TLS their handshakes
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(_add_headers)
-        self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds)
+        # A handler ends with its connection, so that the limit on connections bounds the passwords that wait, too.
+        self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True)
 
     @property
     def connections(self) -> int:
@@ -85,12 +86,12 @@ class GuardedServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client, address = await loop.sock_accept(listener)
+                client, _ = await loop.sock_accept(listener)
             except OSError:
                 self.refusals[Refusal.NOT_ACCEPTED] += 1
                 await asyncio.sleep(_PAUSE)
                 continue
-            connection = Connection(server, self._connections, client, str(address[0]))
+            connection = Connection(server, self._connections, client)
             self._connections.add(connection)
             task = loop.create_task(self._open(client, connection))
             self._opening.add(task)
@@ -119,22 +120,18 @@ class GuardedServer:
             if not isinstance(connection, Connection):
                 raise TypeError
             self._connections.used(connection)
-            return await self._refused(request, connection.address) or await handler(request)
+            if await self._is_allowed(request):
+                return await handler(request)
+            self.refusals[Refusal.UNAUTHORIZED] += 1
+            return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
 
         return serving
 
-    async def _refused(self, request: web.Request, address: str) -> web.Response | None:
-        """The answer to a request that is not served; None to any other."""
+    async def _is_allowed(self, request: web.Request) -> bool:
         users = {} if self.web_config is None else self.web_config.users
         if not users or request.path in self.options.open_paths:
-            return None
-        refusal = await self._passwords.refusal(request.headers.get("Authorization", ""), users, address)
-        if refusal is None:
-            return None
-        self.refusals[refusal] += 1
-        if refusal is Refusal.TOO_MANY_PASSWORDS:
-            return web.Response(status=429, text="too many passwords to check\n", headers={"Retry-After": "1"})
-        return web.Response(status=401, text="unauthorized\n", headers=_CHALLENGE)
+            return True
+        return await self._passwords.is_right(request.headers.get("Authorization", ""), users)
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -24,7 +24,6 @@ class GuardOptions:
     idle_seconds: float = 75.0  # to send a whole head
     shutdown_seconds: float = 2.0  # for running handlers when the server stops
     max_connections: int = 64  # open at once
-    max_per_address: int = 16  # of these from one address
     open_paths: Collection[str] = frozenset()  # paths that need no password
 
 
@@ -36,5 +35,4 @@ class Refusal(StrEnum):
     TLS = "tls"  # a handshake failed or took too long
     MALFORMED = "malformed"  # not HTTP
     UNAUTHORIZED = "unauthorized"  # no password, or a wrong one
-    TOO_MANY_PASSWORDS = "too_many_passwords"  # one of the same address, or too many of all, are being checked
     INTERNAL = "internal"  # the handler raised

@@ -4,12 +4,11 @@ import asyncio
 import base64
 import hmac
 import secrets
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from sidecar.http.limits import Refusal
-
-_MOST_WAITING: Final = 16
 _REST: Final = 4.0  # pause after a wrong password, as a multiple of its check's time: guesses get a fifth of a core
 
 
@@ -17,58 +16,43 @@ class Passwords:
     """Checks credentials, one hash at a time.
 
     A right password is remembered as a digest under a key of this process, so a client that sends it with every
-    request is not held up by those that guess. An address has one check at a time: aiohttp lets a handler run on when
-    its client has left, so the connections bound nothing.
+    request is not held up by those that guess.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._known: dict[str, bytes] = {}  # by name: the digest of its hash and its password
-        self._turn = asyncio.Lock()
-        self._waiting: set[str] = set()  # the addresses whose check is not over
+        self._checks = ThreadPoolExecutor(1)
 
-    async def refusal(self, authorization: str, users: Mapping[str, str], address: str) -> Refusal | None:
-        """Why a client is refused; None if its password is right.
+    async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
+        """Whether the header ``authorization`` has one of these users' password; ``users`` maps names to hashes.
 
-        ``authorization`` is the header, "" if there is none; ``users`` maps names to hashes.
+        A cancelled check that has not begun is not made.
         """
         user, password = _credentials(authorization)
         if not user:
-            return Refusal.UNAUTHORIZED
+            return False
         hashed = users.get(user) or next(iter(users.values()))  # an unknown name costs as much time as a known one
         digest = hmac.digest(self._key, hashed.encode() + password, "sha256")
-        if hmac.compare_digest(self._known.get(user, b""), digest):
-            return None if user in users else Refusal.UNAUTHORIZED
-        if address in self._waiting or len(self._waiting) >= _MOST_WAITING:
-            return Refusal.TOO_MANY_PASSWORDS
-        self._waiting.add(address)
-        try:
-            async with self._turn:
-                matches = await _matches(password, hashed) and user in users
-        finally:
-            self._waiting.discard(address)
-        if not matches:
-            return Refusal.UNAUTHORIZED
-        self._known[user] = digest
-        return None
-
-
-async def _matches(password: bytes, hashed: str) -> bool:
-    clock = asyncio.get_running_loop().time
-    began = clock()
-    matches = await asyncio.to_thread(_is_match, password, hashed)
-    if not matches:
-        await asyncio.sleep(_REST * (clock() - began))
-    return matches
+        if not hmac.compare_digest(self._known.get(user, b""), digest):
+            if not await asyncio.get_running_loop().run_in_executor(self._checks, _is_match, password, hashed):
+                return False
+            if user in users:
+                self._known[user] = digest
+        return user in users
 
 
 def _is_match(password: bytes, hashed: str) -> bool:
     import bcrypt  # noqa: PLC0415 - off by default; saves its memory
 
+    began = time.monotonic()
     try:
-        return bcrypt.checkpw(password, hashed.encode())
+        matches = bcrypt.checkpw(password, hashed.encode())
     except ValueError:  # over 72 bytes, or with a NUL: no password that bcrypt can hash
-        return False
+        matches = False
+    if not matches:
+        time.sleep(_REST * (time.monotonic() - began))
+    return matches
 
 
 def _credentials(authorization: str) -> tuple[str, bytes]:

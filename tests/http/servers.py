@@ -64,8 +64,8 @@ async def guarded(web_config=None, **options):
     _, server.port = await server.start("127.0.0.1", 0)
     opened = []
 
-    async def connect(data=b"", source="127.0.0.1", **tls):
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(source, 0), **tls)
+    async def connect(data=b"", **tls):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, **tls)
         opened.append(writer)
         writer.write(data)
         return reader, writer

@@ -108,8 +108,8 @@ async def test_open_handshakes_keep_nobody_out_and_hold_no_memory(authority):
     gc.disable()
     try:
         async with guarded(authority.web_config(), handshake_seconds=60) as (server, _, connect):
-            for number in range(300):
-                await connect(source=f"127.0.0.{number % 10 + 2}")
+            for _ in range(300):
+                await connect()
             assert await status(server, authority.trusting()) == 200
             assert server.refusals[Refusal.GAVE_WAY] >= 300 - 64
             assert server.connections <= 64
@@ -135,7 +135,7 @@ async def test_passwords(authority):
         assert await status(server, headers=basic("prometheus", "new")) == 200
 
 
-async def test_guesses_of_clients_that_leave_do_not_pile_up_and_keep_no_other_address_out(authority, monkeypatch):
+async def test_guesses_of_clients_that_leave_do_not_pile_up_and_hold_up_nobody_who_is_known(authority, monkeypatch):
     check, go_on, calls = bcrypt.checkpw, threading.Event(), []
 
     def slow(password, found):
@@ -143,22 +143,16 @@ async def test_guesses_of_clients_that_leave_do_not_pile_up_and_keep_no_other_ad
         assert go_on.wait(60)
         return check(password, found)
 
-    def request(password):
-        header = basic("prometheus", password)["Authorization"]
-        return GET.replace(b"Host: x", f"Host: x\r\nAuthorization: {header}".encode())
-
-    monkeypatch.setattr(bcrypt, "checkpw", slow)
     async with guarded(authority.web_config(tls=False, users={"prometheus": "secret"})) as (server, _, connect):
-        _, writer = await connect(request("wrong"))
-        await until(lambda: calls)
-        writer.transport.abort()
-        await until(lambda: server.connections == 0)
-        for number in range(50):
-            reader, writer = await connect(request(f"wrong {number}"))
-            assert await response(reader) == b"429 too many passwords to check\n"
-            writer.transport.abort()
-        reader, _ = await connect(request("secret"), source="127.0.0.2")
+        assert await status(server, headers=basic("prometheus", "secret")) == 200
+        monkeypatch.setattr(bcrypt, "checkpw", slow)
+        for number in range(100):
+            header = basic("prometheus", f"wrong {number}")["Authorization"]
+            _, writer = await connect(GET.replace(b"Host: x", f"Host: x\r\nAuthorization: {header}".encode()))
+            if number % 2:
+                writer.transport.abort()
+        assert await status(server, headers=basic("prometheus", "secret")) == 200
+        await until(lambda: calls and server.connections <= 50)
         go_on.set()
-        assert await response(reader) == b"200 quick"
-        assert calls == [b"wrong", b"secret"]
-        assert server.refusals[Refusal.TOO_MANY_PASSWORDS] == 50
+        assert await status(server, headers=basic("prometheus", "not known yet")) == 401
+        assert len(calls) <= 52

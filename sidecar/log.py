@@ -9,15 +9,17 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 _BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII | re.DOTALL)
 _QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
 _MAX_REASONS = 16  # of one fault; they should be few and fixed, and this bounds the log if they are not
+
+Log = FilteringBoundLogger  # what ``structlog.get_logger`` gives
 
 
 def redacted(url: str) -> str:
@@ -26,17 +28,10 @@ def redacted(url: str) -> str:
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Removes the user information of everything like a URL from a line; one that cannot be formatted says only why."""
+    """Removes the user information of everything like a URL from a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        try:
-            line = super().format(record)
-        except Exception as error:  # noqa: BLE001 - of a field's own __str__
-            event = f"a line that cannot be formatted: {type(error).__name__}"
-            line = super().format(
-                logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, event, None, None)
-            )
-        return _USER_INFORMATION.sub("***@", line)
+        return _USER_INFORMATION.sub("***@", super().format(record))
 
 
 def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
@@ -50,20 +45,18 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
-        structlog.stdlib.PositionalArgumentsFormatter(),
     ]
     ending: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        *(_console(stream) if console else _json()),
+        *([_console(stream)] if console else [_ordered, structlog.processors.JSONRenderer(default=str)]),
     ]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
-    logging.raiseExceptions = False  # else a line that cannot be written goes to stderr as it is
-    root = logging.getLogger()
-    root.handlers = [handler]
+    # Else a line that cannot be formatted or written goes to stderr as it is, credentials included.
+    logging.raiseExceptions = False
+    logging.getLogger().handlers = [handler]
     set_log_level(level)
-    logging.getLogger("aiohttp.access").disabled = True  # a line for each request adds nothing to the metrics
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -81,32 +74,16 @@ def set_log_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-def _json() -> list[Processor]:
-    return [_ordered, structlog.processors.JSONRenderer(default=str)]
-
-
-def _console(stream: TextIO) -> list[Processor]:
+def _console(stream: TextIO) -> Processor:
     # structlog's rich tracebacks show local variables.
     plain = structlog.dev.plain_traceback
-    colors = stream.isatty()
-    return [structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="ts", exception_formatter=plain, pad_event_to=0)]
+    return structlog.dev.ConsoleRenderer(
+        colors=stream.isatty(), timestamp_key="ts", exception_formatter=plain, pad_event_to=0
+    )
 
 
 def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     return {key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event} | dict(event)
-
-
-class Log(Protocol):
-    """The part of a structlog logger that is used here."""
-
-    def info(self, event: str, **fields: Any) -> Any:
-        """Logs a normal event."""
-
-    def warning(self, event: str, **fields: Any) -> Any:
-        """Logs a problem."""
-
-    def error(self, event: str, **fields: Any) -> Any:
-        """Logs a defect of the sidecar itself."""
 
 
 @dataclass(slots=True)

@@ -20,9 +20,8 @@ class Terminal(io.StringIO):
 def _logging_as_it_was():
     root = logging.getLogger()
     handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
-    access = logging.getLogger("aiohttp.access")
     yield
-    root.handlers, access.disabled, logging.raiseExceptions = handlers, False, raises
+    root.handlers, logging.raiseExceptions = handlers, raises
     root.setLevel(level)
     structlog.reset_defaults()
 
@@ -40,19 +39,9 @@ def test_a_json_line_has_time_level_event_and_fields(lines):
     (line,) = lines()
     at = datetime.fromisoformat(line.pop("ts"))
     assert at.tzinfo == UTC
-    expected = {
-        "level": "info",
-        "event": "scrape failed",
-        "logger": "sidecar.test",
-        "reason": "timeout",
-        "seconds": 1.5,
-    }
-    assert line == expected
-
-
-def test_a_line_begins_with_what_a_reader_looks_for_first(lines):
-    structlog.get_logger("sidecar.test").info("hello", a=1)
-    assert list(lines()[0]) == ["ts", "level", "event", "logger", "a"]
+    assert list(line.items()) == [  # in the order in which a reader looks for them
+        ("level", "info"), ("event", "scrape failed"), ("logger", "sidecar.test"), ("reason", "timeout"), ("seconds", 1.5)
+    ]  # fmt: skip
 
 
 def test_the_standard_library_s_loggers_go_the_same_way(lines):
@@ -62,20 +51,19 @@ def test_the_standard_library_s_loggers_go_the_same_way(lines):
     ]
 
 
+@pytest.mark.parametrize(("fmt", "lines"), [("json", 1), ("console", 5)])
 @pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
-def test_an_exception_is_one_line_with_its_traceback_and_without_local_variables(lines, get_logger):
-    def fails():
-        prompt = f"{chr(104)}unter2"
-        raise ValueError("no " + str(len(prompt)))
-
+def test_an_exception_has_its_traceback_without_local_variables(fmt, lines, get_logger):
+    stream = Terminal()
+    configure_logging("info", fmt, stream)
+    prompt = f"{chr(104)}unter2"
     try:
-        fails()
+        int(prompt.removeprefix("hunter") + "x")
     except ValueError:
         get_logger("sidecar.test").exception("failed")
-    (line,) = lines()
-    assert line["event"] == "failed"
-    assert "ValueError: no 7" in line["exception"]
-    assert "hunter2" not in json.dumps(line)
+    assert "ValueError: invalid literal" in stream.getvalue()
+    assert stream.getvalue().count("\n") == lines
+    assert "hunter2" not in stream.getvalue()
 
 
 @pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
@@ -95,30 +83,16 @@ class Unspeakable:
     __repr__ = __str__
 
 
-@pytest.mark.parametrize("fmt", ["json", "console"])
-@pytest.mark.parametrize("value", [Unspeakable(), {("a", "tuple"): 1, "b": Unspeakable()}])
-def test_a_line_that_cannot_be_formatted_says_only_so(fmt, value, capsys):
-    stream = io.StringIO()
-    configure_logging("info", fmt, stream)
-    structlog.get_logger("sidecar.test").warning("odd", url="http://user:hunter2@host", value=value)
-    logging.getLogger("aiohttp").warning("odd %d", "http://user:hunter2@host")
-    assert stream.getvalue().count("a line that cannot be formatted") == 2
-    assert stream.getvalue().count("\n") == 2
-    assert "hunter2" not in stream.getvalue() + "".join(capsys.readouterr())
-
-
-def test_a_line_that_cannot_be_written_is_not_printed_elsewhere(capsys):
+def test_a_line_that_cannot_be_formatted_or_written_is_not_printed_elsewhere(capsys):
     stream = io.StringIO()
     configure_logging("info", "json", stream)
+    log, url = structlog.get_logger("sidecar.test"), "http://user:hunter2@host"
+    log.warning("odd", url=url, value=Unspeakable())
+    logging.getLogger("aiohttp").warning("odd %d", url)
+    assert stream.getvalue() == ""
     stream.close()
-    structlog.get_logger("sidecar.test").warning("odd", url="http://user:hunter2@host")
+    log.warning("odd", url=url)
     assert capsys.readouterr() == ("", "")
-
-
-def test_aiohttp_s_access_log_is_off(lines):
-    logging.getLogger("aiohttp.access").error("GET /metrics")
-    assert lines() == []
-    assert not logging.getLogger("aiohttp.access").isEnabledFor(logging.ERROR)
 
 
 def test_a_second_configuration_takes_the_place_of_the_first(lines):
@@ -130,39 +104,20 @@ def test_a_second_configuration_takes_the_place_of_the_first(lines):
 
 
 @pytest.mark.parametrize(
-    ("stream", "fmt", "is_json"),
+    ("stream", "fmt", "form"),
     [
-        (io.StringIO, "auto", True),
-        (Terminal, "auto", False),
-        (io.StringIO, "console", False),
-        (Terminal, "json", True),
+        (io.StringIO, "auto", "json"),
+        (Terminal, "auto", "coloured"),
+        (io.StringIO, "console", "plain"),
+        (Terminal, "json", "json"),
     ],
 )
-def test_the_form_follows_the_setting_or_else_the_terminal(stream, fmt, is_json):
+def test_the_form_follows_the_setting_or_else_the_terminal_and_colours_are_for_terminals(stream, fmt, form):
     out = stream()
     configure_logging("info", fmt, out)
     structlog.get_logger("sidecar.test").info("hello", reason="x")
-    assert out.getvalue().startswith("{") is is_json
-    assert "hello" in out.getvalue()
-
-
-def test_colours_are_for_terminals_alone():
-    for out, coloured in ((Terminal(), True), (io.StringIO(), False)):
-        configure_logging("info", "console", out)
-        structlog.get_logger("sidecar.test").info("hello")
-        assert ("\x1b[" in out.getvalue()) is coloured
-
-
-def test_a_console_traceback_shows_no_local_variables():
-    out = Terminal()
-    configure_logging("info", "console", out)
-    secret = f"{chr(104)}unter2"
-    try:
-        int(secret.removeprefix("hunter") + "x")
-    except ValueError:
-        structlog.get_logger("sidecar.test").exception("failed")
-    assert "ValueError" in out.getvalue()
-    assert "hunter2" not in out.getvalue()
+    found = "json" if out.getvalue().startswith("{") else "coloured" if "\x1b[" in out.getvalue() else "plain"
+    assert (found, "hello" in out.getvalue()) == (form, True)
 
 
 URL = "http://me:hunter2@host:8000/v1"
@@ -250,29 +205,18 @@ def test_another_reason_is_logged_and_one_seen_in_this_fault_is_not(states, cloc
     ]
 
 
-def test_a_fault_without_a_reason_is_logged_once(states, lines):
-    states.fault("a", "failed")
-    states.fault("a", "failed")
-    assert told(lines) == [{"level": "warning", "event": "failed"}]
-
-
 def test_a_fault_with_an_exception_is_an_error_with_its_traceback(states, lines):
     states.fault("a", "failed", exc_info=ValueError("x"))
     (line,) = lines()
     assert (line["level"], line["exception"]) == ("error", "ValueError: x")
 
 
-def test_faults_of_two_keys_are_two(states, lines):
-    states.fault("a", "failed", reason="x")
-    states.fault("b", "failed", reason="x")
+def test_faults_of_two_keys_are_two_and_may_have_no_reason(states, lines):
+    for key in ("a", "b", "a"):
+        states.fault(key, "failed")
     states.clear("b", "recovered")
-    states.fault("a", "failed", reason="x")
+    states.fault("a", "failed")
     assert [line["event"] for line in lines()] == ["failed", "failed", "recovered"]
-
-
-def test_what_was_never_wrong_is_not_reported_as_right(states, lines):
-    states.clear("a", "recovered")
-    assert lines() == []
 
 
 def test_reasons_without_end_do_not_fill_the_log(states, lines):

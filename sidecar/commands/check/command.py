@@ -122,7 +122,7 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
 
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:
     """The same by what arrives at the socket within a few seconds, or until all engines of the page have said hello."""
-    silent = structlog.ReturnLogger()  # what there is to say is printed
+    silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # what there is to say is printed
     receiver = PluginReceiver(settings.plugin.socket, state.plugin, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):

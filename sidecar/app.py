@@ -13,7 +13,7 @@ from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller, ScrapeSink
-from sidecar.errors import listening
+from sidecar.errors import ListenError
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
 from sidecar.http.guard import GuardedServer
@@ -86,8 +86,11 @@ async def running(
         if reloader is not None:
             supervisor.start("settings", lambda: reloader.run(apply))
         stack.push_async_callback(server.stop)
-        with listening("SPECDEC_LISTEN", settings.listen):
+        try:
             address = await server.start(settings.listen.host, settings.listen.port)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise ListenError(f"cannot bind {settings.listen}: {problem}; set SPECDEC_LISTEN") from error
         yield Address(*address)
 
 

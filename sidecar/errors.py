@@ -4,8 +4,6 @@ Callers distinguish them by class, never by message. ``reason`` is the label val
 counted (``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed and free of data.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -40,26 +38,7 @@ class RecordingError(SpecDecError):
 
 
 class ListenError(SpecDecError):
-    """Cannot bind ``address``; ``variable`` is the setting's name in the environment."""
-
-    def __init__(self, variable: str, address: object, problem: str) -> None:
-        super().__init__(f"cannot bind {address}: {problem}; set {variable}")
-        self.variable = variable
-        self.address = str(address)
-        self.problem = problem
-
-
-@contextmanager
-def listening(variable: str, address: object) -> Iterator[None]:
-    """Turns an OSError while binding ``address`` into an error that names the variable to set.
-
-    Raises:
-        ListenError: in place of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise ListenError(variable, address, error.strerror or str(error)) from error
+    """Cannot bind an address; the message names it, the reason and the setting."""
 
 
 class ScrapeError(SpecDecError):

@@ -12,7 +12,6 @@ import structlog
 from sidecar import __version__
 from sidecar.app import running
 from sidecar.commands.stopping import stop_on_signals
-from sidecar.errors import ListenError
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.reload import Reloader
 
@@ -24,29 +23,23 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 after SIGTERM or SIGINT, 1 if it cannot listen on its address. SIGHUP reloads settings."""
-    return asyncio.run(_run(arguments.config, settings))
+    """Returns 0 after SIGTERM or SIGINT. SIGHUP reloads settings.
+
+    Raises:
+        ListenError: it cannot listen on its address.
+    """
+    asyncio.run(_run(arguments.config, settings))
+    return 0
 
 
-async def _run(config: Path | None, settings: Settings) -> int:
+async def _run(config: Path | None, settings: Settings) -> None:
     log = structlog.get_logger("sidecar")
     stop = stop_on_signals()
     reloader = Reloader(settings, lambda: load_settings(config, os.environ), log, config)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.request)
-    try:
-        async with running(settings, reloader=reloader) as address:
-            # Otherwise each full collection also walks everything imported, and stalls the loop for 20 ms.
-            gc.freeze()
-            log.info(
-                "sidecar started",
-                version=__version__,
-                address=str(address),
-                vllm_url=settings.vllm_url,
-            )
-            await stop.wait()
-            log.info("sidecar stopping")
-    except ListenError as error:
-        remedy = f"set {error.variable}"
-        log.error("cannot bind", address=error.address, problem=error.problem, remedy=remedy)  # noqa: TRY400 - a traceback would add nothing
-        return 1
-    return 0
+    async with running(settings, reloader=reloader) as address:
+        # Otherwise each full collection also walks everything imported, and stalls the loop for 20 ms.
+        gc.freeze()
+        log.info("sidecar started", version=__version__, address=str(address), vllm_url=settings.vllm_url)
+        await stop.wait()
+        log.info("sidecar stopping")

@@ -43,7 +43,7 @@ class Scrape(Group):
     vllm_ca_file: CertificateFile | None = None
     """CA certificates that verify vLLM's, instead of the system's"""
     vllm_tls_verify: bool = True
-    """verify vLLM's certificate"""
+    """verify vLLM's certificate; with `vllm_ca_file` it always is"""
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
     """time between two polls of vLLM"""
     scrape_timeout: Duration = Field(5.0, ge=0.1, le=300)

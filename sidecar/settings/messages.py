@@ -4,15 +4,19 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
 from sidecar.log import redacted
-from sidecar.settings.removed import REMOVED
 from sidecar.settings.tree import PREFIX, groups, keys, variable
 
 _MAX_CHARACTERS = 80  # of a key or a value
+_REMOVED: Final = frozenset({"requests", "proxy", "middleware", "traces", "targets", "default_temperature"})
+_INSTEAD: Final = (
+    "removed: the plug-in in vLLM replaces all request sources (docs/plugin.md), and a sidecar watches one vLLM; if "
+    "clients use the proxy's port, point them at vLLM's own first, then delete this setting (CHANGELOG)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Written:
         """The line for one of pydantic's errors in ``values``."""
         name = self._name([str(part) for part in detail["loc"]])
         if detail["type"] == "extra_forbidden":
-            return f"{name}: {_unknown('.'.join(map(str, detail['loc'])))}"
+            return self.unknown_key(".".join(map(str, detail["loc"])))
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
         value = _typed(detail, values)
         if isinstance(value, str) and isinstance(detail["input"], float) and "_than_" in detail["type"]:
@@ -35,7 +39,7 @@ class Written:
 
     def unknown_key(self, key: str) -> str:
         """The line for a key of the file that is no setting."""
-        return f"{self._name([key])}: {_unknown(key)}"
+        return f"{self._name(key.split('.'))}: {_unknown(key.partition('.')[0], key, [*keys(), *groups()])}"
 
     def setting(self, key: str) -> str:
         """A setting that may also have its default."""
@@ -52,15 +56,14 @@ class Written:
 
 def unknown_variable(name: str) -> str:
     """The line for a variable that is no setting; its value stays out, as it may be a secret."""
-    removed = REMOVED.get(name.removeprefix(PREFIX).lower().partition("__")[0])
-    return f"{_line(name)}: {removed or _suggestion(name.upper(), map(variable, keys()))}"
+    key = name.removeprefix(PREFIX).lower().partition("__")[0]
+    return f"{_line(name)}: {_unknown(key, name.upper(), map(variable, keys()))}"
 
 
-def _unknown(key: str) -> str:
-    return REMOVED.get(key.partition(".")[0]) or _suggestion(key, [*keys(), *groups()])
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def _unknown(key: str, name: str, known: Iterable[str]) -> str:
+    """``key`` is the first part of the ``name``, which is not one of those ``known``."""
+    if key in _REMOVED:
+        return _INSTEAD
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.9)
     return f"unknown setting; did you mean {close[0]}?" if close else "unknown setting; remove it"
 

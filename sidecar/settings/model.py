@@ -86,6 +86,3 @@ def conflicts(settings: Settings, name: Callable[[str], str]) -> Iterator[tuple[
         if settings.baseline_file is not None and getattr(settings, measured):
             both = f"{name('baseline_file')}, {name(measured)}"
             yield {"baseline_file", measured}, f"{both}: mutually exclusive; keep one of them"
-    if settings.vllm_ca_file is not None and not settings.vllm_tls_verify:
-        both = f"{name('vllm_ca_file')}, {name('vllm_tls_verify')}=false"
-        yield {"vllm_ca_file"}, f"{both}: no certificate is verified; keep one of them"

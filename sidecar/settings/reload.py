@@ -65,8 +65,6 @@ class Reloader:
         found = self._read_stamp()  # before the file is read, so that no change is missed
         loaded = await asyncio.to_thread(self._load)
         old = self._settings
-        if _protection(loaded) != _protection(old):
-            raise SettingsError(["web_config_file: turning TLS or basic auth on or off needs a restart"])
         live = {
             "thresholds": loaded.thresholds,
             "log": old.log.model_copy(update={"level": loaded.log.level}),
@@ -90,12 +88,6 @@ class Reloader:
 
     def _read_stamp(self) -> Stamp:
         return None if self._config is None else stamp(self._config)
-
-
-def _protection(settings: Settings) -> tuple[bool, bool]:
-    """Whether the page is served by TLS, and whether it asks for passwords."""
-    web = settings.web_config_file
-    return web is not None and web.tls is not None, web is not None and bool(web.users)
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

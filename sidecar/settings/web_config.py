@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError, WithJsonSchema
 
-from sidecar.settings.yaml_file import Stamp, read_yaml, shown, stamp
+from sidecar.settings.yaml_file import Stamp, read_yaml, stamp
 
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
@@ -112,7 +112,7 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
 def _problems(error: ValidationError) -> list[str]:
     """A line for each error; the input, which may be a password, stays out."""
     return [
-        f"{'.'.join(shown(str(part)) for part in detail['loc'][:2])}: "
+        f"{'.'.join(str(part)[:80] for part in detail['loc'][:2])}: "
         f"{_PROBLEMS.get(detail['type']) or detail['msg'][:1].lower() + detail['msg'][1:]}"
         for detail in error.errors(include_input=False, include_url=False)
     ]

@@ -59,11 +59,3 @@ async def test_each_reason_is_counted_once_and_the_old_file_ends_the_refusal(aut
         path.write_text(usable)
         await eventually(lambda: reloader.outcomes["applied"] == 1)
         assert reloader.outcomes["refused"] == 2
-
-
-async def test_passwords_and_tls_cannot_be_turned_on_or_off(authority, eventually):
-    async with watched(authority.web_config(users={"a": "b"})) as (reloader, applied, logs):
-        authority.web_config(users=None)
-        await eventually(lambda: reloader.outcomes["refused"] == 1)
-        assert not applied
-        assert logs[-1]["problem"] == "web_config_file: turning TLS or basic auth on or off needs a restart"

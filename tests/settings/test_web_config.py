@@ -105,13 +105,7 @@ def test_an_encrypted_key_asks_no_terminal(authority):
     assert "not usable PEM files" in problem(authority.folder, values)
 
 
-def test_messages_do_not_quote_hashes(tmp_path):
+def test_messages_do_not_quote_what_should_be_a_hash(tmp_path):
     assert HASH not in problem(tmp_path, {"basic_auth_users": {"a:b": HASH}})
     assert "sec" not in problem(tmp_path, {"basic_auth_users": {"a": "sec"}})
-    assert (
-        problem(tmp_path, {"basic_auth_users": {HASH: "a"}})
-        == "basic_auth_users.…: expected a name without a colon, and a bcrypt hash of cost 4 to 13"
-    )
-    assert problem(tmp_path, {HASH: "a"}).startswith("…: not supported; remove it")
     assert HASH not in problem(tmp_path, f"basic_auth_users: {{'a:{HASH}'}}")  # a line of htpasswd's
-    assert problem(tmp_path, f"{HASH}: a\n{HASH}: b") == "line 2 is not valid YAML: duplicate key '…'"

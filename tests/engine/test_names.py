@@ -28,6 +28,7 @@ def assert_true(body, known):
         assert engine.accepted_per_position == tuple(positions)
         assert engine.gauges == pytest.approx(expected_gauges(known["version"], expected), abs=1e-6)
         assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], expected)
+        assert (Trait.OVERCOUNTED in engine.traits) == (known["arch"] == "v0" and expected["spec"] is not None)
     return page
 
 
@@ -36,6 +37,7 @@ def test_page_gives_its_truth(page_name, recorded, truth):
     page = assert_true(recorded(page_name), truth[page_name])
     assert page.malformed == 0
     assert (page.process_start is None) == truth[page_name]["multiproc"]
+    assert all((Trait.DIFFUSION in engine.traits) == ("diffusion" in page_name) for engine in page.engines)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES[1:])
@@ -55,15 +57,6 @@ def test_quantiles_lie_in_the_bucket_of_the_true_one(page_name, recorded, truth)
             assert within == 0 or histogram.counts[within - 1] < histogram.count
             below = [i for i, edge in enumerate(histogram.edges) if edge < expected[phase]["min"]]
             assert all(histogram.counts[i] == 0 for i in below)
-
-
-def test_v0_speculation_is_dropped_and_marked(page_name, recorded, truth):
-    known = truth[page_name]
-    for engine in snapshot(recorded(page_name)).engines:
-        spec = known["engines"][engine.key.engine]["spec"]
-        overcounted = known["arch"] == "v0" and spec is not None
-        assert (Trait.OVERCOUNTED in engine.traits) == overcounted
-        assert (Trait.DIFFUSION in engine.traits) == ("diffusion" in page_name)
 
 
 @pytest.mark.parametrize(

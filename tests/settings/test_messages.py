@@ -34,7 +34,6 @@ VARIABLES = [
     ("VLLM_CA_FILE", "gone.pem", "cannot be read: No such file or directory"),
     ("TEMPERATURE_BUCKETS", "-1,0", EDGES),
     ("TEMPERATURE_BUCKETS", "0,0.5,0.5", EDGES),
-    ("TEMPERATURE_BUCKETS", "-1,0", EDGES),
     ("TEMPERATURE_BUCKETS", "0,0.125", EDGES),
     ("LOG__LEVEL", "trace", "input should be 'debug', 'info', 'warning' or 'error'"),
     ("PLUGIN__SOCKET", "plugin.sock", "expected absolute path of at most 107 bytes"),

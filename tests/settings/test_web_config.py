@@ -31,15 +31,6 @@ def test_a_file_with_tls_and_users(authority):
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"),
-    [("VerifyClientCertIfGiven", ssl.CERT_OPTIONAL), ("RequireAndVerifyClientCert", ssl.CERT_REQUIRED)],
-)
-def test_client_certificates(authority, kind, mode):
-    path = authority.web_config(client_ca_file=authority.certificate.name, client_auth_type=kind)
-    assert read_web_config(path).tls.verify_mode == mode
-
-
-@pytest.mark.parametrize(
     ("values", "expected"),
     [
         ({}, "neither tls_server_config nor basic_auth_users is set"),

@@ -12,7 +12,7 @@ from sidecar.log import redacted
 from sidecar.settings.tree import PREFIX, groups, keys, variable
 
 _MAX_CHARACTERS = 80  # of a key or a value
-_REMOVED: Final = frozenset({"requests", "proxy", "middleware", "traces", "targets", "default_temperature"})
+REMOVED: Final = frozenset({"requests", "proxy", "middleware", "traces", "targets", "default_temperature"})
 _INSTEAD: Final = (
     "removed: the plug-in in vLLM replaces all request sources (docs/plugin.md), and a sidecar watches one vLLM; if "
     "clients use the proxy's port, point them at vLLM's own first, then delete this setting (CHANGELOG)"
@@ -62,7 +62,7 @@ def unknown_variable(name: str) -> str:
 
 def _unknown(key: str, name: str, known: Iterable[str]) -> str:
     """``key`` is the first part of the ``name``, which is not one of those ``known``."""
-    if key in _REMOVED:
+    if key in REMOVED:
         return _INSTEAD
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.9)
     return f"unknown setting; did you mean {close[0]}?" if close else "unknown setting; remove it"

@@ -110,9 +110,9 @@ def _context(tls: _TlsServer, folder: Path) -> ssl.SSLContext:
 
 
 def _problems(error: ValidationError) -> list[str]:
-    """A line for each error; the input, which may be a password, stays out."""
+    """A line for each error; the input, which may be a password, stays out, and of a line of htpasswd's the hash."""
     return [
-        f"{'.'.join(str(part)[:80] for part in detail['loc'][:2])}: "
+        f"{'.'.join(str(part).partition(':')[0][:80] for part in detail['loc'][:2])}: "
         f"{_PROBLEMS.get(detail['type']) or detail['msg'][:1].lower() + detail['msg'][1:]}"
         for detail in error.errors(include_input=False, include_url=False)
     ]

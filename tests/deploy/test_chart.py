@@ -8,7 +8,7 @@ import sys
 import jsonschema
 import pytest
 
-from sidecar.settings.removed import REMOVED
+from sidecar.settings.messages import REMOVED
 from tests.deploy.deploy_tools import CHART, ROOT, read
 
 SCHEMA = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))

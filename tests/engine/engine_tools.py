@@ -57,9 +57,7 @@ def ttft(*counts, labels=M, edges=BUCKETS):
 def judged(body):
     """One page by the line reader alone."""
     lines = read_lines(body, wanted(), Limits().series)
-    return SimpleNamespace(
-        series=tuple(lines.samples), values=list(lines.samples.values()), malformed=lines.malformed
-    )
+    return SimpleNamespace(series=tuple(lines.samples), values=list(lines.samples.values()), malformed=lines.malformed)
 
 
 def values(page):

@@ -45,7 +45,8 @@ async def test_asks_for_plain_text_at_the_path_as_given_over_one_connection(serv
     seen = []
 
     async def handler(request):
-        seen.append((request.raw_path, request.headers["Accept-Encoding"], request.headers["Accept"], request.transport))
+        sent = request.headers
+        seen.append((request.raw_path, sent["Accept-Encoding"], sent["Accept"], request.transport))
         return web.Response(text="ok\n")
 
     async with served(handler) as url:

@@ -38,7 +38,7 @@ def read(*lines):
         (" 1,5", None),
         (" ", None),
         ("", None),
-        ("1", None),
+        ("-1", None),
         (" one", None),
         ('{engine="0" 1', None),
         ('{engine="0"}', None),

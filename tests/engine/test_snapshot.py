@@ -72,7 +72,11 @@ def test_a_version_from_the_future_keeps_what_it_still_has(recorded):
 
 def test_names_of_other_programs_are_not_vllms():
     with pytest.raises(NoVllmMetrics):
-        page('sglang:num_requests_running{model_name="m"} 1', 'myvllm:num_requests_running{model_name="m"} 1')
+        page(
+            "# TYPE up gauge",
+            'sglang:num_requests_running{model_name="m"} 1',
+            'myvllm:num_requests_running{model_name="m"} 1',
+        )
 
 
 _LABEL_VALUES = st.sampled_from(["0", "1", "-1", "x", "", "NaN", "+Inf", "0.1", "1e400", "\u0663"])

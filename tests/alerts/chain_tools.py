@@ -11,7 +11,7 @@ from aiohttp import web
 
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
-from tests.alerts.pods import RUNBOOKS
+from tests.alerts.pods import DASHBOARDS, RUNBOOKS
 from tests.alerts.scene import RULES
 from tests.debian_servers import ready_server, running_prometheus, scraping
 
@@ -21,7 +21,6 @@ PACE = 1 / 100  # factor for how long conditions have to hold
 INTERVAL = "1s"
 FASTER = (
     (r"\[(5m|3m)\]", "[15s]"),
-    (r"\[(15m|6m)\]", "[9s]"),
     (r"\[1h\]", "[30s]"),
     (r"\[24h\]", "[60s]"),
     (r"offset 23h30m", "offset 5s"),
@@ -38,8 +37,8 @@ class Receivers:
 
     def __init__(self):
         self.alerts = []
-        self.messages = []  # Slack's: (title, text)
-        self.pages = []  # PagerDuty's events
+        self.messages = []  # Slack's
+        self.pages = []  # PagerDuty's
 
     async def take(self, request):
         body = await request.json()
@@ -47,33 +46,30 @@ class Receivers:
             case "/webhook" if request.headers["Authorization"] == f"Bearer {SECRET}":
                 self.alerts += [(alert, time.time()) for alert in body["alerts"]]
             case "/slack":
-                self.messages += [(one["title"], one["text"]) for one in body["attachments"]]
+                self.messages += body["attachments"]
             case "/pagerduty" if body["routing_key"] == SECRET:
                 self.pages.append(body)
             case _:
                 return web.Response(status=400)
         return web.Response(status=202 if request.path == "/pagerduty" else 200)
 
-    async def until(self, name, status):
-        """The first such alert at the webhook, and its arrival."""
-        sought = name, status
-        return await first(lambda: [a for a in self.alerts if (a[0]["labels"]["alertname"], a[0]["status"]) == sought])
-
-    async def message(self, title):
-        """The text of the first message in Slack whose title contains ``title``."""
-        return await first(lambda: [text for shown, text in self.messages if title in shown])
-
-    async def page(self, title=""):
-        """The first event at PagerDuty whose summary contains ``title``; a busy machine may bring others."""
-        return await first(lambda: [page for page in self.pages if title in page["payload"].get("summary", "")])
+    async def until(self, name, status, source=None):
+        """The first such alert at the webhook, and its arrival; ``source`` is the label of what the sidecar sends."""
+        sought = {"alertname": name, "source": source}
+        return await first(
+            self.alerts,
+            lambda one: (
+                one[0]["status"] == status and all(one[0]["labels"].get(key) == value for key, value in sought.items())
+            ),
+        )
 
 
-async def first(found):
-    """The first of what ``found`` returns, once there is something."""
+async def first(received, is_sought):
+    """The first that is sought, once it has been received; a busy machine may bring others."""
     async with asyncio.timeout(PATIENCE):
-        while not (some := found()):
+        while not (found := [one for one in received if is_sought(one)]):
             await asyncio.sleep(0.05)
-    return some[0]
+    return found[0]
 
 
 @asynccontextmanager
@@ -104,14 +100,14 @@ async def alertmanager(http, directory, receivers_url):
 
 def faster(text):
     """A rule file with short windows and every ``for`` and ``keep_firing_for`` at ``PACE``."""
+
+    def held(match):
+        seconds = int(match[2]) * {"s": 1, "m": 60, "h": 3600}[match[3]] * PACE
+        return f"{match[1]}{seconds * 1000:.0f}ms"
+
     for pattern, replacement in FASTER:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
-    return re.sub(r"(for: )(\d+)([smh])$", _held, text, flags=re.MULTILINE)
-
-
-def _held(match):
-    seconds = int(match[2]) * {"s": 1, "m": 60, "h": 3600}[match[3]] * PACE
-    return f"{match[1]}{seconds * 1000:.0f}ms"
+    return re.sub(r"(for: )(\d+)([smh])$", held, text, flags=re.MULTILINE)
 
 
 @asynccontextmanager
@@ -128,8 +124,18 @@ async def prometheus(http, directory, page_url, alertmanager_url):
         yield running.url
 
 
-def settings_of(vllm_url, socket, **more):
-    """The sidecar with short windows."""
+def settings_of(vllm_url, socket, alertmanager_url):
+    """The sidecar with short windows and a direct push at the fast pace."""
+    alerting = {
+        "RUNBOOKS": RUNBOOKS,
+        "DASHBOARDS": DASHBOARDS,
+        "ALERTMANAGERS": json.dumps([alertmanager_url]),
+        "INTERVAL": "500ms",
+        "RESEND": "5s",
+        "PACE": str(PACE),
+        "INSTANCE": "pod-7",
+        "TIMEOUT": "60s",  # a busy machine answers late
+    }
     environment = {
         "SPECDEC_VLLM_URL": vllm_url,
         "SPECDEC_LISTEN": "127.0.0.1:0",
@@ -139,29 +145,15 @@ def settings_of(vllm_url, socket, **more):
         "SPECDEC_LATENCY_WINDOW": "15s",
         "SPECDEC_HISTORY": "60s",
         "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10",
-        "SPECDEC_ALERTING__RUNBOOKS": RUNBOOKS,
-        "SPECDEC_ALERTING__DASHBOARDS": "https://grafana.example",
     }
-    return load_settings(None, environment | more)
-
-
-def pushing_to(alertmanager_url):
-    """The settings of a direct push at the fast pace."""
-    return {
-        "SPECDEC_ALERTING__ALERTMANAGERS": json.dumps([alertmanager_url]),
-        "SPECDEC_ALERTING__INTERVAL": "500ms",
-        "SPECDEC_ALERTING__RESEND": "5s",
-        "SPECDEC_ALERTING__PACE": str(PACE),
-        "SPECDEC_ALERTING__INSTANCE": "pod-7",
-        "SPECDEC_ALERTING__TIMEOUT": "60s",  # a busy machine answers late
-    }
+    return load_settings(None, environment | {f"SPECDEC_ALERTING__{name}": value for name, value in alerting.items()})
 
 
 @asynccontextmanager
-async def traffic(vllm, mix, concurrency=6):
+async def traffic(vllm, mix):
     """Requests of one mix of temperatures until the block ends."""
     sending = TrafficOptions(
-        phases=(Phase(PATIENCE, mix),), concurrency=concurrency, max_requests=20_000, min_tokens=16, max_tokens=64,
+        phases=(Phase(PATIENCE, mix),), concurrency=6, max_requests=20_000, min_tokens=16, max_tokens=64,
         structured=0.0, long_prompts=0.0,
     )  # fmt: skip
     task = asyncio.create_task(Traffic(vllm, sending).run())

@@ -1,10 +1,13 @@
 """Pods for scenes: what Prometheus would have scraped from a sidecar beside a vLLM with a planned traffic.
 
-From vLLM's page on everything is the sidecar's own code: its parser, its analysis, its metrics.
+From vLLM's page on everything is the sidecar's own code: its parser, its analysis, its metrics. A quantity of the
+traffic is a number or a plan (``vllm_pages.plan``).
 """
 
 import json
 import re
+from itertools import groupby
+from math import ceil
 from threading import Lock
 
 from sidecar.analysis.report import Distribution, OwnReport
@@ -16,21 +19,24 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.series import sampled, values_of
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, Temperature, Vllm, plan, steady
+from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, Temperature, Vllm, plan, planned
 
 JOB = "vllm"
 RUNBOOKS = "https://runbooks.example"
 DASHBOARDS = "https://grafana.example"
 SCRAPE = 60  # seconds
+DAY = 1440  # minutes
 POD = "vllm-7d9c4bf6c5-x2x9z"  # of a Deployment
 
 
 class Pod:
     """One vLLM and its sidecar; each method plans something and returns the pod, so that a scene reads like a list."""
 
-    def __init__(self, instance, *, model="m", namespace="prod", minutes=300, start=0, poll=30, **thresholds):
-        """It lives for ``minutes`` from minute ``start`` on; the sidecar polls every ``poll`` seconds."""
+    def __init__(self, instance, *, model="m", namespace="prod", minutes=None, start=0, poll=30, **thresholds):
+        """It lives for ``minutes`` from minute ``start`` on, by default until its scene's last check.
+
+        The sidecar polls every ``poll`` seconds.
+        """
         self.minutes, self.start, self.poll = minutes, start, poll
         self.own = {"namespace": namespace, "job": JOB, "instance": f"{instance}:9911"}
         self.model = model
@@ -41,7 +47,7 @@ class Pod:
         }
         self.fails = lambda _: False  # by poll number
         self.restarts = set()  # minutes
-        self.gaps = []  # (from, to) minutes in which nothing is there to scrape
+        self.gap = range(0)  # the minutes in which nothing is there to scrape
         self.left_out = None  # what this sidecar does not export: a pattern of names
         self.added = {}  # by metric and labels, phases and whether they are a counter's
         self._series = {}  # by seconds between scrapes
@@ -49,80 +55,64 @@ class Pod:
 
     # The traffic.
 
-    def drafting(self, drafts, acceptance, *, engine="0", then=None, minutes=None, requests=10, running=0, k=3):
-        """``drafts`` per second; ``then`` is (acceptance, drafts per second or None) after ``minutes``.
+    def drafting(self, drafts, acceptance, *, engine="0", requests=10, running=0, k=3, first=None):
+        """``drafts`` per second of ``k`` tokens; ``requests`` begin per minute, ``running`` run at any time.
 
-        ``requests`` begin per minute, ``running`` run at any time; ``k`` draft tokens a draft, or two: then the second.
+        ``first`` is the acceptance of the first position, if it differs.
         """
-        phases = [(minutes or self.minutes, drafts, acceptance)]
-        if then is not None:
-            phases.append((self.minutes, then[1], then[0]))
-        return self.drafting_in(phases, k, engine, requests, running)
-
-    def drafting_in(self, phases, k=3, engine="0", requests=10, running=0):
-        """Phases of (minutes, drafts per second, acceptance)."""
-        ks = k if isinstance(k, tuple) else (k,) * len(phases)
         made = self.vllm.engine(engine)
-        made.drafts = plan(*[(minutes, drafts) for minutes, drafts, _ in phases])
-        made.acceptance = plan(*[(minutes, acceptance) for minutes, _, acceptance in phases])
-        made.k = plan(*[(minutes, k) for (minutes, *_), k in zip(phases, ks, strict=True)])
-        made.requests, made.running = steady(requests), steady(running)
+        made.drafts, made.acceptance, made.k = planned(drafts), planned(acceptance), planned(k)
+        made.requests, made.running = planned(requests), planned(running)
+        made.first = planned(acceptance if first is None else first)
         return self
 
-    def bucket(self, temperature, drafts, acceptance, requests=10, *, then=None):
+    def bucket(self, temperature, drafts, acceptance, requests=10):
         """One temperature's work, with the plug-in: ``drafts`` per second, ``requests`` finished per minute.
 
-        ``then`` is (minutes, acceptance, drafts per second): what follows after so many minutes. What the engine drafts
-        is all temperatures together.
+        What the engine drafts is all temperatures together.
         """
-        minutes, then_acceptance, then_drafts = then or (self.minutes, acceptance, drafts)
-        self.vllm.temperatures[temperature] = Temperature(
-            plan((minutes, drafts), (0, then_drafts)), plan((minutes, acceptance), (0, then_acceptance)), requests
-        )
-        made = self.vllm.engine()
-        made.drafts, made.acceptance = self.vllm.drafts_of_all, self.vllm.acceptance_of_all
-        made.requests = steady(sum(one.requests for one in self.vllm.temperatures.values()))
-        return self
+        self.vllm.temperatures[temperature] = Temperature(drafts, acceptance, requests)
+        total = sum(one.requests for one in self.vllm.temperatures.values())
+        return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=total)
 
-    def generating(self, tokens, *, then=None, minutes=None, engine="0"):
+    def generating(self, tokens, *, engine="0"):
         """Tokens per second without drafts."""
-        later = tokens if then is None else then
-        self.vllm.engine(engine).plain_tokens = plan((minutes or self.minutes, tokens), (0, later))
+        self.vllm.engine(engine).plain_tokens = planned(tokens)
         return self
 
-    def p10(self, value, minutes=None):
-        """Every request accepts this part."""
-        self.vllm.rates = plan((minutes or self.minutes, value), (0, None))
+    def finishing(self, acceptance, *, temperature="0", pace=1.0):
+        """What the plug-in tells of each finished request: its acceptance, and its plain time per token / actual."""
+        self.vllm.finishing[temperature] = planned(acceptance), planned(pace)
         return self
 
-    def tpot(self, p50, p99, *, then=None, minutes=None, engine="0"):
-        self.vllm.engine(engine).tpot = ((minutes or self.minutes, (p50, p99)), (0, then or (p50, p99)))
+    def tpot(self, p50, p99, *, then=None, minutes=0, engine="0"):
+        """``then``: the two after so many minutes."""
+        self.vllm.engine(engine).tpot = ((minutes, (p50, p99)), (0, then or (p50, p99)))
         return self
 
     def baseline(self, p50, p99):
         self.environment["SPECDEC_BASELINE"] = json.dumps({self.model: {"tpot": {"p50": p50, "p99": p99}}})
         return self
 
-    def cache(self, peak, *waiting, capacity=None, engine="0"):
+    def cache(self, peak, waiting, *, capacity=None, engine="0"):
         """The KV cache's usage, requests waiting, and those of them that wait for capacity."""
         made = self.vllm.engine(engine)
-        made.peak, made.waiting = steady(peak), plan(*waiting)
-        made.for_capacity = None if capacity is None else steady(capacity)
+        made.peak, made.waiting = planned(peak), planned(waiting)
+        made.for_capacity = None if capacity is None else planned(capacity)
         return self
 
-    def timed(self, speedup, *, engine="0", reference=1.0, then=None):
-        """A baseline, and steps that make speculation so fast; ``reference``: the baseline's time over plain pods'.
-
-        ``then``: how fast after 20 minutes.
-        """
-        self.vllm.engine(engine).speedup = plan((20, speedup), (0, then or speedup))
-        curve = {
-            "running": [1, 64],
-            "seconds": [PLAIN_STEP * reference] * 2,
-            "errors": [1e-5] * 2,
-            "prompt_seconds": 0.0,
-        }
+    def timed(self, speedup, *, engine="0", reference=1.0):
+        """A baseline, and steps that make speculation so fast; ``reference``: the baseline's time over plain pods'."""
+        self.vllm.engine(engine).speedup = planned(speedup)
+        seconds = [PLAIN_STEP * reference] * 2
+        curve = {"running": [1, 64], "seconds": seconds, "errors": [1e-5] * 2, "prompt_seconds": 0.0}
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
+        return self
+
+    def untimed(self, speedup):
+        """The same without a baseline."""
+        self.timed(speedup)
+        del self.environment["SPECDEC_PLAIN_STEPS"]
         return self
 
     def speculating(self, speculation):
@@ -148,7 +138,7 @@ class Pod:
 
     def away(self, start, end):
         """Neither vLLM nor its sidecar are there between two minutes; the sidecar starts anew after it."""
-        self.gaps.append((start, end))
+        self.gap = range(start, end)
         return self
 
     def without(self, names):
@@ -167,10 +157,9 @@ class Pod:
         """By metric and labels, without the scrape's own: the values, one every ``seconds``, as promtool reads them."""
         with self._building:
             if seconds not in self._series:
-                self._series[seconds] = {
-                    one: values_of(samples, self.start * 60 // seconds)
-                    for one, samples in self._scraped(seconds).items()
-                }
+                found = self._scraped(seconds) | {one: _sampled(*has, seconds) for one, has in self.added.items()}
+                start = self.start * 60 // seconds
+                self._series[seconds] = {one: _notation(samples, start) for one, samples in found.items()}
         return self._series[seconds]
 
     def _scraped(self, seconds):
@@ -180,7 +169,7 @@ class Pod:
             for one, value in sidecar.samples(minute):
                 if not (self.left_out and re.search(self.left_out, one[0])):
                     found.setdefault(one, {})[round(minute * 60 / seconds)] = value
-        return found | {one: sampled(phases, seconds, grows=grows) for one, (phases, grows) in self.added.items()}
+        return found
 
     def scrapes(self, seconds=SCRAPE):
         """The minute, counted from the pod's start, and the sidecar after each poll at which it is scraped."""
@@ -189,7 +178,7 @@ class Pod:
         sidecar = None
         for number in range(self.minutes * 60 // self.poll):
             minute = number * self.poll / 60
-            if any(start <= minute < end for start, end in self.gaps):
+            if int(minute) in self.gap:
                 sidecar = None
                 continue
             sidecar = sidecar or Sidecar(self, minute)
@@ -209,24 +198,22 @@ class Sidecar:
         self._state = State(self.settings, EPOCH - 120 if minute == 0 else EPOCH + 60 * minute)
         self._pages, self._snapshots = PageReader(wanted(), self.settings.limits), SnapshotReader()
 
+    def _at(self, minute):
+        return EPOCH + 60 * (self._pod.start + minute)
+
     def poll(self, number, minute):
-        pod, at = self._pod, EPOCH + 60 * (self._pod.start + minute)
-        if number:
-            pod.vllm.grow((minute * 60 - pod.poll) / 60, pod.poll)
-        else:
-            pod.vllm.grow(0, 0)
+        pod, at, seconds = self._pod, self._at(minute), self._pod.poll
+        pod.vllm.grow(max(minute - seconds / 60, 0), seconds if number else 0)
         if pod.vllm.has_plugin:
-            pod.vllm.tell(self._state.plugin, at, minute, pod.poll)
-        if not pod.vllm.engines:
-            return
-        if pod.fails(number):
+            pod.vllm.tell(self._state.plugin, at, minute, seconds)
+        if pod.vllm.engines and pod.fails(number):
             self._state.failed(at, TimedOut("the scene wants it"))
-            return
-        page = self._snapshots.read(self._pages.read(pod.vllm.page(minute)))
-        self._state.scraped(at, 0.005, pod.poll, page)
+        elif pod.vllm.engines:
+            page = self._snapshots.read(self._pages.read(pod.vllm.page(minute)))
+            self._state.scraped(at, 0.005, seconds, page)
 
     def report(self, minute):
-        return self._state.report(EPOCH + 60 * (self._pod.start + minute), OwnReport())
+        return self._state.report(self._at(minute), OwnReport())
 
     def samples(self, minute):
         """Every sample as ((name, labels), value)."""
@@ -236,3 +223,23 @@ class Sidecar:
                 if isinstance(value, Distribution):
                     continue  # no rule reads one
                 yield (metric.name, tuple(zip(metric.labels, labels, strict=True))), float(value)
+
+
+def _sampled(phases, grows, seconds):
+    """By scrape: the value of phases of (minutes, value), or what a counter has grown to by so much a minute."""
+    value, found, total = plan(*phases), {}, 0
+    for scrape in range(ceil(sum(minutes for minutes, _ in phases) * 60 / seconds)):
+        minute = scrape * seconds / 60
+        found[scrape] = total if grows else value(minute)
+        total += value(minute) * seconds / 60
+    return found
+
+
+def _notation(samples, start):
+    """promtool's, for values by scrape from ``start`` on; stale after the last one, as in Prometheus."""
+    every = [samples.get(scrape) for scrape in range(max(samples) + 1)]
+    texts = ["_"] * start + ["_" if value is None else f"{value:.12g}" for value in every] + ["stale"]
+    runs = [(text, len(list(run))) for text, run in groupby(texts)]
+    return " ".join(
+        text if times == 1 else f"_x{times}" if text == "_" else f"{text}x{times - 1}" for text, times in runs
+    )

@@ -5,15 +5,14 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from urllib.parse import quote_plus
 
 import yaml
 
 from sidecar.alerting.rules import load_rules
-from tests.alerts.pods import DASHBOARDS, RUNBOOKS, SCRAPE
-from tests.alerts.series import named
+from tests.alerts.pods import DASHBOARDS, JOB, RUNBOOKS, SCRAPE
 
 RULES = Path(__file__).parents[2] / "alerts"
 _RECORDED = re.compile(r"\b[a-z_]+:specdec_[\w:]+\b")
@@ -27,7 +26,7 @@ def alone(own):
 
 @dataclass
 class Firing:
-    """One expected alert: its labels without the rule's own, and the value that its texts quote."""
+    """One expected alert: its labels without the rule's own (None: it has none), and the value that its texts quote."""
 
     labels: dict
     value: float = 1.0
@@ -44,25 +43,23 @@ class Firing:
         for site in scraped_as(own):
             every = labels | site
             description = _CONDITIONAL.sub(every.get("instance", "any sidecar at all"), rule.description)
+            variables = "".join(f"&var-{key}={quote_plus(every[key])}" for key in sorted(every))
             annotations = {
                 "summary": rule.text(rule.summary, every, self.value),
                 "description": rule.text(description, every, self.value),
                 "runbook_url": f"{RUNBOOKS}/{name}.md",
-                "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables(every)}",
+                "dashboard_url": f"{DASHBOARDS}/d/specdec-operator?from=now-6h&to=now{variables}",
             }
             yield {"exp_labels": every | rule.labels, "exp_annotations": annotations | self.annotations}
 
 
 def of(instance, value=1.0, *, model="m", severity=None, context=None, **labels):
     """An alert on a pod's model."""
-    where = {"instance": f"{instance}:9911", "job": "vllm", "model_name": model}
+    where = {"instance": f"{instance}:9911", "job": JOB, "model_name": model}
     return Firing(where | labels, value, severity, {"context": "\n".join(context)} if context else {})
 
 
-def of_sidecar(instance, value=1.0, *, context=None, **labels):
-    """An alert on a sidecar."""
-    where = {"instance": f"{instance}:9911", "job": "vllm"}
-    return Firing(where | labels, value, None, {"context": "\n".join(context)} if context else {})
+of_sidecar = partial(of, model=None)
 
 
 @dataclass
@@ -79,6 +76,15 @@ class Scene:
     numbers: list = field(default_factory=list)
     reads: tuple = ()  # alerts that the alert's expression reads
 
+    def __post_init__(self):
+        for pod in self.pods:
+            pod.minutes = self.end + 1 if pod.minutes is None else pod.minutes
+
+    @property
+    def end(self):
+        """The minute of the last check."""
+        return max((minute for minute, *_ in (*self.checks, *self.numbers)), default=0)
+
     def test(self, text, seconds=SCRAPE, scraped_as=alone):
         """The input of promtool, without series that ``text``, the rules' text, does not name.
 
@@ -88,9 +94,9 @@ class Scene:
         for pod in self.pods:
             for own in scraped_as(pod.own):
                 found = {
-                    named(metric, **own, **dict(labels)): values
+                    _named(metric, **own, **dict(labels)): values
                     for (metric, labels), values in pod.series(seconds).items()
-                    if _used(metric, labels, text)
+                    if (dict(labels)["name"] if metric == "specdec_threshold" else metric) in text
                 }
                 assert not set(series) & set(found), self.name
                 series |= found
@@ -117,24 +123,16 @@ class Scene:
         }
 
 
-def variables(labels):
-    """A dashboard's variables in a link, one for each label."""
-    return "".join(f"&var-{key}={quote_plus(labels[key])}" for key in sorted(labels))
+def _named(metric, /, **labels):
+    pairs = [f'{key}="{value}"' for key, value in labels.items()]
+    return f"{metric}{{{','.join(pairs)}}}"
 
 
 @cache
-def _contents():
-    return [yaml.safe_load((RULES / name).read_text()) for name in ("recording.yaml", "alerts.yaml")]
-
-
 def shipped():
     """The rules as they are committed, in the order in which they are evaluated."""
-    return [rule for content in _contents() for group in content["groups"] for rule in group["rules"]]
-
-
-def without_context(rule):
-    annotations = {name: text for name, text in rule.get("annotations", {}).items() if name != "context"}
-    return rule | ({"annotations": annotations} if annotations else {})
+    contents = [yaml.safe_load((RULES / name).read_text()) for name in ("recording.yaml", "alerts.yaml")]
+    return [rule for content in contents for group in content["groups"] for rule in group["rules"]]
 
 
 def recorded(text):
@@ -158,25 +156,29 @@ def concerned(rules, scene):
 def promtool(directory, scene, rules, **scraped):
     """The output of promtool if the scene fails under these rules, else None; ``scraped`` as in ``Scene.test``."""
     with_context = any("context" in one.annotations for _, firing in scene.checks for one in firing)
-    kept = [rule if with_context else without_context(rule) for rule in rules]
+    kept = rules if with_context else [_without_context(rule) for rule in rules]
     text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in kept)
-    (directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "all", "rules": kept}]}))
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [scene.test(text, **scraped)]}
     (directory / "scenes.yaml").write_text(json.dumps(document))  # JSON is also YAML, and quick to write
-    environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
-    command = ["promtool", "test", "rules", "scenes.yaml"]
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, check=False, timeout=300, env=environment
-    )
-    return None if done.returncode == 0 else done.stdout + done.stderr
+    return _run(directory, kept, "test", "rules", "scenes.yaml")
 
 
 def assert_valid(directory, rules):
+    failed = _run(directory, rules, "check", "rules", "--lint=none", "rules.yaml")
+    assert failed is None, failed
+
+
+def _without_context(rule):
+    annotations = {name: text for name, text in rule.get("annotations", {}).items() if name != "context"}
+    return rule | ({"annotations": annotations} if annotations else {})
+
+
+def _run(directory, rules, *arguments):
+    """The output of promtool beside the file rules.yaml, if it fails."""
     (directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
-    command = ["promtool", "check", "rules", "--lint=none", "rules.yaml"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _used(metric, labels, text):
-    return (dict(labels)["name"] if metric == "specdec_threshold" else metric) in text
+    environment = os.environ | {"TMPDIR": str(directory), "GOGC": "400"}  # a seventh less time
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=directory, env=environment, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    return None if done.returncode == 0 else done.stdout + done.stderr

@@ -11,82 +11,47 @@ RULES = {
     key: Rule("Name", {"severity": severity}, 10, 5, "", "")
     for key, severity in (("Name", "warning"), ("Name/info", "info"))
 }
+HOLDS = "Name"
 
 
-def courses(tracker, now, *labels, rule="Name"):
-    found = [Finding(rule, {"model_name": label}, 0.5) for label in labels]
-    return [
-        (one.finding.labels["model_name"], one.started - WALL, one.ended and one.ended - WALL)
-        for one in tracker.update(found, now, WALL + now).values()
-    ]
+def courses(tracker, now, rule=None, wall=None):
+    """(start, end) of each alert after an update at ``now``, when ``rule`` holds, or nothing."""
+    found = [Finding(rule, {"model_name": "m"}, 0.5)] if rule else []
+    updated = tracker.update(found, now, WALL + (now if wall is None else wall)).values()
+    return [(one.started - WALL, one.ended and one.ended - WALL) for one in updated]
 
 
-def test_an_alert_waits_fires_lasts_and_ends():
-    tracker = Tracker(RULES)
-    assert courses(tracker, 0, "m") == []
-    assert courses(tracker, 9, "m") == []
-    assert courses(tracker, 10, "m") == [("m", 10, None)]
-    assert courses(tracker, 20, "m") == [("m", 10, None)]
-    assert courses(tracker, 24) == [("m", 10, None)]
-    assert courses(tracker, 25) == [("m", 10, 25)]
-    assert courses(tracker, 500) == [("m", 10, 25)]
-    assert courses(tracker, 926) == []
-
-
-def test_a_break_before_it_fires_begins_the_wait_anew():
-    tracker = Tracker(RULES)
-    courses(tracker, 0, "m")
-    courses(tracker, 5)
-    assert courses(tracker, 6, "m") == courses(tracker, 15, "m") == []
-    assert courses(tracker, 16, "m") == [("m", 16, None)]
-
-
-def test_a_short_break_while_it_fires_is_none():
-    tracker = Tracker(RULES)
-    courses(tracker, 0, "m")
-    courses(tracker, 10, "m")
-    courses(tracker, 12)
-    assert courses(tracker, 14, "m") == [("m", 10, None)]
-    assert courses(tracker, 18) == [("m", 10, None)]
-    assert courses(tracker, 19) == [("m", 10, 19)]
-
-
-def test_what_ended_and_holds_again_is_a_new_alert():
-    tracker = Tracker(RULES, pace=0)
-    assert courses(tracker, 0, "m") == [("m", 0, None)]
-    assert courses(tracker, 1) == [("m", 0, 1)]
-    assert courses(tracker, 2, "m") == [("m", 2, None)]
+@pytest.mark.parametrize(
+    ("pace", "updates"),
+    [
+        # It waits, fires, lasts and ends.
+        (1, [(0, HOLDS, []), (9, HOLDS, []), (10, HOLDS, [(10, None)]), (20, HOLDS, [(10, None)]),
+             (24, None, [(10, None)]), (25, None, [(10, 25)]), (500, None, [(10, 25)]), (926, None, [])]),
+        # A break before it fires begins the wait anew.
+        (1, [(0, HOLDS, []), (5, None, []), (6, HOLDS, []), (15, HOLDS, []), (16, HOLDS, [(16, None)])]),
+        # A short break while it fires is none.
+        (1, [(0, HOLDS, []), (10, HOLDS, [(10, None)]), (12, None, [(10, None)]), (14, HOLDS, [(10, None)]),
+             (18, None, [(10, None)]), (19, None, [(10, 19)])]),
+        # What ended and holds again is a new alert.
+        (0, [(0, HOLDS, [(0, None)]), (1, None, [(0, 1)]), (2, HOLDS, [(2, None)])]),
+        # The pace stretches both times.
+        (2, [(0, HOLDS, []), (19, HOLDS, []), (20, HOLDS, [(20, None)]), (29, None, [(20, None)]),
+             (30, None, [(20, 30)])]),
+        # One name with two severities is two alerts, as in Prometheus: what was information must hold for its whole
+        # time before it pages.
+        (1, [(0, "Name/info", []), (100, "Name/info", [(100, None)]), (104, HOLDS, [(100, None)]),
+             (105, HOLDS, [(100, 105)]), (114, HOLDS, [(100, 105), (114, None)])]),
+    ],
+)  # fmt: skip
+def test_an_alert_waits_fires_lasts_and_ends(pace, updates):
+    tracker = Tracker(RULES, pace)
+    for now, rule, expected in updates:
+        assert courses(tracker, now, rule) == expected, now
 
 
 def test_a_clock_that_was_set_back_leaves_no_time_in_the_future():
     tracker = Tracker(RULES, pace=0)
-
-    def known(now, wall, *labels):
-        found = tracker.update([Finding("Name", {"model_name": label}) for label in labels], now, wall).values()
-        return {one.finding.labels["model_name"]: (one.started, one.ended) for one in found}
-
-    known(0, 5000, "firing", "ended")
-    assert known(15, 5015, "firing") == {"firing": (5000, None), "ended": (5000, 5015)}
-    assert known(30, 1000, "firing") == {"firing": (1000, None), "ended": (1000, 1000)}
-    assert known(45, 1015, "firing") == {"firing": (1000, None), "ended": (1000, 1000)}  # once and for all
-    assert known(60, 1030) == {"firing": (1000, 1030), "ended": (1000, 1000)}
-
-
-@pytest.mark.parametrize("pace", [0.5, 2])
-def test_pace_stretches_both_times(pace):
-    tracker = Tracker(RULES, pace)
-    courses(tracker, 0, "m")
-    assert courses(tracker, 10 * pace - 1, "m") == []
-    assert courses(tracker, 10 * pace, "m") == [("m", 10 * pace, None)]
-    assert courses(tracker, 15 * pace - 1) == [("m", 10 * pace, None)]
-    assert courses(tracker, 15 * pace) == [("m", 10 * pace, 15 * pace)]
-
-
-def test_one_name_with_two_severities_is_two_alerts():
-    """As in Prometheus: what was information must hold for its whole time before it pages."""
-    tracker = Tracker(RULES)
-    courses(tracker, 0, "m", rule="Name/info")
-    assert courses(tracker, 100, "m", rule="Name/info") == [("m", 100, None)]
-    assert courses(tracker, 104, "m") == [("m", 100, None)]
-    assert courses(tracker, 105, "m") == [("m", 100, 105)]
-    assert courses(tracker, 114, "m") == [("m", 100, 105), ("m", 114, None)]
+    assert courses(tracker, 0, HOLDS, wall=5000) == [(5000, None)]
+    assert courses(tracker, 15, HOLDS, wall=1000) == [(1000, None)]
+    assert courses(tracker, 30, wall=1015) == [(1000, 1015)]
+    assert courses(tracker, 45, wall=500) == courses(tracker, 60, wall=515) == [(500, 500)]  # once and for all

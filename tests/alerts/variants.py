@@ -5,23 +5,10 @@ def _bare(labels):
     return [{name: value for name, value in labels.items() if name != "namespace"}]
 
 
-def _cluster(labels):
-    return [labels | {"cluster": "eu", "pod": labels["instance"].partition(":")[0]}]
-
-
-def _node(labels):
-    """Every pod's instance is its node's."""
-    return [labels | {"instance": "node-1:9911", "pod": labels["instance"].partition(":")[0]}]
-
-
-def _replicas(labels):
-    """Two Prometheus replicas, read without deduplication."""
-    return [labels | {"replica": replica} for replica in "ab"]
-
-
-def _other_cluster_label(labels):
-    """Two clusters with the same addresses, distinguished by a label that no rule knows."""
-    return [labels | {"k8s_cluster": cluster} for cluster in ("east", "west")]
+def _kubernetes(labels):
+    """Every pod's instance is its node's, and two Prometheus replicas are read without deduplication."""
+    pod = {"cluster": "eu", "instance": "node-1:9911", "pod": labels["instance"].partition(":")[0]}
+    return [labels | pod | {"replica": replica} for replica in "ab"]
 
 
 def _federated(labels):
@@ -30,11 +17,4 @@ def _federated(labels):
     return [labels | own | {"job": "federate", "instance": "prometheus:9090"}]
 
 
-LABELS = {
-    "without a namespace": _bare,
-    "cluster and pod": _cluster,
-    "the node as instance": _node,
-    "two replicas": _replicas,
-    "another name for the cluster": _other_cluster_label,
-    "federated": _federated,
-}
+LABELS = {"without a namespace": _bare, "node, pod and replica": _kubernetes, "federated": _federated}

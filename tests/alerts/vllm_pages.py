@@ -1,7 +1,6 @@
 """A vLLM whose traffic follows a plan: its page at any moment, and what the plug-in in it says."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
 from itertools import accumulate
 
 from sidecar.requests.messages import (
@@ -22,6 +21,7 @@ STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
 PLAIN_STEP = 0.02  # seconds, of the baseline
 HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}  # by bucket
+COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 def plan(*phases):
@@ -38,8 +38,14 @@ def plan(*phases):
     return at
 
 
-def steady(value):
-    return plan((0, value))
+def planned(value):
+    """A plan as it is; of anything else, that it stays so."""
+    return value if callable(value) else plan((0, value))
+
+
+def after(minutes, before, later):
+    """A quantity that changes once."""
+    return plan((minutes, before), (0, later))
 
 
 class Engine:
@@ -47,56 +53,52 @@ class Engine:
 
     def __init__(self):
         self.drafts = None
-        self.acceptance, self.k = steady(0.8), steady(3)
-        self.first_position = None  # its acceptance; without, that of every position
-        self.requests, self.running, self.waiting = steady(10), steady(0), steady(0)
+        self.acceptance, self.first, self.k = planned(0.8), planned(0.8), planned(3)  # first: of the first position
+        self.requests, self.running, self.waiting = planned(10), planned(0), planned(0)
         self.for_capacity = None
-        self.plain_tokens = steady(0)  # generated without drafts, a second
-        self.speedup = None  # a plan, against steps of ``PLAIN_STEP``; without, a step takes as long as a plain one
+        self.plain_tokens = planned(0)  # generated without drafts, a second
+        self.speedup = None  # against steps of ``PLAIN_STEP``; without, a step takes as long as a plain one
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
-        self.counts = {}
+        self.counts = Counter()
 
     def grow(self, minute, seconds):
         """Adds the traffic of the last ``seconds``, by the plans at ``minute``."""
         drafts = (self.drafts(minute) or 0) * seconds if self.drafts else 0
         k, acceptance = self.k(minute), self.acceptance(minute) or 0
         plain, requests = self.plain_tokens(minute) * seconds, self.requests(minute) / 60 * seconds
-        first = self.first_position(minute) if self.first_position else acceptance
-        accepted = drafts * k * acceptance
-        steps = drafts + plain
+        accepted, steps = drafts * k * acceptance, drafts + plain
         step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else PLAIN_STEP
-        for name, grown in {
-            "drafts": drafts,
-            "draft_tokens": drafts * k,
-            "accepted_tokens": accepted,
-            "first": drafts * first,
-            "requests": requests,
-            "tokens": drafts + accepted + plain + requests,
-            "steps": steps,
-            "step_seconds": steps * step_seconds,
-        }.items():
-            self.counts[name] = self.counts.get(name, 0.0) + grown
-        if self.tpot:
-            for quantile in plan(*self.tpot)(minute):
-                self.counts["tpot", quantile] = self.counts.get(("tpot", quantile), 0) + 1
+        self.counts.update(
+            drafts=drafts,
+            draft_tokens=drafts * k,
+            accepted_tokens=accepted,
+            first=drafts * (self.first(minute) or 0),
+            requests=requests,
+            tokens=drafts + accepted + plain + requests,
+            steps=steps,
+            step_seconds=steps * step_seconds,
+        )
+        if self.tpot and seconds:
+            self.counts.update(("tpot", quantile) for quantile in plan(*self.tpot)(minute))
 
     def lines(self, minute, labels):
         """The page's samples."""
         counts = self.counts
         if self.drafts is not None and self.drafts(minute) is not None:
-            for name in ("drafts", "draft_tokens", "accepted_tokens"):
+            for name in COUNTS:
                 yield f"spec_decode_num_{name}_total", labels, counts[name]
             yield "spec_decode_num_accepted_tokens_per_pos_total", f'{labels},position="0"', counts["first"]
         yield "generation_tokens_total", labels, counts["tokens"]
-        for edge in ("0.1", "+Inf"):
-            yield "time_to_first_token_seconds_bucket", f'{labels},le="{edge}"', counts["requests"]
-            yield "inter_token_latency_seconds_bucket", f'{labels},le="{edge}"', counts["steps"]
-        yield "time_to_first_token_seconds_count", labels, counts["requests"]
-        yield "time_to_first_token_seconds_sum", labels, counts["requests"] / 20
-        yield "inter_token_latency_seconds_count", labels, counts["steps"]
-        yield "inter_token_latency_seconds_sum", labels, counts["step_seconds"]
-        yield "iteration_tokens_total_count", labels, counts["steps"] / AT_ONCE
+        for name, count, total in (
+            ("time_to_first_token", counts["requests"], counts["requests"] / 20),
+            ("inter_token_latency", counts["steps"], counts["step_seconds"]),
+        ):
+            for edge in ("0.1", "+Inf"):
+                yield f"{name}_seconds_bucket", f'{labels},le="{edge}"', count
+            yield f"{name}_seconds_count", labels, count
+            yield f"{name}_seconds_sum", labels, total
+        yield f"{STEPS}_count", labels, counts["steps"] / AT_ONCE
         yield "num_requests_running", labels, self.running(minute)
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
@@ -110,33 +112,27 @@ class Engine:
         """A histogram whose quantiles are exactly the plan's, by edges at these."""
         edges = sorted({quantile for _, pair in self.tpot for quantile in pair})
         halves = {pair[0] for _, pair in self.tpot}
-        weights = [(50 if edge in halves else 49) * self.counts.get(("tpot", edge), 0) for edge in edges]
-        total = sum(self.counts.get(("tpot", edge), 0) for edge in halves) * 100
-        for edge, count in zip(edges, accumulate(weights), strict=True):
-            yield "request_time_per_output_token_seconds_bucket", f'{labels},le="{edge}"', count
-        yield "request_time_per_output_token_seconds_bucket", f'{labels},le="+Inf"', total
-        yield "request_time_per_output_token_seconds_count", labels, total
-        yield "request_time_per_output_token_seconds_sum", labels, 0
+        weights = [(50 if edge in halves else 49) * self.counts["tpot", edge] for edge in edges]
+        total = sum(self.counts["tpot", edge] for edge in halves) * 100
+        name = "request_time_per_output_token_seconds"
+        for edge, count in zip((*edges, "+Inf"), (*accumulate(weights), total), strict=True):
+            yield f"{name}_bucket", f'{labels},le="{edge}"', count
+        yield f"{name}_count", labels, total
+        yield f"{name}_sum", labels, 0
 
 
-@dataclass
 class Temperature:
     """One temperature's traffic: drafts a second and acceptance, each a plan; requests a minute; and its totals."""
 
-    drafts: Callable
-    acceptance: Callable
-    requests: float
-    counts: list = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])  # requests, drafts, draft and accepted tokens
+    def __init__(self, drafts, acceptance, requests):
+        self.drafts, self.acceptance, self.requests = planned(drafts), planned(acceptance), requests
+        self.counts = Counter()
 
     def grow(self, minute, seconds, k):
         drafts = self.drafts(minute) * seconds
-        grown = (self.requests / 60 * seconds, drafts, drafts * k, drafts * k * self.acceptance(minute))
-        self.counts = [before + more for before, more in zip(self.counts, grown, strict=True)]
-
-    def row(self, hundredths):
-        requests, drafts, draft_tokens, accepted = (round(count) for count in self.counts)
-        return TemperatureTotals(
-            hundredths, Endings(requests, 0, 0, 0), drafts, draft_tokens, accepted, (draft_tokens,), (accepted,)
+        accepted = drafts * k * self.acceptance(minute)
+        self.counts.update(
+            requests=self.requests / 60 * seconds, drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted
         )
 
 
@@ -149,15 +145,14 @@ class Vllm:
         self.temperatures = {}
         self.speculation = None
         self.plugin_state = HelloState.OBSERVING
-        self.rates = None  # a plan of single requests' acceptance
-        self.paces = {}  # by temperature, a plan of plain time per token / actual of each of ten requests a poll
+        self.finishing = {}  # by temperature, plans of each request's acceptance and plain time per token / actual
         self.long_prompts = None  # their acceptance
         self.lives = 0
         self.restart()
 
     @property
     def has_plugin(self):
-        return bool(self.temperatures or self.speculation or self.rates)
+        return bool(self.temperatures or self.speculation or self.finishing)
 
     def engine(self, name="0"):
         return self.engines.setdefault(name, Engine())
@@ -173,10 +168,8 @@ class Vllm:
     def restart(self):
         """Another process: everything begins at 0."""
         self.lives += 1
-        for engine in self.engines.values():
-            engine.counts.clear()
-        for temperature in self.temperatures.values():
-            temperature.counts = [0.0] * 4
+        for one in (*self.engines.values(), *self.temperatures.values()):
+            one.counts.clear()
 
     def grow(self, minute, seconds):
         for engine in self.engines.values():
@@ -193,12 +186,16 @@ class Vllm:
                 for suffix in ("_bucket", "_count", "_sum"):
                     family = family.removesuffix(suffix)
                 found.setdefault(family, []).append(f"vllm:{metric}{{{labels}}} {value!r}")
-        lines = [f"process_start_time_seconds {EPOCH - 60 + self.lives}"]
+        lines = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self._started}"]
         for family, samples in found.items():
             kind = "histogram" if family.endswith("_seconds") or family == STEPS else "gauge"
             kind = "counter" if family.endswith("_total") and family != STEPS else kind
             lines += [f"# TYPE vllm:{family} {kind}", *samples]
-        return ("# TYPE process_start_time_seconds gauge\n" + "\n".join(lines) + "\n").encode()
+        return ("\n".join(lines) + "\n").encode()
+
+    @property
+    def _started(self):
+        return EPOCH - 60 + self.lives
 
     def tell(self, sink, at, minute, seconds):
         """Sends the plug-in's messages of the last ``seconds`` to ``sink``."""
@@ -207,19 +204,14 @@ class Vllm:
         sink.hello(connection, self._hello())
         if self.plugin_state is not HelloState.OBSERVING:
             return
-        drafted = [round(self.engine().counts[name]) for name in ("drafts", "draft_tokens", "accepted_tokens")]
-        rows = tuple(one.row(HUNDREDTHS[label]) for label, one in self.temperatures.items())
-        if not rows:
-            rows = (TemperatureTotals(0, Endings(0, 0, 0, 0), *drafted, (drafted[1],), (drafted[2],)),)
-        totals = Totals(*(sum(row[index] for row in rows) for index in (2, 3, 4)))
+        found = {HUNDREDTHS[label]: one.counts for label, one in self.temperatures.items()}
+        rows = [_row(*one) for one in (found or {0: {**self.engine().counts, "requests": 0}}).items()]
+        totals = Totals(*(sum(getattr(row, name) for row in rows) for name in COUNTS))
         prompts = tuple(PromptTotals(*row) for row in self._prompts(totals))
-        sink.tick(connection, Tick(at=at, lost=0, total=totals, temperature=rows, prompt=prompts))
-        if self.rates is not None and (rate := self.rates(minute)) is not None:
+        sink.tick(connection, Tick(at=at, lost=0, total=totals, temperature=tuple(rows), prompt=prompts))
+        for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
             for _ in range(round(self.engine().requests(minute) * seconds / 60)):
-                sink.finished(connection, _request(0, rate, at, 1.0))
-        for label, pace in self.paces.items() if minute > 2 else ():
-            for _ in range(10):
-                sink.finished(connection, _request(HUNDREDTHS[label], 0.5, at, pace(minute)))
+                sink.finished(connection, _request(HUNDREDTHS[label], rate(minute), at, pace(minute)))
 
     def _prompts(self, totals):
         """Rows by prompt length: short ones, and if they accept differently, as many long ones."""
@@ -236,11 +228,18 @@ class Vllm:
             model=self.model,
             engine=0,
             start=f"life-{self.lives}",
-            started=EPOCH - 60 + self.lives,
+            started=self._started,
             state=self.plugin_state,
             reason="" if self.plugin_state is HelloState.OBSERVING else "as the scene wants",
             speculation=self.speculation or Speculation(method="eagle3", num_speculative_tokens=3),
         )
+
+
+def _row(hundredths, counts):
+    requests, drafts, draft_tokens, accepted = (round(counts[name]) for name in ("requests", *COUNTS))
+    return TemperatureTotals(
+        hundredths, Endings(requests, 0, 0, 0), drafts, draft_tokens, accepted, (draft_tokens,), (accepted,)
+    )
 
 
 def _request(hundredths, rate, at, pace):

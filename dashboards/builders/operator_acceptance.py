@@ -41,7 +41,7 @@ def acceptance() -> Section:
             beside(9, (_shares(), 12), (_past(), 12)),
             beside(9, (_length(), 12), (_request_length(), 12)),
             beside(9, (_positions(), 12), (_matrix(), 12)),
-            beside(9, (by_poll, 12), (_depth(), 12)),
+            beside(9, (by_poll, 24)),
         ],
     )
 
@@ -171,21 +171,5 @@ def _matrix() -> table.Panel:
         row="temperature",
         column="position",
         unit=SHARE,
-        high=1,
-    )
-
-
-def _depth() -> timeseries.Panel:
-    return over_time(
-        "More or fewer speculative tokens?",
-        "Acceptance over all requests against the two marks for the number of speculative tokens.",
-        "Below the lower mark, reduce num_speculative_tokens in --speculative-config; above the upper one, raise it "
-        "and watch P99 under load. In between, leave it.",
-        [
-            Query(ACCEPTANCE_BY_MODEL, "{{model_name}}", Style.WHOLE),
-            Query(threshold("acceptance_more_tokens"), "more above", Style.GOAL),
-            Query(threshold("acceptance_fewer_tokens"), "fewer below", Style.LIMIT),
-        ],
-        SHARE,
         high=1,
     )

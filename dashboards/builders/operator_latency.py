@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.builders.layout import Section, beside
-from dashboards.builders.panels import COUNT, SECONDS, Query, over_time
+from dashboards.builders.panels import SECONDS, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, quantile, series, worst
 from sidecar.export import metrics
@@ -26,26 +26,16 @@ def latency() -> Section:
         "The phases that speculation hardly affects, on the worst pod: waiting, prefill, and the whole request.",
         "If these rise and the time between tokens does not, the cause is load or long prompts, not speculation.",
     )
-    ratio = over_time(
-        "P99 / P50, by phase",
-        "How many times as long the slow requests take; 1 means no gap. Unlike seconds, the ratio compares models.",
-        "If it rises as acceptance by temperature spreads, the losing temperature is the tail. If it rises with the KV "
-        "cache, preemptions are.",
-        [Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP_RATIO)), "{{phase}} {{model_name}}")],
-        COUNT,
-        low=1,
-    )
     return Section(
         "Latency",
         [
-            beside(9, (tokens, 8), (whole, 8), (ratio, 8)),
+            beside(9, (tokens, 12), (whole, 12)),
             beside(
                 9,
                 (_by_temperature("Time per output token", metrics.REQUEST_TPOT), 8),
-                (_gap_by_temperature(), 8),
                 (_by_temperature("Time to first token", metrics.REQUEST_TTFT), 8),
+                (_by_temperature("Duration", metrics.REQUEST_DURATION), 8),
             ),
-            beside(9, (_by_temperature("Duration", metrics.REQUEST_DURATION), 24)),
         ],
     )
 
@@ -79,17 +69,5 @@ def _by_temperature(what: str, histogram: Metric) -> timeseries.Panel:
             Query(quantile(0.5, BUCKET, histogram), "P50 {{temperature}} {{model_name}}"),
             Query(quantile(0.99, BUCKET, histogram), "P99 {{temperature}} {{model_name}}"),
         ],
-        SECONDS,
-    )
-
-
-def _gap_by_temperature() -> timeseries.Panel:
-    slow, usual = (quantile(share, BUCKET, metrics.REQUEST_TPOT) for share in (0.99, 0.5))
-    return over_time(
-        "Gap between P99 and P50 by temperature",
-        "P99 - P50 of the time per output token, for each temperature.",
-        "The tail comes from the temperature with the widest gap. If its acceptance is bad too, route it to pods "
-        "that do not speculate.",
-        [Query(f"{slow} - {usual}", "{{temperature}} {{model_name}}")],
         SECONDS,
     )

@@ -20,7 +20,6 @@ from dashboards.builders.panels import (
     SHARE,
     Mapping,
     Query,
-    alert_list,
     figure,
     names,
     over_time,
@@ -59,13 +58,8 @@ def top() -> Section:
 
 
 def alerting() -> Section:
-    """What fired when, and what is about to."""
-    pending = alert_list(
-        "Alerts, pending and firing",
-        "Grafana's own list of the rules named SpecDecode…, of every ruler it knows; pending ones are about to fire.",
-        "Open an alert for its description and runbook; silence it there once someone works on it.",
-    )
-    return Section("Alerts", [beside(8, (_history(), 14), (pending, 10))])
+    """What fired when."""
+    return Section("Alerts", [beside(8, (_history(), 24))])
 
 
 def _pays() -> stat.Panel:

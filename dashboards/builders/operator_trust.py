@@ -40,37 +40,29 @@ def trust() -> Section:
         descending=False,
         empty="not connected to any engine",
     )
-    events = over_time(
-        "Events: reported and lost",
-        "Finished requests that the plug-in reported, and what was lost or refused, by reason.",
-        "Totals heal, so acceptance is right all the same; only distributions of single requests leave these out. "
-        "docs/metrics.md says what to do about each reason.",
-        [
-            Query(total("", metrics.REQUEST_EVENTS), "reported"),
-            Query(total("reason", metrics.REQUEST_EVENTS_DROPPED), "lost {{reason}}", Style.LIMIT),
-        ],
-        PER_SECOND,
-    )
     return Section(
         "Can the numbers be trusted?",
         [
-            beside(8, (coverage, 8), (plugin, 8), (events, 8)),
-            beside(6, (_lost(), 8), (_limitations(), 8), (_overflow(), 8)),
+            beside(8, (coverage, 8), (plugin, 8), (_lost(), 8)),
+            beside(6, (_limitations(), 12), (_overflow(), 12)),
         ],
     )
 
 
 def _lost() -> timeseries.Panel:
-    lost, reported = total("", metrics.REQUEST_EVENTS_DROPPED), total("", metrics.REQUEST_EVENTS)
+    lost = total("reason", metrics.REQUEST_EVENTS_DROPPED)
+    every = f"({total('', metrics.REQUEST_EVENTS_DROPPED)} + {total('', metrics.REQUEST_EVENTS)})"
     return over_time(
         "Share of events lost",
-        "Finished requests that were lost or refused, as a share of all.",
-        "Above the dashes P10 and the distributions are doubtful: the panel above shows the reasons.",
+        "Finished requests that were lost or refused, as a share of all, by reason.",
+        "Above the dashes P10 and the distributions are doubtful; totals heal, so acceptance is right all the same. "
+        "docs/metrics.md says what to do about each reason.",
         [
-            Query(f"{lost} / ({lost} + {reported} > 0)", "lost"),
+            Query(f"{lost} / on () group_left () ({every} > 0)", "{{reason}}"),
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
         ],
         SHARE,
+        stacked=True,
     )
 
 

@@ -30,7 +30,6 @@ class Line(Enum):
     WHOLE = "thick"  # what the others are parts of, or are compared with
     LIMIT = "red"  # a threshold not to be crossed
     NOTICE = "orange"  # a threshold worth knowing
-    GOAL = "green"  # a threshold to be reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,22 +192,3 @@ def distribution(title: str, read: str, do: str, expr: str, unit: str) -> heatma
         .show_y_histogram()
         .show_legend()
     )
-
-
-def alert_list(title: str, read: str, do: str) -> dashboard.Panel:
-    """Grafana's own list of alerts, of every ruler that it knows; the SDK has no builder for it."""
-    shown = ("firing", "pending", "error", "recovering")
-    options = {
-        "viewMode": "list",
-        "groupMode": "default",
-        "groupBy": [],
-        "maxItems": 20,
-        "sortOrder": 3,  # by importance
-        "dashboardAlerts": False,
-        "alertName": "SpecDecode",
-        "alertInstanceLabelFilter": "",
-        "showInstances": True,
-        "showInactiveAlerts": False,
-        "stateFilter": {name: name in shown for name in (*shown, "noData", "normal")},
-    }
-    return described(dashboard.Panel(), title, read, do).type("alertlist").options(options)

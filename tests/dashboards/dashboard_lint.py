@@ -12,8 +12,6 @@ OPTIONAL = ("cluster", "namespace", "pod")
 SCRAPE = (*OPTIONAL, "job", "instance")
 ALERTS = {"ALERTS", "ALERTS_FOR_STATE"}
 UNITS = {"percentunit", "s", "cps", "short", "reqps", "bytes", "dateTimeFromNow"}
-# Grafana's own list of alerts asks no data source for series.
-WITHOUT_QUERIES = {"alertlist"}
 
 
 def findings(page):
@@ -63,8 +61,6 @@ def _panels(page):
             yield "description-says-how-to-read-and-what-to-do", title
         if panel.get("datasource") != SOURCE or any(one["datasource"] != SOURCE for one in panel.get("targets", ())):
             yield "panel-datasource-rule", title
-        if panel["type"] in WITHOUT_QUERIES:
-            continue
         if panel.get("fieldConfig", {}).get("defaults", {}).get("unit") not in UNITS:
             yield "panel-units-rule", title
         if not panel.get("targets"):

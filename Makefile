@@ -58,7 +58,7 @@ format: ## format the code and apply ruff's fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: ## regenerate the generated pages
+docs: ## regenerate what is generated: pages, dashboards, manifests
 	@scripts/setup dev
 	@scripts/docs
 

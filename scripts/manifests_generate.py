@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-_HEADER = "# Made by scripts/manifests from {source}: edit there.\n"
+_HEADER = "# Made by scripts/docs from {source}: edit there.\n"
 _LABELS = {"app.kubernetes.io/name": "specdec-sidecar"}
 _CONFIG_MAP_BYTES = 1024 * 1024  # Kubernetes accepts no larger one
 _FOLDER_ANNOTATION = "grafana_folder"

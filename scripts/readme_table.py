@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-_MARKS = ("<!-- written by scripts/manifests from {source} -->\n", "<!-- end -->\n")
+_MARKS = ("<!-- written by scripts/docs from {source} -->\n", "<!-- end -->\n")
 
 
 def main(folder: Path) -> int:

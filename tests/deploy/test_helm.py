@@ -12,6 +12,7 @@ import yaml
 
 from sidecar.app import running
 from sidecar.settings import load_settings
+from sidecar.settings.messages import REMOVED
 from tests.deploy.deploy_tools import (
     CHART,
     RENDERED,
@@ -119,18 +120,30 @@ def test_the_notes_say_what_to_do(arguments, said):
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("argument", "said"),
     [
-        ("source=proxy", "source: removed. vLLM's plug-in"),
-        ("podMonitor.enabled=true,vllm.perRequestMetrics=false", "podMonitor, vllm.perRequestMetrics: removed"),
-        ("settings.requests.source=proxy", "settings.requests: removed"),
-        ("env[0].name=SPECDEC_PROXY__LISTEN", "point clients at vLLM's own port first"),
-        ("vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
-        ("vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
+        # What the schema refuses.
+        ('--set-json=plugn={"enabled": true}', "plugn"),
+        ("--set=image.digest=latest", "digest"),
+        ("--set=image.pullPolicy=Sometimes", "pullPolicy"),
+        ('--set-json=vllm={"port": "8000"}', "port"),
+        ('--set-json=vllm={"speculativeConfig": {"method": "ngram"}}', "speculativeConfig"),
+        ("--set=vllm.speculativeConfig=ngram", "speculativeConfig"),
+        ("--set=scrape.kind=podmonitor", "kind"),
+        ("--set-string=scrape.interval=15", "interval"),
+        ("--set-string=rules.enabled=yes", "enabled"),
+        # What is gone, and what the templates refuse.
+        ("--set=source=proxy", "source: removed. vLLM's plug-in"),
+        ("--set=podMonitor.enabled=true,vllm.perRequestMetrics=false", "podMonitor, vllm.perRequestMetrics: removed"),
+        *[(f"--set=settings.{name}=x", f"settings.{name}: removed") for name in sorted(REMOVED)],
+        ("--set=env[0].name=SPECDEC_PROXY__LISTEN", "point clients at vLLM's own port first"),
+        ("--set=env[0].name=SPECDEC_TARGETS", "env SPECDEC_TARGETS: removed"),
+        ("--set=vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
+        ("--set=vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
     ],
 )
-def test_what_could_not_work_is_refused_with_what_to_do(setting, said):
-    done = run("helm", "template", "vllm", CHART, "--set", setting)
+def test_what_could_not_work_is_refused_with_what_to_do(argument, said):
+    done = run("helm", "template", "vllm", CHART, argument)
     assert done.returncode != 0
     assert said in done.stderr
 

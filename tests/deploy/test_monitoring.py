@@ -1,4 +1,4 @@
-"""The objects generated from alerts/ and dashboards/, and the bound on series. docs-check compares the committed."""
+"""What scripts/docs generates, and the bound on series. docs-check compares what is committed."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.settings.groups import Limits
-from tests.deploy.deploy_tools import KUBERNETES, ROOT, read, read_all
+from tests.deploy.deploy_tools import CHART, KUBERNETES, ROOT, read, read_all
 
 
 def generated(folder, *, root):
@@ -43,6 +43,26 @@ def test_a_dashboard_that_grafana_or_kubernetes_would_refuse_is_refused(text, sa
 def test_prometheus_accepts_as_many_series_as_a_sidecar_can_have_and_no_more():
     limit = MOST_SERIES + Limits().passthrough_series
     monitor = (KUBERNETES / "monitoring" / "podmonitor.yaml").read_text()
-    chart = (ROOT / "deploy" / "helm" / "specdec-sidecar" / "templates" / "scrape.yaml").read_text()
+    chart = (CHART / "templates" / "scrape.yaml").read_text()
     assert re.findall(r"sampleLimit: (\d+)", monitor) == re.findall(r"\$limit := (\d+)", chart) == [str(limit)]
     assert f"{MOST_SERIES:,} series" in monitor
+
+
+def test_the_readmes_table_has_each_value_with_its_comment(tmp_path):
+    values = "# One\n# and two.\na: 1\n\n# A group.\ng:\n  # Inner.\n  b: [x]\n  c: {}\n"
+    (tmp_path / "values.yaml").write_text(f"{values}# One value.\nd:\n  e: {{f: 2}}\nh:\n  i: ''\n")
+    [begin, end] = re.findall("<!-- .* -->\n", (CHART / "README.md").read_text())
+    (tmp_path / "README.md").write_text(f"before\n{begin}old\n{end}after\n")
+    subprocess.run([sys.executable, ROOT / "scripts" / "readme_table.py", tmp_path], check=True, timeout=60)
+    rows = """
+| value | default | meaning |
+| --- | --- | --- |
+| `a` | `1` | One and two. |
+| **`g`** | | A group. |
+| `g.b` | `["x"]` | Inner. |
+| `g.c` | `{}` |  |
+| `d` | `{"e": {"f": 2}}` | One value. |
+| `h.i` | `""` |  |
+
+"""
+    assert (tmp_path / "README.md").read_text() == f"before\n{begin}{rows}{end}after\n"

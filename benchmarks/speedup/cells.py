@@ -99,8 +99,8 @@ class Server:
     def dropped(self, reason: str, count: int) -> None:
         raise RuntimeError(f"{count} messages of the plug-in: {reason}")
 
-    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
-        raise RuntimeError(f"the plug-in {plugin} of connection {connection} writes version {version}")
+    def unreadable(self, connection: int, version: int) -> None:
+        raise RuntimeError(f"the plug-in of connection {connection} writes version {version}")
 
     async def connect(self) -> None:
         """Finds the model."""

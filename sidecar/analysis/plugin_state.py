@@ -7,7 +7,7 @@ from typing import Final
 
 from sidecar.analysis.coverage import Coverage
 from sidecar.analysis.plugin_engine import PluginEngine
-from sidecar.analysis.plugin_text import Unreadable, sentence, took_itself_out, worst
+from sidecar.analysis.plugin_text import sentence, took_itself_out, worst
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
@@ -34,7 +34,7 @@ class PluginStates:
         self._engines: dict[str, PluginEngine] = {}  # by start
         self._connected: dict[int, PluginEngine] = {}
         self._finished: list[tuple[PluginEngine, FinishedRequest]] = []
-        self._unreadable: dict[int, Unreadable] = {}
+        self._unreadable: dict[int, int] = {}  # versions of the format that are not ours, by connection
         self._coverage: dict[EngineKey, Coverage] = {}  # of the engines on the last page
         self._page_is_known = False
         self._only_model: str | None = None  # on the page
@@ -88,10 +88,10 @@ class PluginStates:
         """See ``PluginSink``."""
         self._dropped[reason] += count
 
-    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
+    def unreadable(self, connection: int, version: int) -> None:
         """See ``PluginSink``."""
         self._heard = True
-        self._unreadable[connection] = Unreadable(plugin, version)
+        self._unreadable[connection] = version
 
     def polled(self, at: float, page: PageSnapshot) -> None:
         """Takes in a good poll's page: which engines there are, and what vLLM itself counted."""

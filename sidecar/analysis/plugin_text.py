@@ -1,7 +1,6 @@
 """What the plug-in's state means, in words, with what to do where one must act."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
@@ -11,14 +10,6 @@ _WORST_FIRST: Final = (PluginState.DISABLED, PluginState.REFUSED, PluginState.OB
 _HOW: Final = "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A plug-in whose messages have another version of the format."""
-
-    plugin: str | None
-    version: int
-
-
 def worst(states: Collection[PluginState], *, has_unreadable: bool) -> PluginState:
     """The state of all engines together: the one that most needs attention."""
     if has_unreadable:
@@ -26,8 +17,11 @@ def worst(states: Collection[PluginState], *, has_unreadable: bool) -> PluginSta
     return next((state for state in _WORST_FIRST if state in states), PluginState.NOT_CONNECTED)
 
 
-def sentence(report: PluginReport, unreadable: Sequence[Unreadable], problem: str) -> str:
-    """What ``report`` means; ``problem`` says why the socket cannot be opened, empty if it is open."""
+def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> str:
+    """What ``report`` means; ``unreadable`` are versions of the format that plug-ins write and we do not read.
+
+    ``problem`` says why the socket cannot be opened, empty if it is open.
+    """
     state, observed, expected = report.state, report.observed, report.expected
     match state:
         case PluginState.OTHER_FORMAT:
@@ -61,10 +55,9 @@ def took_itself_out(engine: str, reason: str) -> str:
     )
 
 
-def _other_format(one: Unreadable) -> str:
-    which = f"{one.plugin} " if one.plugin else ""
+def _other_format(version: int) -> str:
     return (
-        f"The plug-in {which}writes version {one.version} of the format, and this sidecar reads version {VERSION}: "
+        f"The plug-in writes version {version} of the format, and this sidecar reads version {VERSION}: "
         "write the plug-in again with this sidecar, `specdec-sidecar plugin DIR`, and restart vLLM."
     )
 

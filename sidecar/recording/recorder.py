@@ -179,8 +179,8 @@ class _Plugin:
     def dropped(self, reason: str, count: int) -> None:
         self._sink.dropped(reason, count)
 
-    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
-        self._sink.unreadable(connection, plugin, version)
+    def unreadable(self, connection: int, version: int) -> None:
+        self._sink.unreadable(connection, version)
 
     def _tell(self, heard: Heard) -> None:
         self._recorder.heard(heard)

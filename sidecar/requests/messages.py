@@ -4,7 +4,6 @@ One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet 
 range and a bound, and a packet that violates one is refused as a whole. Unknown keys of an object are ignored.
 """
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -20,13 +19,12 @@ MAX_POSITIONS: Final = 32  # of a draft; what is deeper is added to the last
 OTHER: Final = "other"
 _MOST: Final = 2**31
 _MOST_DRAFTED: Final = 1024  # tokens of a draft
-_MOST_CHARACTERS: Final = 64
 
 Count = Annotated[int, Field(ge=0, le=2**53)]  # the largest range of integers that a double holds exactly
 Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
 UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=256)]
-Version = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+Version = Annotated[str, Field(max_length=64)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
 Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS)]
@@ -180,14 +178,6 @@ class Tick:
     adapter: Annotated[tuple[AdapterTotals, ...], _Table] = ()
     steps: Annotated[tuple[StepTotals, ...], _Table] = ()
 
-    @property
-    def adds_up(self) -> bool:
-        """Whether no row has accepted more than it drafted."""
-        groups: tuple[GroupTotals, ...] = (*self.prompt, *self.output, *self.adapter)
-        columns = [(row.accepted_tokens, row.draft_tokens) for row in (*self.temperature, *groups)]
-        columns.append((self.total.accepted_tokens, self.total.draft_tokens))
-        return all(accepted <= drafted for accepted, drafted in columns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
@@ -215,11 +205,6 @@ class FinishedRequest:
     adapter: Name | None = None
     parameters: Parameters = ()
 
-    @property
-    def adds_up(self) -> bool:
-        """Whether it accepted no more than it drafted."""
-        return self.accepted_tokens <= self.draft_tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Packet:
@@ -229,6 +214,15 @@ class Packet:
     hello: Hello | None = None
     tick: Tick | None = None
     done: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED)] = ()
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether nothing in it accepted more than it drafted."""
+        counts: list[Totals | TemperatureTotals | GroupTotals | FinishedRequest] = [*self.done]
+        if self.tick is not None:
+            counts += [self.tick.total, *self.tick.temperature, *self.tick.prompt, *self.tick.output]
+            counts += self.tick.adapter
+        return all(one.accepted_tokens <= one.draft_tokens for one in counts)
 
 
 class PluginSink(Protocol):
@@ -253,8 +247,8 @@ class PluginSink(Protocol):
     def dropped(self, reason: str, count: int) -> None:
         """``count`` messages were refused; ``reason`` is one of the receiver's ``DROP_REASONS``."""
 
-    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:
-        """A plug-in of the version ``plugin``, if it said so, speaks version ``version`` of the format."""
+    def unreadable(self, connection: int, version: int) -> None:
+        """A plug-in sent a packet of ``version``, another version of the format."""
 
 
 class Malformed(Exception):
@@ -264,35 +258,34 @@ class Malformed(Exception):
 class AnotherVersion(Exception):
     """A packet of another version of the format."""
 
-    def __init__(self, version: int, plugin: str | None) -> None:
+    def __init__(self, version: int) -> None:
         super().__init__(version)
         self.version = version
-        self.plugin = plugin
 
 
-def read_packet(packet: bytes | bytearray) -> Packet:
+@dataclass(frozen=True, slots=True)
+class _OfAnyVersion:
+    v: Annotated[int, Field(ge=0, le=_MOST)]
+
+
+def read_packet(text: bytes) -> Packet:
     """Reads one packet.
 
     Raises:
         AnotherVersion: it is of another version of the format.
-        Malformed: a field is not there, or not of its type or within its range.
+        Malformed: a field is not there, or not of its type or within its range, or the numbers contradict each other.
     """
     try:
-        return _packets().validate_json(packet, strict=True)
-    except ValidationError:
-        pass
-    try:
-        said = json.loads(packet)
-        version, plugin = int(said["v"]), (said.get("hello") or {}).get("plugin")
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        packet = _packets().validate_json(text, strict=True)
+    except ValidationError as error:
         raise Malformed from error
-    if version == VERSION or not 0 <= version <= _MOST:
+    if packet.v != VERSION:
+        raise AnotherVersion(packet.v)
+    if not isinstance(packet, Packet) or not packet.adds_up:
         raise Malformed
-    if isinstance(plugin, str):  # json leaves lone surrogates in, which no page could encode
-        raise AnotherVersion(version, plugin[:_MOST_CHARACTERS].encode(errors="replace").decode())
-    raise AnotherVersion(version, None)
+    return packet
 
 
 @cache
-def _packets() -> TypeAdapter[Packet]:
-    return TypeAdapter(Packet)
+def _packets() -> TypeAdapter[Packet | _OfAnyVersion]:
+    return TypeAdapter(Annotated[Packet | _OfAnyVersion, Field(union_mode="left_to_right")])

@@ -7,8 +7,8 @@ turn, and checked against types, ranges and limits before they count.
 import asyncio
 import errno
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -16,94 +16,60 @@ from typing import Final, Self
 
 from sidecar.log import Log, StateLog
 from sidecar.requests.messages import MAX_PACKET_BYTES, AnotherVersion, Malformed, Packet, PluginSink, read_packet
-from sidecar.requests.socket_file import inode, listen, remove
 
 MALFORMED: Final = "malformed"  # no packet of the format, or one without a hello before it; its sender is disconnected
-INCONSISTENT: Final = "inconsistent"  # more accepted than drafted
 TOO_MANY_CONNECTIONS: Final = "too_many_connections"  # the one silent longest was disconnected for another
 NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused; engines wait
-DROP_REASONS: Final = frozenset({MALFORMED, INCONSISTENT, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
+DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
 """Every reason that a ``PluginReceiver`` gives its sink."""
 
-_LAST_PACKETS: Final = 16_384  # of a connection, read when stopping; a socket's buffer holds less
-_ACCEPTS_A_TURN: Final = 16
+_MODE: Final = 0o666  # vLLM is usually another user; the mounts of the volume that both share are the boundary
+_BACKLOG: Final = 64
 _ACCEPT_PAUSE: Final = 1.0  # seconds
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
-
-@dataclass(slots=True)
-class _Connection:
-    """One engine's connection."""
-
-    number: int
-    heard: int = 0  # the number of its last packet among all packets; 0: none yet
-    unreadable: bool = False  # what it sends is of another version, and ignored
 
 
 class PluginReceiver:
     """Listens on a Unix SEQPACKET socket at ``path`` in an ``async with`` block, and delivers to ``sink``.
 
-    Where it cannot listen, ``problem`` says why, and it tries again every ``look_every`` seconds; so is the socket's
-    file restored when it is gone. A connection past ``max_connections`` replaces the one silent longest, whose engine
-    may connect again.
+    Where it cannot listen, ``problem`` says why, and it tries again every ``retry`` seconds. A connection past
+    ``max_connections`` replaces the one silent longest, whose engine may connect again.
     """
 
     def __init__(
-        self, path: Path, sink: PluginSink, log: Log, *, max_connections: int = 32, look_every: float = 5.0
+        self, path: Path, sink: PluginSink, log: Log, *, max_connections: int = 32, retry: float = 5.0
     ) -> None:
         self.problem = ""
         self._path = path
         self._sink = sink
         self._faults = StateLog(log)
         self._max_connections = max_connections
-        self._look_every = look_every
-        self._listener: socket.socket | None = None
-        self._inode = 0
+        self._retry = retry
         self._numbers = count(1)
         self._packets = count(1)
-        self._buffer = bytearray(MAX_PACKET_BYTES + 1)
-        self._connections: dict[socket.socket, _Connection] = {}
-        self._stopping = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._heard: dict[socket.socket, int] = {}  # the number of each connection's last packet; 0: none yet
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        await self._look()
-        self._looking = asyncio.create_task(self._keep_looking(), name="plug-in's socket")
+        self._start(self._accept(await self._listen()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Reads what has arrived, and disconnects; that the engines are gone is not told."""
-        self._stopping.set()
-        if self._looking is not None:
-            await self._looking
-        self._accept_some()
-        self._unlisten()
-        for connection in list(self._connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # from here on, the engine notices that no one reads
-            for _ in range(_LAST_PACKETS):
-                if connection not in self._connections or not self._read(connection):
-                    break
-                await asyncio.sleep(0)
-            if connection in self._connections:
-                self._close(connection)
-        await asyncio.to_thread(remove, self._path, self._inode)
+        """Disconnects; that the engines are gone is not told."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _keep_looking(self) -> None:
-        while not self._stopping.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._look_every)
-                return
-            await self._look()
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _look(self) -> None:
-        """Listens, unless it does; connections stay when the socket's file has to be made again."""
-        if self._inode and await asyncio.to_thread(inode, self._path) == self._inode:
-            return
+    async def _listen(self) -> socket.socket | None:
+        """The listening socket; None where there can be none now."""
         try:
-            listener, self._inode = await asyncio.to_thread(listen, self._path)
+            listener = await asyncio.to_thread(_listening, self._path)
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._faults.fault(
@@ -112,105 +78,96 @@ class PluginReceiver:
                 reason=self.problem,
                 socket=str(self._path),
             )
-            return
+            return None
         self.problem = ""
         self._faults.clear("listen", "listening for the plug-in", socket=str(self._path))
-        self._unlisten()
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept_some)
+        return listener
 
-    def _unlisten(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def _accept_some(self) -> None:
-        for _ in range(_ACCEPTS_A_TURN):
-            if self._listener is None:
-                return
-            try:
-                connection, _ = self._listener.accept()
-            except BlockingIOError:
+    async def _accept(self, listener: socket.socket | None) -> None:
+        """Accepts connections, once it can listen."""
+        while listener is None:
+            await asyncio.sleep(self._retry)
+            listener = await self._listen()
+        with listener:
+            while True:
+                try:
+                    connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
+                    self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
+                    self._sink.dropped(NO_DESCRIPTORS, 1)
+                    await asyncio.sleep(_ACCEPT_PAUSE)
+                    continue
                 self._faults.clear("accept", "accepting connections again")
-                return
-            except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    self._pause_accepting(self._listener, str(error.strerror))
-                    return
-                continue  # this one failed before it was accepted
-            self._accept(connection)
+                self._make_room()
+                self._heard[connection] = 0
+                self._start(self._read(connection))
+                await asyncio.sleep(0)
 
-    def _pause_accepting(self, listener: socket.socket, problem: str) -> None:
-        """Connections wait in the backlog, and what is sent on them in their buffers."""
-        self._faults.fault("accept", "cannot accept connections", reason=problem)
-        self._sink.dropped(NO_DESCRIPTORS, 1)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listener)
-        loop.call_later(_ACCEPT_PAUSE, self._go_on_accepting, listener)
-
-    def _go_on_accepting(self, listener: socket.socket) -> None:
-        if listener is self._listener:
-            asyncio.get_running_loop().add_reader(listener, self._accept_some)
-
-    def _accept(self, connection: socket.socket) -> None:
-        connection.setblocking(False)  # noqa: FBT003 - the socket's signature
-        if len(self._connections) >= self._max_connections:
+    def _make_room(self) -> None:
+        if len(self._heard) >= self._max_connections:
             self._sink.dropped(TOO_MANY_CONNECTIONS, 1)
-            self._close(min(self._connections, key=lambda one: self._connections[one].heard))
-        self._connections[connection] = _Connection(next(self._numbers))
-        # The event loop calls the readers of all connections that have something, each once, then does its other work.
-        asyncio.get_running_loop().add_reader(connection, self._read, connection)
+            silent = min(self._heard, key=self._heard.__getitem__)
+            del self._heard[silent]
+            with suppress(OSError):
+                silent.shutdown(socket.SHUT_RDWR)  # its reader finds the end
 
-    def _read(self, connection: socket.socket) -> bool:
-        """Reads a packet; returns whether there may be more."""
+    async def _read(self, connection: socket.socket) -> None:
+        """Delivers a connection's packets until it ends, or sends what is none."""
+        number, heard, loop = next(self._numbers), 0, asyncio.get_running_loop()
+        with connection, suppress(OSError):
+            while text := await loop.sock_recv(connection, MAX_PACKET_BYTES):
+                if not self._take(number, text, is_first=not heard):
+                    break
+                heard = next(self._packets)
+                if connection in self._heard:
+                    self._heard[connection] = heard
+                await asyncio.sleep(0)  # the other connections' turn
+        self._heard.pop(connection, None)
+        if heard:
+            self._sink.closed(number)
+
+    def _take(self, number: int, text: bytes, *, is_first: bool) -> bool:
+        """Delivers a packet of the connection ``number``; False if its sender is to be disconnected."""
+        packet: Packet | None = None
         try:
-            size = connection.recv_into(self._buffer)
-        except BlockingIOError:
-            return False
-        except OSError:
-            size = 0
-        if size and self._take(self._connections[connection], size):
+            packet = read_packet(text)
+        except AnotherVersion as other:
+            self._sink.unreadable(number, other.version)
             return True
-        self._close(connection)
-        return False
-
-    def _take(self, connection: _Connection, size: int) -> bool:
-        """Takes the packet in the buffer; False if its sender is to be disconnected."""
-        if not connection.unreadable:
-            packet: Packet | None = None
-            try:
-                packet = read_packet(self._buffer[:size])
-            except AnotherVersion as other:
-                connection.unreadable, packet = True, Packet(1)
-                self._sink.unreadable(connection.number, other.plugin, other.version)
-            except Malformed:
-                pass
-            is_first = not (connection.heard or connection.unreadable)
-            if packet is None or (is_first and packet.hello is None):
-                self._sink.dropped(MALFORMED, 1)
-                return False
-            self._deliver(connection.number, packet)
-        connection.heard = next(self._packets)
-        return True
-
-    def _deliver(self, number: int, packet: Packet) -> None:
+        except Malformed:
+            pass
+        if packet is None or (is_first and packet.hello is None):
+            self._sink.dropped(MALFORMED, 1)
+            return False
         if packet.hello is not None:
             self._sink.hello(number, packet.hello)
         if packet.tick is not None:
-            if packet.tick.adds_up:
-                self._sink.tick(number, packet.tick)
-            else:
-                self._sink.dropped(INCONSISTENT, 1)
+            self._sink.tick(number, packet.tick)
         for request in packet.done:
-            if request.adds_up:
-                self._sink.finished(number, request)
-            else:
-                self._sink.dropped(INCONSISTENT, 1)
+            self._sink.finished(number, request)
+        return True
 
-    def _close(self, connection: socket.socket) -> None:
-        asyncio.get_running_loop().remove_reader(connection)
-        connection.close()
-        known = self._connections.pop(connection)
-        if known.heard and not self._stopping.is_set():
-            self._sink.closed(known.number)
+
+def _listening(path: Path) -> socket.socket:
+    """A socket listening at ``path``, in place of one on which no process listens any more.
+
+    Raises:
+        OSError: something else is there or listens there, or what the file system says.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _new_socket() as probe:
+        if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink()
+    listener = _new_socket()
+    try:
+        listener.bind(str(path))
+        path.chmod(_MODE)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _new_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)

@@ -11,7 +11,7 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.errors import PageError, SettingsError
 from sidecar.requests.messages import MAX_PACKET_BYTES, AnotherVersion, Malformed, read_packet
-from sidecar.requests.receiver import DROP_REASONS, PluginReceiver, _Connection
+from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Limits
 from sidecar.settings.web_config import read_web_config
@@ -56,7 +56,7 @@ class Sink:
 
     def tick(self, connection, tick):
         assert not self.first
-        assert tick.adds_up
+        assert tick.total.accepted_tokens <= tick.total.draft_tokens <= 2**53
 
     def finished(self, connection, request):
         assert not self.first
@@ -65,18 +65,18 @@ class Sink:
     def dropped(self, reason, count):
         assert reason in DROP_REASONS
 
-    def unreadable(self, connection, plugin, version):
+    def unreadable(self, connection, version):
         assert version != 1
+        self.first = False
 
 
 def packets(data: bytes) -> None:
     """Whatever two packets a sender writes, the receiver delivers what is possible and counts the rest."""
-    receiver, connection = PluginReceiver(Path("/nowhere"), Sink(), structlog.get_logger()), _Connection(1)
-    for part in data[:MAX_PACKET_BYTES].split(b"\0", 1):
-        receiver._buffer[: len(part)] = part
+    receiver = PluginReceiver(Path("/nowhere"), Sink(), structlog.get_logger())
+    for number, part in enumerate(data[:MAX_PACKET_BYTES].split(b"\0", 1)):
         with suppress(Malformed, AnotherVersion):
             read_packet(part)
-        if not receiver._take(connection, len(part)):
+        if not receiver._take(1, part, is_first=number == 0):
             return
 
 

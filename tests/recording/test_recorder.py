@@ -28,7 +28,7 @@ async def test_what_was_heard_is_read_as_it_was_written_but_for_adapters(tmp_pat
         sink.tick(1, PACKET.tick)
         sink.finished(1, PACKET.done[0])
         sink.dropped("malformed", 1)
-        sink.unreadable(2, None, 7)
+        sink.unreadable(2, 7)
         sink.closed(1)
     assert one.requests == 1
     begun, *heard = read_heard(tmp_path, [])

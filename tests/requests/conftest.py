@@ -1,5 +1,6 @@
 """Shared by the tests of the plug-in's socket: a sink that remembers, and senders of raw packets."""
 
+import json
 import os
 import resource
 import shutil
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from sidecar.requests import plugin
+from sidecar.requests.messages import read_packet
 from sidecar.requests.receiver import PluginReceiver
+from tests.requests.plain_receiver import PlainReceiver
+from tests.requests.scheduler_double import Scheduler, fresh
 
 
 class Sink:
@@ -41,8 +46,8 @@ class Sink:
     def dropped(self, reason, count):
         self.drops[reason] += count
 
-    def unreadable(self, connection, plugin, version):
-        self.calls.append(("unreadable", connection, plugin, version))
+    def unreadable(self, connection, version):
+        self.calls.append(("unreadable", connection, version))
 
 
 @contextmanager
@@ -108,3 +113,46 @@ def connect(socket_path):
     yield open_one
     for one in made:
         one.close()
+
+
+class CheckingReceiver(PlainReceiver):
+    """Each packet is also read as the sidecar does."""
+
+    def _take(self, packet, engine):
+        read_packet(json.dumps(packet).encode())
+        return super()._take(packet, engine)
+
+
+@pytest.fixture
+def plain(socket_path):
+    """A receiver that is not the sidecar's."""
+    one = CheckingReceiver(socket_path)
+    yield one
+    one.die()
+
+
+@pytest.fixture
+def installed(socket_path):
+    """Makes scheduler classes that the plug-in has wrapped."""
+
+    def install(base=Scheduler):
+        cls = fresh(base)
+        plugin.install(cls, "0.32.0", str(socket_path))
+        return cls
+
+    return install
+
+
+@pytest.fixture
+def made(installed):
+    """Makes observed schedulers, and closes their connections."""
+    every = []
+
+    def make(base=Scheduler, **config):
+        every.append(installed(base)(**config))
+        return every[-1]
+
+    yield make
+    for one in every:
+        if one._specdec_link.socket is not None:
+            one._specdec_link.socket.close()

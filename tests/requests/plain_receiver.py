@@ -102,6 +102,12 @@ class PlainReceiver:
         self._listen(0o666)
 
     @property
+    def only(self):
+        """The one engine that there is."""
+        (engine,) = self.engines.values()
+        return engine
+
+    @property
     def total(self):
         return tuple(map(sum, zip(*(engine.total for engine in self.engines.values()), strict=True)))
 

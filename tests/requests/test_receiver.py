@@ -8,9 +8,9 @@ import stat
 from itertools import pairwise
 
 import pytest
+from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
-from sidecar.requests.receiver import DROP_REASONS
 from tests.requests.conftest import descriptors
 from tests.requests.packets import DONE, HELLO, TICK, packet
 
@@ -61,35 +61,22 @@ async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eve
     assert not sink.drops
 
 
-async def test_another_version_is_told_once_and_the_rest_ignored(receiver, sink, connect, eventually):
+async def test_another_version_is_told_until_its_sender_leaves(receiver, sink, connect, eventually):
     one = connect()
     one.send(b'{"v": 2, "hello": {"plugin": "1.4"}}')
-    one.send(b'{"v": 2}')
-    one.send(b"?")
     await eventually(lambda: sink.calls)
     one.close()
     await eventually(lambda: ("closed", 1) in sink.calls)
-    assert sink.calls == [("unreadable", 1, "1.4", 2), ("closed", 1)]
+    assert sink.calls == [("unreadable", 1, 2), ("closed", 1)]
     assert not sink.drops
 
 
-async def test_what_does_not_add_up_is_counted_and_left_out(receiver, sink, connect, eventually):
-    impossible = {**DONE, "accepted_tokens": 61}
-    connect().send(packet(hello=HELLO, tick={**TICK, "total": [1, 2, 3]}, done=[impossible, DONE]))
-    await eventually(lambda: sink.requests)
-    assert (sink.ticks, len(sink.requests), sink.drops) == ([], 1, {"inconsistent": 2})
-    assert set(sink.drops) <= DROP_REASONS
-
-
-async def test_stopping_delivers_what_has_arrived(receiving, sink, connect, socket_path):
+async def test_stopping_disconnects_and_tells_no_end(receiving, sink, connect, eventually):
     async with receiving():
         one = connect()
         one.send(packet(hello=HELLO))
-        for _ in range(100):
-            one.send(packet(done=[DONE]))
-    assert len(sink.requests) == 100
-    assert sink.calls[-1] == ("finished", 1)
-    assert not socket_path.exists()
+        await eventually(lambda: sink.hellos)
+    assert sink.calls == [("hello", 1)]
     with pytest.raises(BrokenPipeError):
         one.send(packet(done=[DONE]))
 
@@ -121,17 +108,21 @@ async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, e
         await eventually(lambda: sink.requests)
 
 
-async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, no_blocking):
+async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, eventually):
     """However much is sent, one packet of each connection is taken at a time: other work goes on between them."""
     senders, taken = [connect() for _ in range(20)], [0]
+    for sender in senders:
+        sender.send(packet(hello=HELLO))
+    await eventually(lambda: len(sink.hellos) == 20)
     for number, sender in enumerate(senders):
         for _ in range(15):
-            sender.send(packet(hello=HELLO, done=[{**DONE, "drafts": number}] * 5))
-    while taken[-1] < 1500:
-        await asyncio.sleep(0)
-        taken.append(len(sink.requests))
+            sender.send(packet(done=[{**DONE, "drafts": number}] * 5))
+    with blockbuster_ctx():
+        while taken[-1] < 1500:
+            await asyncio.sleep(0)
+            taken.append(len(sink.requests))
     assert max(after - before for before, after in pairwise(taken)) <= 100
-    assert len({request.drafts for request in sink.requests[:750]}) == 20
+    assert len({request.drafts for request in sink.requests[:200]}) == 20
 
 
 async def test_without_descriptors_engines_wait(receiver, sink, connect, eventually):
@@ -157,12 +148,12 @@ async def test_a_dead_predecessors_socket_is_replaced(receiving, sink, socket_pa
 
 
 async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(receiving, sink, connect, socket_path, eventually):
-    first, second = receiving(), receiving(look_every=0.01)
+    first, second = receiving(), receiving(retry=0.01)
     await first.__aenter__()
     inode = socket_path.stat().st_ino
     with capture_logs() as logs:
         await second.__aenter__()
-        assert second.problem == "another process listens there"
+        assert second.problem == os.strerror(errno.EADDRINUSE)
         assert socket_path.stat().st_ino == inode
         await first.__aexit__(None, None, None)
         await eventually(lambda: not second.problem)
@@ -175,14 +166,14 @@ async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(receiving, sin
 async def test_another_file_is_left_alone(receiving, socket_path):
     socket_path.write_text("precious")
     async with receiving() as receiver:
-        assert "not a socket" in receiver.problem
+        assert receiver.problem == os.strerror(errno.EADDRINUSE)
     assert socket_path.read_text() == "precious"
 
 
 async def test_without_a_folder_it_says_so_once_and_goes_on(receiving, folder, sink, eventually):
     (folder / "file").write_text("")
     with capture_logs() as logs:
-        async with receiving(folder / "file" / "plugin.sock", look_every=0.01) as receiver:
+        async with receiving(folder / "file" / "plugin.sock", retry=0.01) as receiver:
             assert receiver.problem == os.strerror(errno.EEXIST)
             await eventually(lambda: receiver._faults._faults["listen"].times == 3)
             (folder / "file").unlink()
@@ -190,16 +181,3 @@ async def test_without_a_folder_it_says_so_once_and_goes_on(receiving, folder, s
             assert (folder / "file" / "plugin.sock").is_socket()
     assert [line["log_level"] for line in logs] == ["warning", "info"]
     assert "SPECDEC_PLUGIN__SOCKET" in logs[0]["event"]
-
-
-async def test_a_socket_file_that_was_removed_is_put_back(receiving, socket_path, sink, connect, eventually):
-    async with receiving(look_every=0.01):
-        before = connect()
-        before.send(packet(hello=HELLO))
-        await eventually(lambda: sink.hellos)
-        socket_path.unlink()
-        await eventually(socket_path.exists)
-        connect().send(packet(hello=HELLO))
-        before.send(packet(tick=TICK))
-        await eventually(lambda: len(sink.hellos) == 2 and sink.ticks)
-    assert not socket_path.exists()

@@ -75,4 +75,3 @@ def test_the_folders_modes_that_are_documented_work(mode, group, folder):
                 assert "Permission denied" in stranger.communicate()[1]
         sidecar.stdin.close()
         assert sidecar.wait(30) == 0
-    assert not path.exists()

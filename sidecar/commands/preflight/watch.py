@@ -71,9 +71,9 @@ class Watched:
         """See ``PluginSink``; the reason does not matter here."""
         self.lost += count
 
-    def unreadable(self, connection: int, plugin: str | None, version: int) -> None:  # noqa: ARG002
+    def unreadable(self, connection: int, version: int) -> None:  # noqa: ARG002
         """See ``PluginSink``."""
-        self.problem = f"the plug-in {plugin or ''} writes another version of the format ({version}); write it anew"
+        self.problem = f"the plug-in writes another version of the format ({version}); write it anew"
 
 
 async def watch(settings: Settings, seconds: float) -> Watched:

@@ -15,12 +15,11 @@ from sidecar.settings.groups import Alerting
 _ALERTS: Final = "/api/v2/alerts"
 _DASHBOARD: Final = "/d/specdec-operator?from=now-6h&to=now"
 _LIVES: Final = 4  # an alert that is not sent again expires after this many resend intervals
-_LONGEST_PAUSE: Final = 60.0  # seconds between two attempts while it does not accept alerts
 OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
 class Alertmanager:
-    """Sends one replica all alerts whenever one changes, and repeatedly; backs off while it accepts none."""
+    """Sends one replica all alerts whenever one changes, and repeatedly."""
 
     def __init__(self, url: str, alerting: Alerting, labels: Mapping[str, str], runbooks: str, log: StateLog) -> None:
         """``labels`` are those of all alerts; ``runbooks`` is the address of the folder with their pages."""
@@ -31,14 +30,8 @@ class Alertmanager:
         self._runbooks = runbooks
         self._log = log
         self._told: dict[Key, float | None] | None = None  # the ends that it knows; None before the first answer
-        self._failures = 0
         self._next = 0.0
         self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether it refused the last alerts or could not be reached."""
-        return self._failures > 0
 
     async def send(
         self, session: aiohttp.ClientSession, courses: Mapping[Key, Course], now: float, wall: float
@@ -49,18 +42,15 @@ class Alertmanager:
         """
         ends = {key: course.ended for key, course in courses.items()}
         is_news = self._told is None or ends.items() - self._told.items()
-        if now < self._next and (self.is_failing or not is_news):
-            return
-        if not ends and not is_news:
+        if not is_news and (now < self._next or not ends):
             return
         outcome, reason = await post_alerts(session, self._url, [self._alert(one, wall) for one in courses.values()])
         self.sent[outcome] += len(ends)
         if outcome == "accepted":
-            self._told, self._failures, self._next = ends, 0, now + self._alerting.resend
+            self._told, self._next = ends, now + self._alerting.resend
             self._log.clear(self.name, "Alertmanager accepts alerts again", alertmanager=self.name)
             return
-        self._next = now + min(self._alerting.interval * 2 ** min(self._failures, 16), _LONGEST_PAUSE)
-        self._failures += 1
+        self._told = None
         self._log.fault(self.name, "Alertmanager did not accept alerts", reason=reason, alertmanager=self.name)
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
@@ -76,8 +66,9 @@ class Alertmanager:
         if self._alerting.dashboards:
             variables = {f"var-{name}": value for name, value in {**self._labels, **found.labels}.items()}
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
-        end = wall + _LIVES * self._alerting.resend if course.ended is None else course.ended
-        times = {"startsAt": _rfc3339(course.started or wall), "endsAt": _rfc3339(end)}
+        end = wall + _LIVES * self._alerting.resend if course.ended is None else min(course.ended, wall)
+        start = min(course.started or wall, wall, end)  # also after the clock was set back: else it would be rejected
+        times = {"startsAt": _rfc3339(start), "endsAt": _rfc3339(end)}
         return {"labels": labels, "annotations": annotations, **times}
 
 

@@ -75,6 +75,3 @@ class Push:
             self._of_models = []
         yield from self._of_models
         yield from of_vllm(report)
-        for replica in self._replicas:
-            if replica.is_failing:  # the other replicas deliver it
-                yield Finding("SpecDecodePushRefused", {"alertmanager": replica.name})

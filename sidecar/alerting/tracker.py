@@ -40,19 +40,14 @@ class Tracker:
     def update(self, findings: Iterable[Finding], now: float, wall: float) -> dict[Key, Course]:
         """Takes in all that holds at ``now`` (monotonic seconds; ``wall``: Unix seconds).
 
-        Returns the alerts that fire or have fired. No time in them is later than ``wall``, even if the clock was set
-        back: Alertmanager rejects an alert that starts after it ends.
+        Returns the alerts that fire or have fired.
         """
         current = {(finding.rule, frozenset(finding.labels.items())): finding for finding in findings}
         for key in self._courses.keys() - current.keys():
             self._fails(key, self._courses[key], now, wall)
         for key, finding in current.items():
             self._holds(key, finding, now, wall)
-        fired = {key: course for key, course in self._courses.items() if course.started is not None}
-        for course in fired.values():
-            course.started = min(course.started or wall, wall)
-            course.ended = None if course.ended is None else min(course.ended, wall)
-        return fired
+        return {key: course for key, course in self._courses.items() if course.started is not None}
 
     def _holds(self, key: Key, finding: Finding, now: float, wall: float) -> None:
         course = self._courses.get(key)

@@ -10,7 +10,7 @@ from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
 from sidecar.analysis.limitation import Limitation, limitations
-from sidecar.analysis.report import EngineReport, History
+from sidecar.analysis.report import EngineReport
 from sidecar.analysis.speedup import EngineSpeed, Withheld
 from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
 from sidecar.engine.continuation import Continuation
@@ -32,7 +32,7 @@ class EngineState:
         self.key = key
         self._continuation = Continuation()
         self._histograms = HistogramWindow(settings.latency_window)
-        self._kv_cache = KvCacheUsage(settings.kv_peak_window, settings.latency_window)
+        self._kv_cache = KvCacheUsage(settings.kv_peak_window)
         self._window, self._hour = GrowthWindow(settings.latency_window), GrowthWindow(HOUR)
         self._window_acceptances = Histogram(WINDOW_EDGES)
         self._counters: dict[Counter, float] = {}
@@ -134,10 +134,6 @@ class EngineState:
         if drafted > 0 and accepted is not None:
             self._window_acceptances.observe(min(accepted / drafted, 1.0))
 
-    def _history(self) -> History:
-        ratios = ((at, row[2], row[3]) for at, row in self._window.parts())
-        return tuple((at, min(accepted / drafted, 1.0) if drafted > 0 else None) for at, drafted, accepted in ratios)
-
     def report(
         self,
         now: float,
@@ -166,8 +162,6 @@ class EngineState:
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
             latencies=self._latencies() if latest else {},
             acceptance=window if window.draft_tokens > 0 else None,
-            acceptance_history=self._history() if latest else (),
-            kv_cache_history=self._kv_cache.history() if latest else (),
             limitations=self.limitations if latest else frozenset(),
             speed=speed if latest else None,
             speculation=speculation,

@@ -21,7 +21,6 @@ from sidecar.errors import ScrapeError
 if TYPE_CHECKING:
     from sidecar.requests.messages import Outcome, Speculation
 
-History = tuple[tuple[float, float | None], ...]  # (Unix seconds, a ratio or None), oldest first
 Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
 
 
@@ -79,8 +78,6 @@ class EngineReport:
     kv_cache_capacity_tokens: int | None
     latencies: Mapping[Phase, Latency]  # over latency_window
     acceptance: Acceptance | None  # over latency_window, by vLLM's counters; None if nothing was drafted
-    acceptance_history: History
-    kv_cache_history: History
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
     speculation: "Speculation | None"  # as the plug-in reports it

@@ -1,4 +1,4 @@
-"""KV-cache usage: peak, history, distribution."""
+"""KV-cache usage: peak, distribution."""
 
 import pickle
 
@@ -10,7 +10,7 @@ from sidecar.analysis.kv_cache import KvCacheUsage
 
 @given(st.lists(st.tuples(st.floats(0.01, 40), st.floats(0, 1)), min_size=1, max_size=60))
 def test_peak_is_the_highest_of_the_window(polls):
-    usage = KvCacheUsage(60.0, 900.0)
+    usage = KvCacheUsage(60.0)
     at, seen = 0.0, []
     for pause, value in polls:
         at += pause
@@ -22,7 +22,7 @@ def test_peak_is_the_highest_of_the_window(polls):
 
 
 def test_peak_does_not_outlive_a_clock_that_was_set_back():
-    usage = KvCacheUsage(60.0, 900.0)
+    usage = KvCacheUsage(60.0)
     usage.observe(10_000, 0.9)
     usage.observe(100, 0.2)
     assert usage.peak(100) == 0.2
@@ -30,27 +30,8 @@ def test_peak_does_not_outlive_a_clock_that_was_set_back():
     assert usage.peak(200) == 0.1
 
 
-def test_history_is_the_highest_of_each_stretch():
-    usage = KvCacheUsage(60.0, 600.0)
-    for at, value in ((0, 0.1), (5, 0.9), (9.9, 0.3), (10, 0.2), (25, 0.4)):
-        usage.observe(at, value)
-    assert usage.history() == ((0, 0.9), (10, 0.2), (25, 0.4))
-    usage.observe(615, 0.5)
-    assert usage.history() == ((25, 0.4), (615, 0.5))
-
-
-def test_history_is_bounded_and_begins_anew_where_the_clock_is_set_back():
-    usage = KvCacheUsage(60.0, 600.0)
-    for poll in range(5000):
-        usage.observe(float(poll), 0.9)
-        assert len(usage.history()) <= 62
-    usage.observe(100.0, 0.2)
-    usage.observe(200.0, 0.3)
-    assert usage.history() == ((100.0, 0.2), (200.0, 0.3))
-
-
 def test_a_peak_that_nobody_asks_for_is_bounded():
-    usage = KvCacheUsage(60.0, 900.0)
+    usage = KvCacheUsage(60.0)
     for poll in range(5000):
         usage.observe(float(poll), 1 - poll / 5000)
     assert len(pickle.dumps(usage)) < 6000

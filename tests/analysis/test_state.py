@@ -275,12 +275,3 @@ def test_what_passed_during_an_outage_enters_no_window():
     server.poll(snap(drafts=1_000_000, accepted=0), seconds=3600)
     report = server.poll(snap(drafts=1_000_600, accepted=1440), seconds=60)
     assert (engine_of(report).acceptance.seconds, engine_of(report).acceptance.rate) == (60, pytest.approx(0.8))
-
-
-def test_acceptance_history_is_of_the_last_window():
-    server = Server(latency_window=30.0)
-    for drafts, accepted in ((0, 0), (10, 30), (20, 30), (20, 30), *((20, 30),) * 40):
-        server.poll(snap(drafts=drafts, accepted=accepted))
-    (history,) = [engine.acceptance_history for engine in server.engines().values()]
-    assert len(history) == 30
-    assert [rate for _, rate in history] == [None] * 30

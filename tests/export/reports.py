@@ -1,7 +1,6 @@
 """Report trees built by hand, as analysis would build them."""
 
 from dataclasses import replace
-from math import sin
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.evidence import Evidence
@@ -113,8 +112,6 @@ def engine(model="demo", index="0", **changes):
         "kv_cache_capacity_tokens": 442_368,
         "latencies": {phase: latency(0.02) for phase in Phase},
         "acceptance": window(0.6),
-        "acceptance_history": tuple((NOW - 300 + 10 * step, 0.62 + 0.08 * sin(step)) for step in range(30)),
-        "kv_cache_history": tuple((NOW - 300 + 10 * step, 0.4 + 0.1 * sin(step / 3)) for step in range(30)),
         "limitations": frozenset(),
         "speed": speed(withheld=Withheld.NO_REFERENCE),
         "speculation": EAGLE,

@@ -1,28 +1,29 @@
 """The one sentence at the top of the page: does it pay? It says what was judged, and judges nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speedup import Speedup
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.export.page.text import milliseconds, percent
+from sidecar.export.page.text import latency, percent
 
 TONES: Final = {
-    Verdict.NET_POSITIVE: "good",
-    Verdict.BREAK_EVEN: "even",
     Verdict.NET_NEGATIVE: "bad",
+    Verdict.BREAK_EVEN: "even",
+    Verdict.NET_POSITIVE: "good",
     Verdict.INSUFFICIENT_DATA: "mute",
-}
+}  # worst first
+_WORST_FIRST: Final = tuple(TONES.values())
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
     Verdict.NET_POSITIVE: "pays",
 }
 
-Judged = Mapping[str, TemperatureReport]  # by the name that tells it apart on the page
+Split = Sequence[TemperatureReport]  # those that are judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Answer:
 
 
 def answer(report: Report) -> Answer:
-    """What the report comes to."""
+    """What the report comes to: if there are several models, for the worst."""
     scrape = report.scrape
     if not scrape.up:
         error = scrape.last_error
@@ -45,106 +46,87 @@ def answer(report: Report) -> Answer:
     if not drafting:
         why = "No draft tokens in the window; a sidecar that has just started needs two polls to see any."
         return Answer("Nothing is being drafted.", "mute", why)
-    for model in drafting:
-        if model.judgement.has_collapsed:
-            text = f"Almost no draft token{_of(model, drafting)} is accepted."
-            return Answer(text, "bad", model.judgement.advice or "")
-    judged = dict(_judged(drafting))
-    if not judged:
-        return _overall(drafting)
-    if all(one.judgement.by_speedup is not None and one.speedup is not None for one in judged.values()):
-        return _by_time(judged, drafting)
-    return _by_temperature(judged)
+    answers = [(_of(model), model.model_name) for model in drafting]
+    worst, name = min(answers, key=lambda one: _WORST_FIRST.index(one[0].tone))
+    return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
-def _judged(models: Sequence[ModelReport]) -> Iterator[tuple[str, TemperatureReport]]:
-    for model in models:
-        for one in model.temperatures:
-            if one.judgement.verdict is not Verdict.INSUFFICIENT_DATA:
-                yield f"{one.temperature}{_of(model, models)}", one
+def _of(model: ModelReport) -> Answer:
+    if model.judgement.has_collapsed:
+        return Answer("Almost no draft token is accepted.", "bad", model.judgement.advice or "")
+    split = [one for one in model.temperatures if one.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
+    if not split:
+        return _overall(model)
+    if all(one.judgement.by_speedup is not None and one.speedup is not None for one in split):
+        return _by_time(split, _at_load(model))
+    return _by_temperature(split)
 
 
-def _of(model: ModelReport, models: Sequence[ModelReport]) -> str:
-    """A single model needs no name."""
-    return f" ({model.model_name})" if len(models) > 1 else ""
+def _with(split: Split, verdict: Verdict) -> Split:
+    return [one for one in split if one.judgement.verdict is verdict]
 
 
-def _with(judged: Judged, verdict: Verdict) -> list[str]:
-    return [label for label, one in judged.items() if one.judgement.verdict is verdict]
-
-
-def _by_temperature(judged: Judged) -> Answer:
-    losing, even = _with(judged, Verdict.NET_NEGATIVE), _with(judged, Verdict.BREAK_EVEN)
+def _by_temperature(split: Split) -> Answer:
+    losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
     if losing:
-        share = percent(sum(seen(judged[label].judgement).share for label in losing))
+        share = percent(sum(seen(one.judgement).share for one in losing))
         has = "has" if len(losing) == 1 else "have"
         text = f"Speculation loses at {_temperatures(losing)}, which {has} {share} of the draft tokens."
-        return Answer(text, "bad", _listed(judged))
+        return Answer(text, "bad", _listed(split))
     if even:
-        return Answer(f"Speculation roughly breaks even at {_temperatures(even)}.", "even", _listed(judged))
-    return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(judged))
+        return Answer(f"Speculation roughly breaks even at {_temperatures(even)}.", "even", _listed(split))
+    return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(split))
 
 
-def _temperatures(labels: Sequence[str]) -> str:
-    *others, last = labels
+def _temperatures(split: Split) -> str:
+    *others, last = (one.temperature for one in split)
     return f"temperatures {', '.join(others)} and {last}" if others else f"temperature {last}"
 
 
-def _by_time(judged: Judged, models: Sequence[ModelReport]) -> Answer:
+def _by_time(split: Split, at_load: str) -> Answer:
     """Time saved and lost per token, if plain decoding was measured."""
     saved, lost, even = (
-        _with(judged, verdict) for verdict in (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN)
+        _with(split, verdict) for verdict in (Verdict.NET_POSITIVE, Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN)
     )
-    parts = [f"{what} {_each(judged, labels)}" for what, labels in (("saves", saved), ("costs", lost)) if labels]
+    parts = [f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found]
     if even:
-        parts.append(f"roughly breaks even at T {', '.join(even)}")
-    times = ", ".join(f"{label}: {one.speedup.ratio:.2f}" for label, one in judged.items() if one.speedup)
+        parts.append(f"roughly breaks even at T {', '.join(one.temperature for one in even)}")
+    times = ", ".join(f"{one.temperature}: {one.speedup.ratio:.2f}" for one in split if one.speedup)
     tone = "bad" if lost else "even" if even else "good"
-    text = f"Per token, speculation {'; '.join(parts)}{_at_load(models)}."
-    return Answer(text, tone, f"Times as fast as plain decoding, by temperature: {times}. {_listed(judged)}")
+    text = f"Per token, speculation {'; '.join(parts)}{at_load}."
+    return Answer(text, tone, f"Times as fast as plain decoding, by temperature: {times}. {_listed(split)}")
 
 
-def _each(judged: Judged, labels: Sequence[str]) -> str:
+def _each(split: Split) -> str:
     """Milliseconds per token at each temperature."""
-    speedups = {label: judged[label].speedup for label in labels}
-    return ", ".join(f"{_gained(speedup)} at T {label}" for label, speedup in speedups.items() if speedup)
+    return ", ".join(f"{_gained(one.speedup)} at T {one.temperature}" for one in split if one.speedup)
 
 
-def _overall(models: Sequence[ModelReport]) -> Answer:
-    """The worst verdict on a model as a whole."""
-    is_adaptive = any(model.judgement.evidence.is_adaptive for model in models)
-    split = models[0].split_withheld or ("" if is_adaptive else "No temperature has enough traffic to be judged.")
-    why = f"Acceptance is {_acceptance(models)} over all requests. {split}".strip()
-    for verdict, said in _ON_AVERAGE.items():
-        found = [model for model in models if model.judgement.verdict is verdict]
-        if not found:
-            continue
-        which = f" for {', '.join(model.model_name for model in found)}" if len(found) < len(models) else ""
-        faster = found[0].speed.speedup if found[0].speed and found[0].judgement.by_speedup else None
-        if faster is None:
-            return Answer(f"Speculation {said} on average{which}.", TONES[verdict], why)
-        what = said if verdict is Verdict.BREAK_EVEN else effect(faster)
-        text = f"Speculation {what} on average{which}{_at_load(found)}."
-        return Answer(text, TONES[verdict], f"{times_as_fast(faster)}. {why}")
-    if is_adaptive:
-        return Answer("Acceptance cannot tell whether speculation pays, and no speedup is known.", "mute", why)
-    drafts = sum(model.judgement.evidence.window.drafts for model in models)
-    return Answer("Too little traffic to judge.", "mute", f"{why} {drafts:,.0f} drafts in the window.")
+def _overall(model: ModelReport) -> Answer:
+    """The verdict on the model as a whole."""
+    judged, speedup = model.judgement, model.speed.speedup if model.speed else None
+    window, is_adaptive, verdict = judged.evidence.window, judged.evidence.is_adaptive, judged.verdict
+    split = model.split_withheld or ("" if is_adaptive else "No temperature has enough traffic to be judged.")
+    why = f"Acceptance is {percent(window.rate)} over all requests. {split}".strip()
+    if verdict is Verdict.INSUFFICIENT_DATA:
+        if is_adaptive:
+            return Answer("Acceptance cannot tell whether speculation pays, and no speedup is known.", "mute", why)
+        return Answer("Too little traffic to judge.", "mute", f"{why} {window.drafts:,.0f} drafts in the window.")
+    if judged.by_speedup is None or speedup is None:
+        return Answer(f"Speculation {_ON_AVERAGE[verdict]} on average.", TONES[verdict], why)
+    what = _ON_AVERAGE[verdict] if verdict is Verdict.BREAK_EVEN else effect(speedup)
+    text = f"Speculation {what} on average{_at_load(model)}."
+    return Answer(text, TONES[verdict], f"{times_as_fast(speedup)}. {why}")
 
 
-def _acceptance(models: Sequence[ModelReport]) -> str:
-    """Each model's overall acceptance; a single model needs no name."""
-    return ", ".join(f"{percent(one.judgement.evidence.window.rate)}{_of(one, models)}" for one in models)
-
-
-def _at_load(models: Sequence[ModelReport]) -> str:
-    """The load for which this holds; several models have several."""
-    steps = models[0].speed.steps if len(models) == 1 and models[0].speed else None
+def _at_load(model: ModelReport) -> str:
+    """The load for which this holds."""
+    steps = model.speed.steps if model.speed else None
     return f", with {steps.running:.0f} running" if steps else ""
 
 
-def _listed(judged: Judged) -> str:
-    parts = [f"{label}: {percent(one.judgement.acceptance)}" for label, one in judged.items()]
+def _listed(split: Split) -> str:
+    parts = [f"{one.temperature}: {percent(one.judgement.acceptance)}" for one in split]
     return f"Acceptance by temperature: {', '.join(parts)}."
 
 
@@ -165,4 +147,4 @@ def effect(speedup: Speedup) -> str:
 
 def _gained(speedup: Speedup) -> str:
     """The difference per token between plain and actual, without its sign."""
-    return milliseconds(abs(speedup.plain_seconds - speedup.actual_seconds))
+    return latency(abs(speedup.plain_seconds - speedup.actual_seconds))

@@ -1,8 +1,8 @@
-"""Small charts as SVG: a bar with its thresholds, a distribution, a line over time. Colours come from the style."""
+"""Small charts as SVG: a bar with its thresholds, a distribution. Colours come from the style."""
 
 from collections.abc import Sequence
 
-_WIDTH, _HEIGHT = 300, 80
+_WIDTH = 300
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
@@ -29,25 +29,4 @@ def distribution(counts: Sequence[int], limit: float) -> str:
     return (
         '<svg viewBox="0 0 100 28" preserveAspectRatio="none" height="28" role="img" '
         f'aria-label="requests by acceptance, 0 to 1">{bins}</svg>'
-    )
-
-
-def over_time(points: Sequence[tuple[float, float | None]], limit: float) -> str:
-    """A share over time with a threshold; points without a value interrupt the line."""
-    if len(points) < 2:
-        return ""
-    start, end = points[0][0], points[-1][0]
-    pieces: list[str] = []
-    pen = "M"
-    for at, value in points:
-        if value is None:
-            pen = "M"
-            continue
-        pieces.append(f"{pen}{(at - start) / (end - start) * _WIDTH:.1f},{(1 - value) * _HEIGHT:.1f}")
-        pen = "L"
-    level = (1 - limit) * _HEIGHT
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" height="{_HEIGHT}" aria-hidden="true">'
-        f'<line class="limit" x2="{_WIDTH}" y1="{level:.1f}" y2="{level:.1f}"/>'
-        f'<path class="line" d="{"".join(pieces)}"/></svg>'
     )

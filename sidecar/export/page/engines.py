@@ -1,4 +1,4 @@
-"""One engine on the page: acceptance and KV cache over time, latencies, load."""
+"""One engine on the page: acceptance, KV cache, latencies, load."""
 
 from collections.abc import Mapping
 from html import escape
@@ -7,15 +7,13 @@ from sidecar.analysis.acceptance import NO_DRAFTS
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.names import Gauge, Phase
-from sidecar.export.page.charts import over_time
 from sidecar.export.page.text import by_position, percent
 from sidecar.export.page.text import latency as shown
-from sidecar.settings.groups import Thresholds
 
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 
-def engine_section(engine: EngineReport, thresholds: Thresholds, baselines: Mapping[str, Mapping[float, float]]) -> str:
+def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
     """Three panels. ``baselines`` are the model's latencies in seconds, by phase and quantile."""
     acceptance = engine.acceptance or NO_DRAFTS
     length = f", {acceptance.length:.2f} tokens a step" if acceptance.length else ""
@@ -26,10 +24,8 @@ def engine_section(engine: EngineReport, thresholds: Thresholds, baselines: Mapp
         f"<h2>{escape(engine.key.model_name)} <small>engine {escape(engine.key.engine)}</small></h2>"
         '<div class="panels">'
         f'<div class="panel"><h3>Acceptance rate, all requests</h3>{value(percent(acceptance.rate))}'
-        f"{length}{over_time(engine.acceptance_history, thresholds.acceptance_net_negative)}"
-        f'<div class="facts">{by_position(acceptance, "of all drafts")}</div></div>'
+        f'{length}<div class="facts">{by_position(acceptance, "of all drafts")}</div></div>'
         f'<div class="panel"><h3>KV cache in use, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
-        f"{over_time(engine.kv_cache_history, thresholds.kv_cache_usage)}"
         f'<div class="facts">{load}</div></div>'
         f'<div class="panel"><h3>Latency</h3>{_latencies(engine.latencies, baselines)}</div></div>'
     )

@@ -7,7 +7,7 @@ from html import escape
 from sidecar.analysis.limitation import EXPLANATIONS
 from sidecar.analysis.report import PluginEngineReport, PluginReport, Report
 from sidecar.analysis.speedup import WITHHELD
-from sidecar.export.page.text import counted, percent
+from sidecar.export.page.text import counted
 
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
@@ -42,9 +42,3 @@ def _hints(report: Report) -> Iterator[str]:
 def marked(note: str) -> str:
     """Marks text in backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
-
-
-def coverage_note(coverages: dict[str, float | None]) -> str:
-    """How much of each engine's drafts the plug-in reported; empty if unknown."""
-    known = [f"engine {engine}: {percent(coverage)}" for engine, coverage in coverages.items() if coverage is not None]
-    return f"Draft tokens seen by the plug-in, of those that vLLM counted: {', '.join(known)}." if known else ""

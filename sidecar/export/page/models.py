@@ -8,14 +8,11 @@ from sidecar.analysis.verdict import MARGIN, Basis, Judgement
 from sidecar.export.page.answer import TONES, effect, seen, times_as_fast
 from sidecar.export.page.charts import bar, distribution
 from sidecar.export.page.engines import value
-from sidecar.export.page.hints import coverage_note, marked
-from sidecar.export.page.text import by_position, counted, duration, milliseconds, percent, span
+from sidecar.export.page.hints import marked
+from sidecar.export.page.text import by_position, counted, duration, latency, percent
 from sidecar.settings.groups import Thresholds
 
 _BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter": "adapter {}"}
-_SAVED_OVER_A_DAY = (
-    "sum(increase(specdec_time_saved_seconds_total[1d])) - sum(increase(specdec_time_lost_seconds_total[1d]))"
-)
 
 
 def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
@@ -59,7 +56,7 @@ def _line(judgement: Judgement, speedup: Speedup | None) -> str:
     accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
     length = f", {window.length:.2f} tokens a step" if window.length else ""
     faster = f"; {times_as_fast(speedup)}: {effect(speedup)}" if speedup else ""
-    return f"{accepted} within {span(window.seconds)}{length}{faster}"
+    return f"{accepted} within {duration(window.seconds)}{length}{faster}"
 
 
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
@@ -76,8 +73,7 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
             f"a verdict that fell below one rises again {100 * MARGIN:.0f} points above it. "
         )
     rates = by_position(seen(model.judgement), "of those drafted there")
-    coverage = coverage_note({engine.key.engine: engine.coverage for engine in model.engines})
-    return f'{rows}<p class="facts">{marks}Columns: finished requests by acceptance, 0% to 100%. {rates}{coverage}</p>'
+    return f'{rows}<p class="facts">{marks}Columns: finished requests by acceptance, 0% to 100%. {rates}</p>'
 
 
 def _withheld(model: ModelReport, said: str) -> str:
@@ -134,7 +130,7 @@ def _lower_group(group: GroupReport) -> str:
 
 
 def _speed(model: ModelReport) -> str:
-    """Times per token by load, and the query for the time saved over a day; empty without a reference."""
+    """Times per token by load; empty without a reference."""
     speed = model.speed
     if speed is None or model.reference is None:
         return ""
@@ -146,7 +142,7 @@ def _speed(model: ModelReport) -> str:
     return (
         f"<h2>{escape(model.model_name)} against plain decoding <small>{escape(model.reference)}</small></h2>"
         f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running:.1f} requests running'
-        f'<div class="facts">{least}Time saved over a day, in Prometheus: <code>{_SAVED_OVER_A_DAY}</code></div></div>'
+        f'<div class="facts">{least}</div></div>'
         '<div class="panel"><h3>Time per token by requests running</h3>'
         f"<table><tr><th></th><td>speculating</td><td>plain</td></tr>{rows}</table></div></div>"
     )
@@ -154,5 +150,5 @@ def _speed(model: ModelReport) -> str:
 
 def _load(load: LoadReport) -> str:
     times = (load.actual_seconds, load.plain_seconds)
-    cells = "".join(f"<td class=number>{'' if time is None else milliseconds(time)}</td>" for time in times)
+    cells = "".join(f"<td class=number>{'' if time is None else latency(time)}</td>" for time in times)
     return f"<tr><th>{load.running}</th>{cells}</tr>"

@@ -22,7 +22,7 @@ def page(shown: Shown) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="static/style.css">
 <noscript><meta http-equiv="refresh" content="5"></noscript><script src="static/live.js" defer></script></head><body>
 <header><h1>specdec-sidecar <small>{__version__}</small></h1>
-<nav><a href="metrics">metrics</a> · <a href="api/v1/status">status</a> · <a href="runbooks/">runbooks</a></nav>
+<nav><a href="metrics">metrics</a> · <a href="api/v1/status">status</a> · <a href="runbooks">runbooks</a></nav>
 </header><main id="content">{content(shown)}</main></body></html>
 """
 
@@ -39,7 +39,7 @@ def content(shown: Shown) -> str:
         for model in report.models:
             parts.append(model_section(model, settings.thresholds, f"{said.why} {report.plugin.text}"))
             baseline = settings.baselines.get(model.model_name, {})
-            parts += [engine_section(engine, settings.thresholds, baseline) for engine in model.engines]
+            parts += [engine_section(engine, baseline) for engine in model.engines]
         parts.append('<p class="facts">± is the 95 % interval.</p>')
         parts.append(hints_section(report))
     return "".join(parts)

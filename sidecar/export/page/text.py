@@ -16,23 +16,14 @@ def by_position(acceptance: Acceptance, part: str) -> str:
 
 def latency(seconds: float) -> str:
     """In milliseconds below a second."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
-
-
-def milliseconds(seconds: float) -> str:
-    """A time per token."""
-    found = seconds * 1000
-    return f"{found:.2g} ms" if found < 10 else f"{found:.0f} ms"
-
-
-def span(seconds: float) -> str:
-    """The length of a window."""
-    return counted(round(seconds), "second") if seconds < 100 else counted(round(seconds / 60), "minute")
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1000:.2g} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"
 
 
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours."""
-    if seconds < 600:
+    if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 

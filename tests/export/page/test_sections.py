@@ -29,7 +29,7 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     hot = reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
     shown = text(reports.timed_model(hot))
     assert (
-        "All requests net positive 50% of 3,000 draft tokens accepted within 5 minutes, 2.50 tokens a step; 1.50 ± "
+        "All requests net positive 50% of 3,000 draft tokens accepted within 5 min, 2.50 tokens a step; 1.50 ± "
         "0.02 times as fast as plain decoding: saves 10 ms a token" in shown
     )
     assert shown.count("± is the 95 % interval") == 1
@@ -101,12 +101,6 @@ def test_a_split_that_is_withheld_says_why():
     assert why in text(reports.model(split_withheld=why))
 
 
-def test_how_much_of_the_drafts_the_plug_in_saw():
-    engines = (reports.engine(coverage=1.0), reports.engine(index="1", coverage=0.99))
-    shown = text(reports.model(reports.temperature("0"), engines=engines))
-    assert "Draft tokens seen by the plug-in, of those that vLLM counted: engine 0: 100%, engine 1: 99%." in shown
-
-
 def test_position_rates_of_both_ways():
     """vLLM's own fall with the number of tokens drafted, too."""
     judged = reports.judgement(Verdict.NET_POSITIVE, 0.6)
@@ -118,9 +112,8 @@ def test_position_rates_of_both_ways():
     assert "Accepted at each position, of all drafts: 90%, 60%, 30%." in shown
 
 
-def test_time_per_token_by_load_and_what_was_won():
+def test_time_per_token_by_load():
     shown = text(reports.timed_model())
-    assert "sum(increase(specdec_time_saved_seconds_total[1d])) - sum(increase(specdec_time_lost" in shown
     assert "demo against plain decoding baseline" in shown
     assert "Times as fast 1.50 ± 0.02, 9.2 requests running Breaks even at an acceptance of 31%." in shown
     assert "speculating plain 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms" in shown
@@ -137,7 +130,7 @@ def test_latencies_below_vllm_s_first_bucket_are_bounds():
     first = Latency({0.5: 0.0005, 0.9: 0.0006, 0.95: 0.0007, 0.99: 0.0008}, 40.0, 0.001)
     engine = reports.engine(latencies={Phase.TTFT: low, Phase.ITL: first})
     shown = text(reports.model(engines=(engine,)))
-    assert "TTFT <1 ms 2 ms 3 ms 2 ms" in shown
+    assert "TTFT <1 ms 2 ms 3 ms 2.5 ms" in shown
     assert "ITL <1 ms <1 ms <1 ms <1 ms" in shown
 
 

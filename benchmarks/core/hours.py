@@ -10,8 +10,7 @@ import sidecar.commands.run  # all that the running sidecar imports
 from benchmarks.core.pages import real_page, with_engines
 from benchmarks.core.process import rss_mib
 from benchmarks.core.product import Product
-from sidecar.export.exporter import families
-from sidecar.export.reexport import Families
+from sidecar.export.exporter import Families, families
 
 _HOUR = 3600
 _SCRAPE = 15  # polls

@@ -14,8 +14,7 @@ from benchmarks.table import Row
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
 from sidecar.export.declaration import Shown
-from sidecar.export.exporter import families
-from sidecar.export.reexport import Families
+from sidecar.export.exporter import Families, families
 from sidecar.settings.groups import Limits
 
 _ROUNDS = 15

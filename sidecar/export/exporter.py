@@ -1,9 +1,9 @@
 """Our ``/metrics`` page in the requested format, rendered by prometheus_client."""
 
-import asyncio
 import gzip
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder, gzip_accepted
@@ -14,9 +14,19 @@ from prometheus_client.utils import floatToGoString
 from sidecar.analysis.report import Distribution
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
-from sidecar.export.reexport import Families, own_series
 
 _GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's time
+
+
+class Families(Collector):
+    """Passes ready families to prometheus_client's encoders."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterator[Family]:
+        """The families."""
+        return iter(self._families)
 
 
 def families(shown: Shown) -> Iterator[Family]:
@@ -40,57 +50,32 @@ def _add(family: Family, name: str, labels: dict[str, str], value: float | Distr
     family.add_sample(f"{name}_sum", labels, value.sum)
 
 
-Rendered = tuple[bytes, dict[str, str]]  # a response's body and the headers that describe it
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a client takes; there are few that differ."""
+
+    content_type: str
+    gzip: bool
+    encode: Callable[[Collector], bytes] = field(compare=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those of a page in this format."""
+        headers = {"Content-Type": self.content_type, "Vary": "Accept, Accept-Encoding"}
+        return headers | {"Content-Encoding": "gzip"} if self.gzip else headers
 
 
-class Exporter:
-    """Renders what ``read`` gives, once for each format; it renders again when ``read`` gives something else."""
-
-    def __init__(self, read: Callable[[], Shown], vllm_page: Callable[[], bytes] = bytes) -> None:
-        """``vllm_page`` gives vLLM's whole page if it is to be re-exported, else nothing."""
-        self._read = read
-        self._vllm_page = vllm_page
-        self._process = ProcessCollector(registry=None)
-        self._turn = asyncio.Lock()  # requests that arrive while a page is being made get that page
-        self._shown: Shown | None = None
-        self._families = Families([])
-        self._own = b""  # vLLM's own series
-        self._rendered: dict[tuple[str, bool], Rendered] = {}
-
-    async def render(self, accept: str, accept_encoding: str) -> Rendered:
-        """The page for a request's ``Accept`` and ``Accept-Encoding``.
-
-        If it ends with vLLM's own series, it is in the text format whatever was requested: prometheus_client 0.26 turns
-        the colons of vLLM's names into underscores in its other formats.
-        """
-        async with self._turn:
-            if (shown := self._read()) is not self._shown:
-                await self._renew(shown)
-                self._shown = shown
-            encode, content_type = _chosen("" if self._own else accept)
-            key = (content_type, gzip_accepted(accept_encoding))
-            if key not in self._rendered:
-                self._rendered[key] = _packed(encode(self._families) + self._own, *key)
-            return self._rendered[key]
-
-    async def _renew(self, shown: Shown) -> None:
-        page = self._vllm_page()
-        most = shown.settings.limits.passthrough_series
-        own = await asyncio.to_thread(own_series, page, most) if page else b""
-        self._families = Families([*families(shown), *self._process.collect()])
-        self._own = own
-        self._rendered.clear()
-
-
-def _packed(body: bytes, content_type: str, with_gzip: bool) -> Rendered:  # noqa: FBT001 - unpacked from a key
-    headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-    if with_gzip:
-        return gzip.compress(body, _GZIP_LEVEL), headers | {"Content-Encoding": "gzip"}
-    return body, headers
-
-
-def _chosen(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+def chosen(accept: str, accept_encoding: str) -> Format:
+    """The format for a request's ``Accept`` and ``Accept-Encoding``."""
     try:
-        return choose_encoder(accept)
+        encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is not a number
-        return choose_encoder("")
+        encode, content_type = choose_encoder("")
+    return Format(content_type, gzip_accepted(accept_encoding), encode)
+
+
+def rendered(shown: Shown, form: Format, own: bytes = b"") -> bytes:
+    """The page, with the sidecar's own process, and ``own`` at its end."""
+    process = ProcessCollector(registry=None).collect()
+    body = form.encode(Families([*families(shown), *process])) + own
+    return gzip.compress(body, _GZIP_LEVEL) if form.gzip else body

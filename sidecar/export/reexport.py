@@ -1,48 +1,24 @@
 """vLLM's own series on our page: an option for sites whose Prometheus cannot reach vLLM itself."""
 
-from collections.abc import Iterable, Iterator
-
-from prometheus_client import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
+import re
+from typing import Final
 
 from sidecar.engine.names import PREFIXES
 
-
-class Families(Collector):
-    """Passes ready families to prometheus_client's encoders."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterator[Metric]:
-        """The families."""
-        return iter(self._families)
+_FAMILY: Final = re.compile(rf"^# HELP (?:{'|'.join(PREFIXES)}).*\n# TYPE .*\n(?:[^#].*\n)*".encode(), re.MULTILINE)
+_EXEMPLAR: Final = re.compile(rb" # \{.*")  # the text format has none
 
 
 def own_series(page: bytes, limit: int) -> bytes:
-    """The text format of vLLM's own families on its page.
+    """The families of vLLM itself on its page, as they are there.
 
-    ``limit`` bounds the series; a family is exported completely or not at all. Takes some 15 ms for the page of one
-    engine.
+    ``limit`` bounds the series; a family is exported completely or not at all.
     """
-    found: list[Metric] = []
+    found: list[bytes] = []
     series = 0
-    for family in _families(page):
-        if family.samples and series + len(family.samples) <= limit:
-            series += len(family.samples)
-            found.append(family)
-    return generate_latest(Families(found))
-
-
-def _families(page: bytes) -> list[Metric]:
-    """The families of one page; none if prometheus_client cannot parse it.
-
-    Creation times are left out: OpenMetrics would confuse their names with the counters' own.
-    """
-    try:
-        families = list(text_string_to_metric_families(page.decode()))
-    except (ValueError, KeyError, IndexError):
-        return []
-    return [family for family in families if family.name.startswith(PREFIXES) and not family.name.endswith("_created")]
+    for family in _FAMILY.findall(page):
+        size = family.count(b"\n") - 2
+        if size and series + size <= limit:
+            series += size
+            found.append(_EXEMPLAR.sub(b"", family))
+    return b"".join(found)

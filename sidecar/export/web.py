@@ -1,27 +1,27 @@
 """The sidecar's own pages: metrics, probes, status, the page for people and the runbooks."""
 
-import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from sidecar.export import runbook
 from sidecar.export.declaration import Shown
-from sidecar.export.exporter import Exporter
+from sidecar.export.exporter import chosen, rendered
 from sidecar.export.page import page
+from sidecar.export.reexport import own_series
 from sidecar.export.status import status
 from sidecar.log import redacted
+from sidecar.shipped import shipped
 
 _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SECURITY_POLICY}
 PROBES = frozenset({"/-/healthy", "/-/ready"})
 """The paths of the probes, whose responses reveal nothing."""
 
-_Result = TypeVar("_Result")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,18 @@ class Pages:
 def make_web(pages: Pages) -> web.Application:
     """The application; it accepts no bodies."""
     app = web.Application(client_max_size=0)
-    read = at_most_every(pages.every, pages.read)
-    exporter = Exporter(read, pages.vllm_page)
+    kept = Kept(pages.every, pages.read)
 
     async def metrics(request: web.Request) -> web.Response:
-        asked = request.headers
-        body, headers = await exporter.render(asked.get("Accept", ""), asked.get("Accept-Encoding", ""))
-        return web.Response(body=body, headers=headers)
+        vllm_page = pages.vllm_page()
+        # prometheus_client 0.26 turns the colons of vLLM's names into underscores in its other formats.
+        accept = "" if vllm_page else request.headers.get("Accept", "")
+        form = chosen(accept, request.headers.get("Accept-Encoding", ""))
+
+        def make(shown: Shown) -> bytes:
+            return rendered(shown, form, own_series(vllm_page, shown.settings.limits.passthrough_series))
+
+        return web.Response(body=kept(form, make), headers=form.headers)
 
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="healthy\n")
@@ -55,22 +60,23 @@ def make_web(pages: Pages) -> web.Application:
     async def ready(_: web.Request) -> web.Response:
         return web.Response(text="ready\n") if pages.ready() else web.Response(status=503, text="not ready\n")
 
-    async def runbooks(request: web.Request) -> web.Response:
-        name = request.match_info["name"].removesuffix(".md")
-        text = await asyncio.to_thread(runbook.runbook, name, read())
-        if text is None:
-            raise web.HTTPNotFound
-        return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
+    def made(make: Callable[[Shown], str], content_type: str) -> Handler:
+        async def send(_: web.Request) -> web.Response:
+            return web.Response(text=kept(make, make), content_type=content_type, headers=_PAGE_HEADERS)
+
+        return send
 
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
-    app.router.add_get("/api/v1/status", _made(read, _json, "application/json"))
-    app.router.add_get("/", _made(read, page.page, "text/html"))
-    app.router.add_get("/content", _made(read, page.content, "text/html"))
-    app.router.add_get("/runbooks/{name:.*}", runbooks)
+    app.router.add_get("/api/v1/status", made(_json, "application/json"))
+    app.router.add_get("/", made(page.page, "text/html"))
+    app.router.add_get("/content", made(page.content, "text/html"))
     for name, content_type in page.STATIC.items():
         app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
+    for path in shipped("runbooks").glob("*.md"):
+        app.router.add_get(f"/runbooks/{path.name}", _file(path.read_bytes(), "text/plain"))
+    app.router.add_get("/runbooks", _file(_runbooks().encode(), "text/html"))
     return app
 
 
@@ -79,35 +85,38 @@ def _json(shown: Shown) -> str:
     return json.dumps({"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False)
 
 
-def _made(read: Callable[[], Shown], make: Callable[[Shown], str], content_type: str) -> Handler:
-    made: tuple[Shown | None, str] = (None, "")
-
-    async def send(_: web.Request) -> web.Response:
-        nonlocal made
-        if (shown := read()) is not made[0]:
-            made = (shown, make(shown))
-        return web.Response(text=made[1], content_type=content_type, headers=_PAGE_HEADERS)
-
-    return send
+def _runbooks() -> str:
+    """A page that links to all runbooks."""
+    names = sorted(path.name for path in shipped("runbooks").glob("*.md"))
+    return "<!doctype html><title>Runbooks</title>" + "".join(f'<p><a href="runbooks/{one}">{one}</a>' for one in names)
 
 
 def _file(body: bytes, content_type: str) -> Handler:
+    headers = {"Content-Type": f"{content_type}; charset=utf-8", "Cache-Control": "max-age=300"}
+
     async def send(_: web.Request) -> web.Response:
-        return web.Response(body=body, content_type=content_type, headers={"Cache-Control": "max-age=300"})
+        return web.Response(body=body, headers=headers)
 
     return send
 
 
-def at_most_every(
-    seconds: float, make: Callable[[], _Result], clock: Callable[[], float] = time.monotonic
-) -> Callable[[], _Result]:
-    """Calls ``make`` and reuses its result for ``seconds``."""
-    kept: list[tuple[float, _Result]] = []
+class Kept:
+    """What is made of what ``read`` gives, each once within ``seconds``."""
 
-    def recent() -> _Result:
-        now = clock()
-        if not kept or now - kept[0][0] >= seconds:
-            kept[:] = [(now, make())]
-        return kept[0][1]
+    def __init__(self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._read = read
+        self._clock = clock
+        self._at = 0.0
+        self._shown: Shown | None = None
+        self._made: dict[Hashable, Any] = {}
 
-    return recent
+    def __call__(self, name: Hashable, make: Callable[[Shown], _Made]) -> _Made:
+        """What ``make`` gives; ``name`` tells it from the others."""
+        now = self._clock()
+        if self._shown is None or now - self._at >= self._seconds:
+            self._made, self._shown, self._at = {}, self._read(), now
+        if name not in self._made:
+            self._made[name] = make(self._shown)
+        made: _Made = self._made[name]
+        return made

@@ -1,6 +1,5 @@
 """The page in the requested format."""
 
-import asyncio
 import gzip
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.verdict import Verdict
-from sidecar.export.exporter import Exporter, Families, families
+from sidecar.export.exporter import Families, chosen, families, rendered
 from tests.export import reports
 
 GOLDEN = Path(__file__).parent / "page.prom"
@@ -62,18 +61,17 @@ def samples(found):
     }
 
 
-@pytest.fixture
-def render():
-    exporter = Exporter(lambda: reports.shown(everything()))
-    return lambda *asked: asyncio.run(exporter.render(*asked))
+def render(accept="", accept_encoding=""):
+    form = chosen(accept, accept_encoding)
+    return rendered(reports.shown(everything()), form), form.headers
 
 
-def test_openmetrics_has_the_same_samples(render):
-    body, headers = render("application/openmetrics-text;version=1.0.0", "")
+def test_openmetrics_has_the_same_samples():
+    body, headers = render("application/openmetrics-text;version=1.0.0")
     assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
     found = samples(openmetrics(body.decode()))
-    assert found == samples(text_string_to_metric_families(render("", "")[0].decode()))
+    assert found == samples(text_string_to_metric_families(render()[0].decode()))
     assert len(found) > 300
 
 
@@ -93,8 +91,8 @@ def test_openmetrics_has_the_same_samples(render):
         ("\u00ff" * 100, None),
     ],
 )
-def test_content_type_is_negotiated_and_nonsense_gets_an_answer(accept, content_type, render):
-    body, headers = render(accept, "")
+def test_content_type_is_negotiated_and_nonsense_gets_an_answer(accept, content_type):
+    body, headers = render(accept)
     if content_type is not None:
         assert headers["Content-Type"].startswith(content_type)
     is_text = headers["Content-Type"].startswith("text/plain")
@@ -111,33 +109,14 @@ def test_content_type_is_negotiated_and_nonsense_gets_an_answer(accept, content_
     ],
 )
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
-def test_gzip_where_it_is_taken(accepted, packed, accept, render):
+def test_gzip_where_it_is_taken(accepted, packed, accept):
     body, headers = render(accept, accepted)
     body = gzip.decompress(body) if packed else body
     assert (headers.get("Content-Encoding") == "gzip") == packed
     assert b"specdec_up" in body
 
 
-def test_our_own_process_is_told_of(render):
+def test_our_own_process_is_told_of():
     assert {b"process_resident_memory_bytes", b"process_cpu_seconds_total", b"process_open_fds"} <= {
-        line.split(b" ")[0] for line in render("", "")[0].splitlines()
+        line.split(b" ")[0] for line in render()[0].splitlines()
     }
-
-
-async def test_a_page_is_rendered_once_for_each_format_until_there_is_another_report():
-    found = [reports.shown(reports.report(label_overflow={"reading": number})) for number in (1, 2)]
-    exporter = Exporter(lambda: found[0])
-    pages = [(await exporter.render("", encoding))[0] for _ in range(50) for encoding in ("", "gzip")]
-    assert len({id(page) for page in pages}) == 2
-    assert b'{label="reading"} 1.0' in pages[0]
-    del found[0]
-    assert b'{label="reading"} 2.0' in (await exporter.render("", ""))[0]
-
-
-async def test_a_reading_that_fails_is_a_failure_and_never_an_old_page():
-    found = [reports.shown(reports.report())]
-    exporter = Exporter(lambda: found[0])
-    await exporter.render("", "")
-    found.clear()
-    with pytest.raises(IndexError):
-        await exporter.render("", "")

@@ -6,8 +6,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from sidecar.analysis.verdict import Verdict
-from sidecar.export import runbook
-from sidecar.export.web import Pages, at_most_every, make_web
+from sidecar.export.web import Kept, Pages, make_web
+from sidecar.shipped import shipped
 from tests.export import reports
 
 
@@ -18,13 +18,14 @@ async def site():
     class Site:
         report = reports.report(reports.model(reports.temperature("0.7-1", Verdict.NET_NEGATIVE, 0.3)))
         ready = False
+        vllm_page = b""
 
-        async def get(self, path):
-            async with client.get(path, allow_redirects=False) as response:
+        async def get(self, path, **headers):
+            async with client.get(path, allow_redirects=False, headers=headers) as response:
                 return response.status, response.headers, await response.text()
 
     site = Site()
-    app = make_web(Pages(lambda: reports.shown(site.report), lambda: site.ready))
+    app = make_web(Pages(lambda: reports.shown(site.report), lambda: site.ready, lambda: site.vllm_page))
     async with TestClient(TestServer(app)) as client:
         yield site
 
@@ -53,42 +54,46 @@ async def test_metrics_status_and_page_say_the_same(site):
 async def test_the_page_s_files(site):
     for name, kind in (("style.css", "text/css"), ("live.js", "text/javascript")):
         status, headers, _ = await site.get(f"/static/{name}")
-        assert (status, headers["Content-Type"]) == (200, kind)
+        assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
 
 
-async def test_every_runbook_is_served_below_the_pods_numbers(site):
-    for name in runbook.names():
-        for path in (f"/runbooks/{name}", f"/runbooks/{name}.md"):
-            status, _, text = await site.get(path)
-            assert status == 200, path
-            assert text.index("Now, at this pod") < text.index(f"# {name}\n")
-    _, _, index = await site.get("/runbooks/")
-    assert all(f'<a href="{name}.md">' in index for name in runbook.names())
+async def test_every_runbook_is_served_as_it_is(site):
+    _, headers, index = await site.get("/runbooks")
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    for path in shipped("runbooks").iterdir():
+        assert f'href="runbooks/{path.name}"' in index
+        status, headers, text = await site.get(f"/runbooks/{path.name}")
+        assert (status, headers["Content-Type"], text) == (200, "text/plain; charset=utf-8", path.read_text())
 
 
-@pytest.mark.parametrize("path", ["/runbooks/SpecDecodeNothing", "/runbooks/..%2Fpyproject", "/nothing"])
+@pytest.mark.parametrize("path", ["/runbooks/SpecDecodeNothing.md", "/runbooks/..%2Fpyproject.toml", "/nothing"])
 async def test_anything_else_is_not_found(site, path):
     assert (await site.get(path))[0] == 404
 
 
-def test_made_once_within_the_time():
-    now, made = [0.0], iter(range(9))
-    recent = at_most_every(1.0, lambda: next(made), lambda: now[0])
-    found = []
+async def test_re_exported_names_are_vllms_own_in_whatever_format_is_asked_for(site, recorded):
+    site.vllm_page = recorded("vllm-0.33.0.prom")
+    for version in ("application/openmetrics-text;version=1.0.0", "text/plain;version=1.0.0;escaping=underscores"):
+        _, headers, text = await site.get("/metrics", Accept=version)
+        assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert "specdec_up 1.0" in text
+        assert "\nvllm:spec_decode_num_drafts_total{" in text
+
+
+def test_each_page_is_made_once_within_the_time():
+    now, given, made = [0.0], iter(range(9)), []
+    kept = Kept(1.0, lambda: next(given), lambda: now[0])
     for now[0] in (0.0, 0.5, 0.999, 1.0, 1.5, 3.0):
-        found.append(recent())
-    assert found == [0, 0, 0, 1, 1, 2]
+        assert [kept(name, lambda shown: made.append(shown) or shown) for name in "ab"] == [made[-1], made[-1]]
+    assert made == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_failure_is_not_kept():
-    outcomes = iter([ValueError, 5])
-
-    def make():
-        if (outcome := next(outcomes)) is ValueError:
-            raise ValueError("first")
-        return outcome
-
-    recent = at_most_every(1.0, make, lambda: 0.0)
-    with pytest.raises(ValueError, match="first"):
-        recent()
-    assert recent() == 5
+def test_a_reading_that_fails_is_a_failure_and_never_an_old_page():
+    now, given = [0.0], [5]
+    kept = Kept(1.0, given.pop, lambda: now[0])
+    assert kept("a", str) == "5"
+    now[0] = 1.0
+    with pytest.raises(IndexError):
+        kept("a", str)
+    given.append(6)
+    assert kept("a", str) == "6"

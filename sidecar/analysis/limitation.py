@@ -24,8 +24,7 @@ class Limitation(StrEnum):
 EXPLANATIONS: Final = {
     Limitation.V0_COUNTERS: (
         "vLLM's V0 engine adds its totals to its speculation counters again every 5 s. They are not exported, and "
-        "there is no acceptance over time, only vLLM's own lifetime average. Use the V1 engine: vLLM 0.11 or later, or "
-        "VLLM_USE_V1=1."
+        "no acceptance is known. Use the V1 engine: vLLM 0.11 or later, or VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
         "There are no spec_decode counters: vLLM runs without --speculative-config, or with --disable-log-stats."

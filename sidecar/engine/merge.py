@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from sidecar.engine.names import RATIOS, Counter, Gauge, Phase
+from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
@@ -38,7 +38,7 @@ def _gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:
     known = [engine.gauges[gauge] for engine in engines if gauge in engine.gauges]
     if not known:
         return None
-    return max(known) if gauge in RATIOS else sum(known)
+    return max(known) if gauge is Gauge.KV_CACHE_USAGE else sum(known)
 
 
 def _histogram(phase: Phase, engines: Sequence[EngineSnapshot]) -> HistogramReading | None:

@@ -35,7 +35,6 @@ class Gauge(StrEnum):
     REQUESTS_WAITING = "requests_waiting"
     WAITING_FOR_CAPACITY = "waiting_for_capacity"  # requests that a larger engine would run
     KV_CACHE_USAGE = "kv_cache_usage"  # 0 to 1
-    LIFETIME_ACCEPTANCE = "lifetime_acceptance"  # V0 only: accepted / drafted since the start
 
 
 class Phase(StrEnum):
@@ -79,9 +78,7 @@ GAUGES: dict[Gauge, tuple[str, ...]] = {
     Gauge.REQUESTS_RUNNING: ("num_requests_running",),
     Gauge.REQUESTS_WAITING: ("num_requests_waiting",),
     Gauge.KV_CACHE_USAGE: ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
-    Gauge.LIFETIME_ACCEPTANCE: ("spec_decode_draft_acceptance_rate",),
 }
-RATIOS = frozenset({Gauge.KV_CACHE_USAGE, Gauge.LIFETIME_ACCEPTANCE})
 
 HISTOGRAMS: dict[Phase, tuple[str, ...]] = {
     Phase.TTFT: ("time_to_first_token_seconds",),

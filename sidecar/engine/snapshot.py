@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import le
 
 from sidecar.engine.exposition import Layout, Page
-from sidecar.engine.names import RATIOS, Counter, Gauge, Phase, Trait
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
 from sidecar.errors import NoVllmMetrics
 
@@ -87,7 +87,11 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
         plan.key,
         {counter: value for counter, value in counters.items() if 0 <= value <= _LARGEST},
         positions if all(0 <= value <= _LARGEST for value in positions) else (),
-        {gauge: value for gauge, value in gauges.items() if 0 <= value <= (1 if gauge in RATIOS else _LARGEST)},
+        {
+            gauge: value
+            for gauge, value in gauges.items()
+            if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)
+        },
         {phase: reading for phase, reading in histograms.items() if reading is not None},
         plan.kv_cache_capacity_tokens,
         plan.traits,
@@ -100,7 +104,7 @@ def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
 
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
-    if gauge in RATIOS:
+    if gauge is Gauge.KV_CACHE_USAGE:
         # Each process repeats the engine's one value; idle processes show an old one, or 0.
         return max(values[index] for index in indices)
     return _sum(values, indices)

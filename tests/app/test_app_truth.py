@@ -37,8 +37,6 @@ def expected(known):
             values["specdec_kv_cache_capacity_tokens"] = None if lost else 27648 * 16
         if known["arch"] == "v1":
             values |= {name: spec.get(key) for name, key in SPECULATION.items()}
-        else:
-            values["specdec_engine_lifetime_acceptance_ratio"] = spec.get("draft_acceptance_rate")
         for position, accepted in enumerate(spec.get("accepted_per_pos") or ()):
             key = frozenset(labels | {("position", str(position))})
             found["specdec_engine_accepted_tokens_per_position_total", key] = accepted
@@ -51,7 +49,6 @@ NAMES = {*COUNTERS, *SPECULATION, *GAUGES} | {
     "specdec_engine_accepted_tokens_per_position_total",
     "specdec_preemptions_total",
     "specdec_kv_cache_capacity_tokens",
-    "specdec_engine_lifetime_acceptance_ratio",
 }
 
 

@@ -94,8 +94,6 @@ def expected_gauges(version, truth):
     }
     if tuple(map(int, version.split(".")[:2])) >= (0, 20):  # one of each recorded page's waiting requests is deferred
         known[Gauge.WAITING_FOR_CAPACITY] = max(gauges["waiting"] - 1, 0)
-    if truth["spec"] is not None and truth["spec"].get("draft_acceptance_rate") is not None:
-        known[Gauge.LIFETIME_ACCEPTANCE] = truth["spec"]["draft_acceptance_rate"]
     return known
 
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import ProcessCollector, generate_latest
 
 from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.report import LoadReport, PluginState
+from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import Reference
 from sidecar.analysis.state import State
 from sidecar.analysis.steps import LOAD_LABELS
@@ -142,14 +142,6 @@ def test_positions_past_the_bound_are_other():
     assert drafted == {("demo", "1+", str(position)): 9 for position in range(4)}
 
 
-def test_one_verdict_is_in_force():
-    report = reports.report(reports.model(reports.temperature("0", Verdict.BREAK_EVEN)))
-    found = values(report, "specdec_verdict")
-    assert found == {("demo", "0", verdict): verdict is Verdict.BREAK_EVEN for verdict in Verdict}
-    assert values(report, "specdec_model_verdict")["demo", "net_positive"] is True
-    assert values(report, "specdec_model_verdict_basis") == {("demo", "speedup"): False, ("demo", "acceptance"): True}
-
-
 def test_what_the_settings_say():
     environment = {
         "THRESHOLDS__KV_CACHE_USAGE": "0.8",
@@ -171,18 +163,14 @@ def test_acceptance_is_absent_below_the_gates():
 
 def test_a_v0_engine_exports_what_it_has_and_no_zeros():
     old = reports.engine(
-        counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={Gauge.LIFETIME_ACCEPTANCE: 0.75},
+        counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={},
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={},
         acceptance=None, limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None,
         loads=(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}
-    assert seen - {"specdec_plugin_info"} == {
-        "specdec_generation_tokens",
-        "specdec_engine_lifetime_acceptance_ratio",
-        "specdec_engine_limitation",
-    }
+    assert seen - {"specdec_plugin_info"} == {"specdec_generation_tokens", "specdec_engine_limitation"}
 
 
 def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
@@ -198,20 +186,3 @@ def test_every_quantity_of_vllm_is_exported_or_left_out_on_purpose():
     assert {labels[2] for labels in values(reports.report(reports.model()), "specdec_engine_latency_seconds")} == set(
         Phase
     )
-
-
-def test_the_plug_in_of_two_engines_with_one_index_is_one_series():
-    """As when two connections of one engine overlap."""
-    (one,) = reports.OBSERVING.engines
-    twice = reports.PluginReport(
-        state=PluginState.OBSERVING,
-        text="",
-        observed=1,
-        expected=1,
-        heard=True,
-        engines=(one, one),
-        events=0,
-        dropped={},
-    )
-    found = values(reports.report(plugin=twice), "specdec_plugin_info")
-    assert found == {("0", "0.2.0", "0.32.0", "observing"): 1}

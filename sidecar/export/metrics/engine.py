@@ -71,11 +71,6 @@ ENGINE_WINDOW_ACCEPTANCE = SINGLE_ENGINE.histogram(
     "Accepted / draft tokens between two polls; one observation per poll with drafts.",
     lambda engine: engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None,
 )
-ENGINE_LIFETIME_ACCEPTANCE = ENGINE.gauge(
-    "engine_lifetime_acceptance_ratio",
-    "V0 engine only: vLLM's own accepted / draft tokens since its start; an average that hides drops.",
-    _polled(Gauge.LIFETIME_ACCEPTANCE),
-)
 ENGINE_LATENCY = SINGLE_ENGINE.gauge(
     "engine_latency_seconds",
     "Quantiles 0.5, 0.95 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",

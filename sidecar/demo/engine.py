@@ -1,8 +1,7 @@
-"""Drives the simulated scheduler in real time and delivers its tokens to the waiting HTTP requests."""
+"""Drives the simulated scheduler in real time and delivers its tokens to whoever waits for them."""
 
 import asyncio
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 
 from sidecar.demo.metrics_page import MetricsPage
@@ -10,7 +9,7 @@ from sidecar.demo.request import Request, RequestStatus
 from sidecar.demo.scheduler import NewTokens, Scheduler
 
 Outputs = asyncio.Queue[NewTokens | None]
-"""One HTTP request's tokens; None: the engine stopped, and no more will come."""
+"""One request's tokens; None: the engine stopped, and no more will come."""
 
 
 class Engine:
@@ -39,22 +38,19 @@ class Engine:
         if observer is not None and observer.socket is not None:
             observer.socket.close()
 
-    def submit(self, choices: Sequence[Request]) -> Outputs:
-        """Queues the choices of one HTTP request."""
-        outputs: Outputs = asyncio.Queue()
+    def submit(self, request: Request) -> Outputs:
+        """Queues a request."""
+        outputs = self._outputs[request] = asyncio.Queue()
         self.scheduler.now = time.monotonic()
-        for choice in choices:
-            self._outputs[choice] = outputs
-            self.scheduler.add_request(choice)
+        self.scheduler.add_request(request)
         self._work.set()
         return outputs
 
-    def close(self, choices: Sequence[Request]) -> None:
-        """Ends an HTTP request; aborts what has not finished."""
-        for choice in choices:
-            del self._outputs[choice]
+    def close(self, request: Request) -> None:
+        """Forgets a request; aborts it if it has not finished."""
+        del self._outputs[request]
         if self._task is not None:  # a stopped engine counts nothing
-            self.scheduler.finish_requests([one.request_id for one in choices], RequestStatus.FINISHED_ABORTED)
+            self.scheduler.finish_requests([request.request_id], RequestStatus.FINISHED_ABORTED)
             self._page.record_load(self.scheduler)
 
     async def _run(self) -> None:

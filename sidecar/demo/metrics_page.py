@@ -1,6 +1,7 @@
-"""The simulated vLLM's ``/metrics``: those families of vLLM 0.32 that the sidecar reads, as the real page has them."""
+"""The simulated vLLM's ``/metrics``: those families of vLLM 0.32 that the sidecar reads, but for their help."""
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,53 +17,33 @@ _FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.7
 _MINUTES: Final = (10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
 _REQUEST: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, *_MINUTES)
 _TOKENS: Final = (1.0, *(float(2**power) for power in range(3, 15)))
-_WAITING: Final = (
-    "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; "
-    "'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). "
-    "Sum of all reasons equals vllm:num_requests_waiting."
+_NONE: Final = ("", ("",))
+_GAUGES: Final = {  # with a label of its own, and the values of that
+    "num_requests_running": _NONE,
+    "num_requests_waiting": _NONE,
+    "num_requests_waiting_by_reason": ("reason", ("capacity", "deferred")),
+    "kv_cache_usage_perc": _NONE,
+}
+_SPECULATION: Final = dict.fromkeys(
+    ("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens"), _NONE
 )
-
-
-class _Family(NamedTuple):
-    name: str
-    help: str
-    label: str = ""  # of its own
-    values: tuple[str, ...] = ("",)  # of that label
-
-
-_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
-_SPECULATION: Final = (
-    _Family("spec_decode_num_drafts", "Number of spec decoding drafts."),
-    _Family("spec_decode_num_draft_tokens", "Number of draft tokens."),
-    _Family("spec_decode_num_accepted_tokens", "Number of accepted tokens."),
-)
-_GAUGES: Final = (
-    _Family("num_requests_running", "Number of requests in model execution batches."),
-    _Family("num_requests_waiting", "Number of requests waiting to be processed."),
-    _Family("num_requests_waiting_by_reason", _WAITING, "reason", ("capacity", "deferred")),
-    _Family("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."),
-)
-_COUNTERS: Final = (
-    _Family("prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens."),
-    _Family("prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens."),
-    _Family("num_preemptions", "Cumulative number of preemption from the engine."),
-    _Family("prompt_tokens", "Number of prefill tokens processed."),
-    _Family("generation_tokens", "Number of generation tokens processed."),
-    _Family("request_success", "Count of successfully processed requests.", "finished_reason", _REASONS),
-)
-_HISTOGRAMS: Final = (
-    ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", _TOKENS),
-    ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", _FIRST),
-    ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", _TOKEN),
-    ("request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.", _TOKEN),
-    ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", _REQUEST),
-    ("request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.", _REQUEST),
-    (
-        "request_num_preemptions",
-        "Histogram of the number of times a request was preempted.",
-        (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0),
-    ),
-)
+_COUNTERS: Final = {
+    "prefix_cache_queries": _NONE,
+    "prefix_cache_hits": _NONE,
+    "num_preemptions": _NONE,
+    "prompt_tokens": _NONE,
+    "generation_tokens": _NONE,
+    "request_success": ("finished_reason", ("stop", "length", "abort", "error", "repetition")),
+}
+_HISTOGRAMS: Final = {
+    "iteration_tokens_total": _TOKENS,
+    "time_to_first_token_seconds": _FIRST,
+    "inter_token_latency_seconds": _TOKEN,
+    "request_time_per_output_token_seconds": _TOKEN,
+    "e2e_request_latency_seconds": _REQUEST,
+    "request_queue_time_seconds": _REQUEST,
+    "request_num_preemptions": (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0),
+}
 
 
 class MetricsPage:
@@ -72,16 +53,15 @@ class MetricsPage:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": options.model_name, "engine": options.engine}
         self._known: dict[tuple[str, str], Any] = {}  # by name and the value of its own label
-        text = "Start time of the process since unix epoch in seconds."
-        Gauge("process_start_time_seconds", text, registry=self.registry).set(started)
+        Gauge("process_start_time_seconds", "", registry=self.registry).set(started)
         if options.num_speculative_tokens:
             numbers = tuple(map(str, range(options.num_speculative_tokens)))
-            name, text = "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens per draft position."
-            self._add(Counter, *_SPECULATION, _Family(name, text, "position", numbers))
-        self._add(Gauge, *_GAUGES)
-        self._add(Counter, *_COUNTERS)
-        for name, text, edges in _HISTOGRAMS:
-            family = Histogram(f"vllm:{name}", text, self._labels, buckets=edges, registry=self.registry)
+            positions = {"spec_decode_num_accepted_tokens_per_pos": ("position", numbers)}
+            self._add(Counter, {**_SPECULATION, **positions})
+        self._add(Gauge, _GAUGES)
+        self._add(Counter, _COUNTERS)
+        for name, edges in _HISTOGRAMS.items():
+            family = Histogram(f"vllm:{name}", "", self._labels, buckets=edges, registry=self.registry)
             self._known[name, ""] = family.labels(**self._labels)
         cache = {
             "block_size": str(options.block_size),
@@ -89,13 +69,12 @@ class MetricsPage:
             "kv_cache_size_tokens": str(options.num_gpu_blocks * options.block_size),
             "num_gpu_blocks": str(options.num_gpu_blocks),
         }
-        text = "Information of the LLMEngine CacheConfig"
-        Gauge("vllm:cache_config_info", text, cache, registry=self.registry).labels(**cache).set(1)
+        Gauge("vllm:cache_config_info", "", cache, registry=self.registry).labels(**cache).set(1)
 
-    def _add(self, kind: type[Counter | Gauge], *families: _Family) -> None:
-        for name, text, label, values in families:
+    def _add(self, kind: type[Counter | Gauge], families: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+        for name, (label, values) in families.items():
             own = (label,) if label else ()
-            made = kind(f"vllm:{name}", text, (*self._labels, *own), registry=self.registry)
+            made = kind(f"vllm:{name}", "", (*self._labels, *own), registry=self.registry)
             for value in values:
                 self._known[name, value] = made.labels(**self._labels, **dict.fromkeys(own, value))
 

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SimulatorOptions:
-    """How the simulated vLLM behaves; the defaults are a small model with a draft model.
-
-    One request of ``max_model_len`` tokens fits the KV cache.
-    """
+    """How the simulated vLLM behaves; the defaults are a small model with a draft model."""
 
     model_name: str = "demo"
     engine: str = "0"  # the value of the `engine` label
@@ -22,7 +19,6 @@ class SimulatorOptions:
     prefix_hits: float = 0.25  # share of the requests that find half of their prompt in the prefix cache (0-1)
 
     max_num_seqs: int = 16  # requests that run at once
-    max_model_len: int = 8192  # tokens of prompt and completion together
     block_size: int = 16  # tokens per KV-cache block
     num_gpu_blocks: int = 4096  # KV-cache blocks
 

@@ -23,7 +23,7 @@ class SamplingParams:
 
 @dataclass(eq=False)  # without slots: the plug-in keeps its own beside vLLM's attributes
 class Request:
-    """One choice of one HTTP request. ``arrival_time`` is in Unix seconds, the other times are the engine's."""
+    """``arrival_time`` is in Unix seconds, the other times are the engine's."""
 
     request_id: str
     sampling_params: SamplingParams
@@ -31,7 +31,6 @@ class Request:
     arrival_time: float
     random: Random
     use_structured_output: bool = False
-    index: int = 0  # of the choice
     lora_request: None = None
     status: RequestStatus = RequestStatus.RUNNING
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache

@@ -59,7 +59,7 @@ class Scheduler:
 
     As in vLLM, a request's first token comes with its prompt; then each step verifies K draft tokens and yields those
     accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in vLLM, a prompt is
-    computed in one step whatever its length, and a full KV cache admits nothing more but preempts nothing.
+    computed in one step whatever its length, and a full KV cache stops nothing.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -78,8 +78,10 @@ class Scheduler:
 
     @property
     def kv_cache_usage(self) -> float:
-        """Blocks in use / all (0-1)."""
-        return min(1.0, self._blocks(self.running) / self._options.num_gpu_blocks)
+        """Blocks in use, with those that a step may fill / all (0-1)."""
+        tokens = (one.num_prompt_tokens + one.num_output_tokens + self.num_spec_tokens for one in self.running)
+        blocks = sum(-(-number // self._options.block_size) for number in tokens)
+        return min(1.0, blocks / self._options.num_gpu_blocks)
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that wait or run."""
@@ -105,8 +107,6 @@ class Scheduler:
             if self.num_spec_tokens:
                 output.scheduled_spec_decode_tokens[request.request_id] = [0] * self.num_spec_tokens
         while self.waiting and len(self.running) < options.max_num_seqs:
-            if self.running and self._blocks([*self.running, self.waiting[0]]) > options.num_gpu_blocks:
-                break
             request = self.waiting.popleft()
             self.running.append(request)
             request.scheduled = self.now
@@ -202,11 +202,6 @@ class Scheduler:
         (self.running if request in self.running else self.waiting).remove(request)
         request.status = status
         self._free_request(request)
-
-    def _blocks(self, requests: Iterable[Request]) -> int:
-        """KV-cache blocks of these requests, with those that a step may fill."""
-        tokens = (one.num_prompt_tokens + one.num_output_tokens + self.num_spec_tokens for one in requests)
-        return sum(-(-number // self._options.block_size) for number in tokens)
 
 
 def acceptance_rate(temperature: float, options: SimulatorOptions) -> float:

@@ -1,13 +1,11 @@
 """The simulated vLLM as an HTTP server: its pages; ``engine`` takes requests."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from sidecar.demo.engine import Engine
 from sidecar.demo.metrics_page import MetricsPage
@@ -21,23 +19,17 @@ VERSION: Final = "0.32.0"
 class SimulatedVllm:
     """Serves on 127.0.0.1 inside ``async with``; port 0 picks a free one, which ``url`` then has.
 
-    The plug-in that it loads sends to ``plugin_socket``; None: it loads none. ``middlewares`` see every request first;
-    tests use them to inject faults.
+    The plug-in that it loads sends to ``plugin_socket``; None: it loads none.
     """
 
     def __init__(
-        self,
-        options: SimulatorOptions | None = None,
-        *,
-        port: int = 0,
-        plugin_socket: Path | None = None,
-        middlewares: Sequence[Middleware] = (),
+        self, options: SimulatorOptions | None = None, *, port: int = 0, plugin_socket: Path | None = None
     ) -> None:
         self.options = options or SimulatorOptions()
         self._port = port
         self._scheduler = Scheduler if plugin_socket is None else observed(plugin_socket)
         self.begin()
-        self.app = web.Application(middlewares=middlewares)
+        self.app = web.Application()
         self.app.add_routes([web.get("/metrics", self._metrics), web.get("/metrics/", self._metrics)])
         self._runner = web.AppRunner(self.app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
 

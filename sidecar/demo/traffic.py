@@ -35,16 +35,16 @@ def cold_hot_cold(seconds: float) -> tuple[Phase, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TrafficOptions:
-    """What to send. After the last phase the first one comes again, until ``max_requests`` are sent."""
+    """What to send. After the last phase the first one comes again, until ``max_requests`` are sent.
+
+    A fifth of the prompts have 600 to 3,000 tokens, the others at most 100; a fifth ask for structured output.
+    """
 
     phases: tuple[Phase, ...] = field(default_factory=lambda: cold_hot_cold(300.0))
     concurrency: int = 8  # requests in flight
     max_requests: int = 10_000  # in all
     min_tokens: int = 16  # shortest completion
     max_tokens: int = 160  # longest completion
-    structured: float = 0.2  # share of requests for structured output (0-1)
-    long_prompts: float = 0.2  # share of prompts of 600 to 3,000 tokens; the others have at most 100 (0-1)
-    seed: int = 0
 
 
 class Traffic:
@@ -65,7 +65,7 @@ class Traffic:
         self._options = options
         self._clock = clock
         self._ended = ended
-        self._random = Random(options.seed)
+        self._random = Random(0)
         self._begun = 0.0
         self._sent = 0
         self.completed = 0
@@ -86,12 +86,12 @@ class Traffic:
         while self._sent < self._options.max_requests:
             self._sent += 1
             request, engine = self._request(self._mix()), self._vllm.engine
-            outputs = engine.submit([request])
+            outputs = engine.submit(request)
             try:
                 while request.status is RequestStatus.RUNNING and await outputs.get() is not None:
                     pass
             finally:
-                engine.close([request])
+                engine.close(request)
             if request.status is RequestStatus.RUNNING:  # the engine restarted under it
                 self.failed += 1
             else:
@@ -108,12 +108,12 @@ class Traffic:
         options, random = self._options, self._random
         temperature = random.choices(list(mix), weights=list(mix.values()))[0]
         tokens = random.randint(options.min_tokens, options.max_tokens)
-        is_long = random.random() < options.long_prompts
+        is_long = random.random() < 0.2
         return Request(
             request_id=secrets.token_hex(8),
             sampling_params=SamplingParams(temperature, tokens),
             num_prompt_tokens=random.randrange(600, 3000) if is_long else random.randrange(20, 100),
             arrival_time=time.time(),
             random=Random(random.getrandbits(64)),
-            use_structured_output=random.random() < options.structured,
+            use_structured_output=random.random() < 0.2,
         )

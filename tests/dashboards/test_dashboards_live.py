@@ -107,7 +107,7 @@ async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sideca
             await says_what_it_claims(pages, server, speculating, plain)
             await labels_are_there(pages, server)
             await annotations_answer(pages, server)
-            vllm.faults.set("error_500")
+            vllm.fault = "error_500"
             live = named(pages, "specdec-operator", "Is this page live?")
             await until(120, lambda: other_than(server, live, {1}))
             await until(120, lambda: other_than(server, named(pages, "specdec-fleet", "vLLMs down"), {1}))

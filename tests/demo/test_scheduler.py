@@ -3,12 +3,9 @@
 import time
 from random import Random
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.request import Request, RequestStatus, SamplingParams
-from sidecar.demo.scheduler import Scheduler, acceptance_rate, position_probability
+from sidecar.demo.scheduler import Scheduler, acceptance_rate
 
 
 def submit(scheduler, *, prompt=8, temperature=0.0, max_tokens=20, structured=False):
@@ -58,13 +55,6 @@ def test_acceptance_falls_with_temperature_and_crosses_a_half_near_0_9():
     assert measured[:5] == sorted(measured[:5], reverse=True)
     assert measured[2] > 0.5 > measured[3]
     assert abs(measured[4] - measured[5]) < 0.02  # flat from there on
-
-
-@given(st.floats(0, 1), st.integers(1, 8))
-def test_position_probability_gives_the_rate(rate, positions):
-    chance = position_probability(rate, positions)
-    mean = sum(chance**position for position in range(1, positions + 1)) / positions
-    assert abs(mean - rate) < 1e-9
 
 
 def test_one_request_adds_up_to_the_token():
@@ -124,16 +114,6 @@ def test_without_speculation_each_step_gives_one_token():
     reports = run(scheduler)
     assert [(report.generation_tokens, report.speculation) for report in reports] == [(1, None)] * 10
     assert request.lengths == [0]
-
-
-def test_full_cache_admits_nothing_more_and_every_request_still_finishes():
-    scheduler = Scheduler(SimulatorOptions(num_gpu_blocks=32))
-    requests = [submit(scheduler, prompt=100, max_tokens=200, temperature=1.0) for _ in range(8)]
-    step(scheduler)
-    assert 0 < len(scheduler.running) < 8
-    run(scheduler)
-    assert [request.num_output_tokens for request in requests] == [200] * 8
-    assert scheduler.kv_cache_usage == 0
 
 
 def test_abort_ends_waiting_and_running_ones():

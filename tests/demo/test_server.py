@@ -13,50 +13,49 @@ from tests.demo.http_vllm import HttpVllm
 FAST = SimulatorOptions(speed=20.0)
 
 
-def value(counters, sample, *labels):
-    return counters[f"vllm:{sample}"][labels]
+def value(sim, sample, **labels):
+    return sim.page.registry.get_sample_value(f"vllm:{sample}", {"model_name": "demo", "engine": "0", **labels})
 
 
-async def test_sums_of_replies_equal_the_counters_to_the_token(counters):
+async def test_sums_of_replies_equal_the_counters_to_the_token():
     async with HttpVllm(FAST) as sim:
-        sent = await send(sim.url, {0.0: 3, 0.7: 2, None: 2}, 150, concurrency=24)
-        read = await counters(sim)
+        sent = await send(sim.url, {0.0: 3, 0.7: 2, None: 2}, 150, concurrency=24, streamed=1)
     assert (sent.completed, sent.failed) == (150, 0)
     sums = sent.acceptance.values()
     drafts = sum(one.drafts for one in sums)
-    assert value(read, "spec_decode_num_drafts_total") == drafts > 0
-    assert value(read, "spec_decode_num_draft_tokens_total") == sum(one.draft_tokens for one in sums)
+    assert value(sim, "spec_decode_num_drafts_total") == drafts > 0
+    assert value(sim, "spec_decode_num_draft_tokens_total") == sum(one.draft_tokens for one in sums)
     accepted = sum(one.accepted_tokens for one in sums)
-    assert value(read, "spec_decode_num_accepted_tokens_total") == accepted
-    assert sum(read["vllm:spec_decode_num_accepted_tokens_per_pos_total"].values()) == accepted
-    assert value(read, "generation_tokens_total") == sent.completion_tokens
-    assert value(read, "request_success_total", ("finished_reason", "length")) == 150
-    assert value(read, "inter_token_latency_seconds_count") == drafts  # as in the recordings of the real one
+    assert value(sim, "spec_decode_num_accepted_tokens_total") == accepted
+    positions = (value(sim, "spec_decode_num_accepted_tokens_per_pos_total", position=str(one)) for one in range(3))
+    assert sum(positions) == accepted
+    assert value(sim, "generation_tokens_total") == sent.completion_tokens
+    assert value(sim, "request_success_total", finished_reason="length") == 150
+    assert value(sim, "inter_token_latency_seconds_count") == drafts  # as in the recordings of the real one
     for once in ("e2e_request_latency_seconds", "time_to_first_token_seconds"):
-        assert value(read, f"{once}_count") == 150
-    computed = value(read, "prompt_tokens_total") - value(read, "prefix_cache_hits_total")
-    assert value(read, "iteration_tokens_total_sum") == computed + sent.completion_tokens
-    assert 0 < value(read, "prefix_cache_hits_total") < value(read, "prompt_tokens_total")
-    assert value(read, "num_requests_running") == value(read, "kv_cache_usage_perc") == 0
+        assert value(sim, f"{once}_count") == 150
+    computed = value(sim, "prompt_tokens_total") - value(sim, "prefix_cache_hits_total")
+    assert value(sim, "iteration_tokens_total_sum") == computed + sent.completion_tokens
+    assert 0 < value(sim, "prefix_cache_hits_total") < value(sim, "prompt_tokens_total")
+    assert value(sim, "num_requests_running") == value(sim, "kv_cache_usage_perc") == 0
     rates = {temperature: one.accepted_tokens / one.draft_tokens for temperature, one in sent.acceptance.items()}
     assert rates[0.0] > rates[0.7] > rates[None]
 
 
-async def test_restart_starts_over_and_breaks_off_what_runs(counters, eventually):
+async def test_restart_starts_over_and_breaks_off_what_runs(eventually):
     async with FaultyVllm() as sim:
-        before = await counters(sim)
+        before = sim.page.registry
         traffic = Traffic(sim, TrafficOptions(concurrency=2, max_requests=2, min_tokens=5000, max_tokens=5000))
         running = asyncio.create_task(traffic.run())
         await eventually(lambda: sim.counter("generation_tokens") > 20)
         await sim.restart()
         await running
         assert (traffic.completed, traffic.failed) == (0, 2)
-        read = await counters(sim)
-        for sample, series in read.items():
-            if sample.startswith("vllm:") and sample.endswith(("_total", "_count", "_sum", "_bucket")):
-                assert set(series.values()) == {0.0}, sample
-        assert value(read, "num_requests_running") == 0
-        assert read["process_start_time_seconds"][()] > before["process_start_time_seconds"][()]
+        samples = [one for family in sim.page.registry.collect() for one in family.samples]
+        above = {one.name for one in samples if one.value and not one.name.endswith("_created")}
+        assert above == {"vllm:cache_config_info", "process_start_time_seconds"}
+        started = "process_start_time_seconds"
+        assert sim.page.registry.get_sample_value(started) > before.get_sample_value(started)
 
 
 async def test_traffic_has_the_mix_asked_for():

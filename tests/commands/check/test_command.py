@@ -109,7 +109,7 @@ async def test_check_says_what_cannot_be_known(checked):
 )
 async def test_check_says_why_there_is_no_page(checked, fault, reason):
     async with FaultyVllm() as vllm:
-        vllm.faults.set(fault)
+        vllm.fault = fault
         code, lines = await checked(vllm.url)
     assert code == 1
     assert any(line.startswith(f"  no usable page ({reason}): ") for line in lines)

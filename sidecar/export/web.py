@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -74,9 +74,10 @@ def make_web(pages: Pages) -> web.Application:
     app.router.add_get("/content", made(page.content, "text/html"))
     for name, content_type in page.STATIC.items():
         app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
-    for path in shipped("runbooks").glob("*.md"):
-        app.router.add_get(f"/runbooks/{path.name}", _file(path.read_bytes(), "text/plain"))
-    app.router.add_get("/runbooks", _file(_runbooks().encode(), "text/html"))
+    runbooks = {path.name: path.read_bytes() for path in shipped("runbooks").glob("*.md")}
+    app.router.add_get("/runbooks", _file(_links(sorted(runbooks)).encode(), "text/html"))
+    for name, text in runbooks.items():
+        app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
     return app
 
 
@@ -85,9 +86,8 @@ def _json(shown: Shown) -> str:
     return json.dumps({"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False)
 
 
-def _runbooks() -> str:
+def _links(names: Sequence[str]) -> str:
     """A page that links to all runbooks."""
-    names = sorted(path.name for path in shipped("runbooks").glob("*.md"))
     return "<!doctype html><title>Runbooks</title>" + "".join(f'<p><a href="runbooks/{one}">{one}</a>' for one in names)
 
 

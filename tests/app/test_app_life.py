@@ -114,7 +114,7 @@ async def test_running_never_blocks_the_loop(vllm, sidecar, is_up, no_blocking):
     # Files of /proc are the kernel's memory: reading them waits for nothing.
     for function in no_blocking.functions.values():
         function.can_block_in("prometheus_client/process_collector.py", {"collect"})
-        function.can_block_in("export/page/page.py", {"static"})  # once, before anything is served
+        function.can_block_in("export/web.py", {"make_web"})  # once, before anything is served
     async with sidecar(vllm.url) as page:
         await page.until(is_up)
         for path in ("/metrics", "/api/v1/status", "/", "/-/ready"):

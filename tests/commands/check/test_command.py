@@ -71,7 +71,7 @@ async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked
     file.touch()
     async with FaultyVllm() as vllm:
         _, lines = await checked(vllm.url, PLUGIN__SOCKET=str(file))
-    assert "left alone" in lines[-1]
+    assert "cannot listen for the plug-in (Address already in use)" in lines[-1]
 
 
 async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, socket_path):

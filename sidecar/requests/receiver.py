@@ -46,11 +46,13 @@ class PluginReceiver:
         self._retry = retry
         self._numbers = count(1)
         self._packets = count(1)
+        self._listener: socket.socket | None = None
         self._heard: dict[socket.socket, int] = {}  # the number of each connection's last packet; 0: none yet
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._start(self._accept(await self._listen()))
+        await self._listen()
+        self._start(self._accept())
         return self
 
     async def __aexit__(
@@ -60,16 +62,19 @@ class PluginReceiver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self._heard:  # those whose tasks had not begun
+            one.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _listen(self) -> socket.socket | None:
-        """The listening socket; None where there can be none now."""
+    async def _listen(self) -> None:
         try:
-            listener = await asyncio.to_thread(_listening, self._path)
+            self._listener = await asyncio.to_thread(_listening, self._path)
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._faults.fault(
@@ -78,30 +83,28 @@ class PluginReceiver:
                 reason=self.problem,
                 socket=str(self._path),
             )
-            return None
+            return
         self.problem = ""
         self._faults.clear("listen", "listening for the plug-in", socket=str(self._path))
-        return listener
 
-    async def _accept(self, listener: socket.socket | None) -> None:
+    async def _accept(self) -> None:
         """Accepts connections, once it can listen."""
-        while listener is None:
+        while self._listener is None:
             await asyncio.sleep(self._retry)
-            listener = await self._listen()
-        with listener:
-            while True:
-                try:
-                    connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
-                    self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
-                    self._sink.dropped(NO_DESCRIPTORS, 1)
-                    await asyncio.sleep(_ACCEPT_PAUSE)
-                    continue
-                self._faults.clear("accept", "accepting connections again")
-                self._make_room()
-                self._heard[connection] = 0
-                self._start(self._read(connection))
-                await asyncio.sleep(0)
+            await self._listen()
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
+                self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
+                self._sink.dropped(NO_DESCRIPTORS, 1)
+                await asyncio.sleep(_ACCEPT_PAUSE)
+                continue
+            self._faults.clear("accept", "accepting connections again")
+            self._make_room()
+            self._heard[connection] = 0
+            self._start(self._read(connection))
+            await asyncio.sleep(0)
 
     def _make_room(self) -> None:
         if len(self._heard) >= self._max_connections:

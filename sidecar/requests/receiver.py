@@ -52,7 +52,7 @@ class PluginReceiver:
 
     async def __aenter__(self) -> Self:
         await self._listen()
-        self._start(self._accept())
+        self._start(self._listen_later())
         return self
 
     async def __aexit__(
@@ -62,9 +62,10 @@ class PluginReceiver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for one in self._heard:  # those whose tasks had not begun
-            one.close()
+        for connection in self._heard:  # those whose tasks had not begun
+            connection.close()
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -72,9 +73,14 @@ class PluginReceiver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _listen_later(self) -> None:
+        while self._listener is None:
+            await asyncio.sleep(self._retry)
+            await self._listen()
+
     async def _listen(self) -> None:
         try:
-            self._listener = await asyncio.to_thread(_listening, self._path)
+            self._listener = listener = await asyncio.to_thread(_listening, self._path)
         except OSError as error:
             self.problem = error.strerror or str(error)
             self._faults.fault(
@@ -86,25 +92,29 @@ class PluginReceiver:
             return
         self.problem = ""
         self._faults.clear("listen", "listening for the plug-in", socket=str(self._path))
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    async def _accept(self) -> None:
-        """Accepts connections, once it can listen."""
-        while self._listener is None:
-            await asyncio.sleep(self._retry)
-            await self._listen()
-        while True:
-            try:
-                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
-            except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
-                self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
-                self._sink.dropped(NO_DESCRIPTORS, 1)
-                await asyncio.sleep(_ACCEPT_PAUSE)
-                continue
-            self._faults.clear("accept", "accepting connections again")
-            self._make_room()
-            self._heard[connection] = 0
-            self._start(self._read(connection))
-            await asyncio.sleep(0)
+    def _accept(self, listener: socket.socket) -> None:
+        """Accepts a connection; the event loop calls this again if there are more."""
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
+            self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
+            self._sink.dropped(NO_DESCRIPTORS, 1)
+            asyncio.get_running_loop().remove_reader(listener)
+            self._start(self._accept_later(listener))
+            return
+        self._faults.clear("accept", "accepting connections again")
+        connection.setblocking(False)  # noqa: FBT003 - the socket's signature
+        self._make_room()
+        self._heard[connection] = 0
+        self._start(self._read(connection))
+
+    async def _accept_later(self, listener: socket.socket) -> None:
+        await asyncio.sleep(_ACCEPT_PAUSE)
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _make_room(self) -> None:
         if len(self._heard) >= self._max_connections:

@@ -53,12 +53,6 @@ class Connection(web.RequestHandler):
         )
         self._client = client
         self._connections = connections
-        self._wire: asyncio.WriteTransport | None = None  # which aiohttp forgets when it closes it
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is over."""
-        super().connection_made(transport)
-        self._wire = self.transport
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection no longer counts."""
@@ -66,13 +60,10 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Aborts, since closing would wait for a client that does not read; the connection no longer counts."""
+        """Ends it, or its handshake, without waiting for a client that does not read; it no longer counts."""
         self._connections.open.pop(self, None)
-        if self._wire is not None:
-            self._wire.abort()
-        else:
-            with suppress(OSError):  # the client has left
-                self._client.shutdown(socket.SHUT_RDWR)  # ends the handshake
+        with suppress(OSError):  # the client has left
+            self._client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.settings.messages import Written, unknown_variable
@@ -23,6 +23,16 @@ _SERVICE_LINK = re.compile(
     r"|SPECDEC_(\w+_)?PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*",
     re.ASCII | re.DOTALL,
 )
+
+
+class _Environment(BaseSettings, Settings):
+    """The settings as variables."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        enable_decoding=False,  # JsonText decodes, so that bad JSON is reported with all other errors
+    )
 
 
 def load_settings(config: pathlib.Path | None, environ: Mapping[str, str]) -> Settings:
@@ -64,7 +74,7 @@ def is_service_link(name: str, text: str) -> bool:
 
 def _merged(file: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
     """Both merged, the environment first. A group that is no mapping in the file stays, to be reported."""
-    source = EnvSettingsSource(Settings)
+    source = EnvSettingsSource(_Environment)
     source.env_vars = {name.lower(): text for name, text in variables.items()}  # not those of the process
     merged = {name: value for name, value in file.items() if name in Settings.model_fields}
     for name, value in source().items():

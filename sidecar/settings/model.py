@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-
 from sidecar.settings import groups
 from sidecar.settings.addresses import Address, ListenAddress
 from sidecar.settings.baselines import Measured, MeasuredFile, PlainStepTimes
@@ -12,14 +10,8 @@ from sidecar.settings.field_types import Edges
 from sidecar.settings.web_config import WebConfigFile
 
 
-class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
+class Settings(Measured, groups.Windows, groups.Scrape):
     """All settings. Times are in seconds, sizes in bytes, shares from 0 to 1."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="SPECDEC_",
-        env_nested_delimiter="__",
-        enable_decoding=False,  # JsonText decodes, so that bad JSON is reported with all other errors
-    )
 
     baseline_file: MeasuredFile | None = None
     """YAML file with `baseline`, `plain_steps` or both, as `specdec-sidecar baseline` writes it"""
@@ -37,17 +29,6 @@ class Settings(BaseSettings, Measured, groups.Windows, groups.Scrape):
     alerting: groups.Alerting = groups.Alerting()
     limits: groups.Limits = groups.Limits()
     log: groups.Log = groups.Log()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic-settings'
-        init_settings: PydanticBaseSettingsSource,
-        *_: PydanticBaseSettingsSource,
-        **__: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Settings built in code have exactly what is passed in; only ``load_settings`` reads the environment."""
-        return (init_settings,)
 
     @property
     def baselines(self) -> dict[str, dict[str, dict[float, float]]]:

@@ -21,19 +21,14 @@ class Connections:
         self.options = options
         self.refusals: Tally[str] = Tally(dict.fromkeys(Refusal, 0))
         self.faults = StateLog(structlog.get_logger("sidecar"))
-        self.open: dict[Connection, None] = {}  # least recently used first
+        self.open: dict[Connection, None] = {}  # oldest first
 
     def add(self, new: "Connection") -> None:
-        """Adds one; past the limit it takes the place of the one used least recently."""
+        """Adds one; past the limit it takes the place of the oldest."""
         if len(self.open) >= self.options.max_connections:
             self.refusals[Refusal.GAVE_WAY] += 1
             next(iter(self.open)).cut()
         self.open[new] = None
-
-    def used(self, connection: "Connection") -> None:
-        """A request has come."""
-        if connection in self.open:
-            self.open[connection] = self.open.pop(connection)
 
 
 class Connection(web.RequestHandler):

@@ -116,10 +116,6 @@ class GuardedServer:
     def _middleware(self) -> Middleware:
         @web.middleware
         async def serving(request: web.Request, handler: Handler) -> web.StreamResponse:
-            connection = request.protocol
-            if not isinstance(connection, Connection):
-                raise TypeError
-            self._connections.used(connection)
             if await self._is_allowed(request):
                 return await handler(request)
             self.refusals[Refusal.UNAUTHORIZED] += 1

@@ -30,7 +30,7 @@ class GuardOptions:
 class Refusal(StrEnum):
     """Why a connection or a request was refused or cut short."""
 
-    GAVE_WAY = "gave_way"  # used least recently, and closed for a new connection
+    GAVE_WAY = "gave_way"  # the oldest, closed for a new connection
     NOT_ACCEPTED = "not_accepted"  # accepting paused, since the process has no descriptor left
     TLS = "tls"  # a handshake failed or took too long
     MALFORMED = "malformed"  # not HTTP

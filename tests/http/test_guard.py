@@ -70,7 +70,7 @@ async def test_clients_that_never_take_their_responses_give_way():
         await until(lambda: server.connections == 2)
 
 
-async def test_past_the_limit_the_one_used_least_recently_gives_way():
+async def test_past_the_limit_the_oldest_gives_way():
     async with guarded(max_connections=2) as (server, _, connect):
         (first, _), (second, writer) = await connect(GET), await connect(GET)
         assert [await response(first), await response(second)] == [b"200 quick"] * 2

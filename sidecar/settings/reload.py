@@ -16,8 +16,8 @@ from sidecar.settings.yaml_file import Stamp, stamp
 class Reloader:
     """Reloads the settings and applies what can change live: ``thresholds``, ``log.level`` and the web configuration.
 
-    Invalid settings are refused as a whole: the old ones stay in force, and the files are read again until they can be
-    used. ``outcomes`` counts both, a refusal once for each reason.
+    Invalid settings are refused as a whole, and the old ones stay in force until a file changes again. ``outcomes``
+    counts both.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class Reloader:
         self._log = log
         self._config = config
         self._every = every
-        self._stamp = self._read_stamp()
+        self._files: dict[Path, Stamp] = {}
+        self._watch(settings, None if config is None else stamp(config))
         self._requested = asyncio.Event()
-        self._refusal: list[str] = []
         self.outcomes = {"applied": 0, "refused": 0}
 
     def request(self) -> None:
@@ -46,48 +46,42 @@ class Reloader:
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requested.wait(), self._every)
-            if self._requested.is_set():
-                self._requested.clear()
-                self._refusal = []
-            elif not self._has_changed():
+            found = {file: stamp(file) for file in self._files}  # before they are read, so that no change is missed
+            if not self._requested.is_set() and found == self._files:
                 continue
+            self._requested.clear()
+            self._files = found
             try:
-                await self._reload(apply)
+                loaded = await asyncio.to_thread(self._load)
             except SettingsError as error:
-                self._refuse(error.messages)
+                self.outcomes["refused"] += 1
+                for message in error.messages:
+                    self._log.error("settings refused; the old ones stay in force", problem=message)
+            else:
+                self._watch(loaded, None if self._config is None else found[self._config])
+                self._apply(loaded, apply)
 
-    def _has_changed(self) -> bool:
-        web = self._settings.web_config_file
-        files = {} if web is None else web.files
-        return self._read_stamp() != self._stamp or any(stamp(file) != before for file, before in files.items())
+    def _watch(self, settings: Settings, seen: Stamp) -> None:
+        """Watches the file, as it was ``seen``, and what the web configuration was read from."""
+        web = settings.web_config_file
+        self._files = {} if web is None else dict(web.files)
+        if self._config is not None:
+            self._files[self._config] = seen
 
-    async def _reload(self, apply: Callable[[Settings], None]) -> None:
-        found = self._read_stamp()  # before the file is read, so that no change is missed
-        loaded = await asyncio.to_thread(self._load)
+    def _apply(self, loaded: Settings, apply: Callable[[Settings], None]) -> None:
         old = self._settings
         live = {
             "thresholds": loaded.thresholds,
             "log": old.log.model_copy(update={"level": loaded.log.level}),
             "web_config_file": loaded.web_config_file,
         }
-        self._settings, self._stamp, self._refusal = old.model_copy(update=live), found, []
+        self._settings = old.model_copy(update=live)
         apply(self._settings)
         self.outcomes["applied"] += 1
         changed = {key: attrgetter(key)(self._settings) for key in _changed(old, self._settings)}
         self._log.info("settings reloaded", changed=changed)
         if waiting := _changed(self._settings, loaded):
             self._log.warning("settings changed that need a restart", settings=waiting)
-
-    def _refuse(self, messages: list[str]) -> None:
-        if messages == self._refusal:
-            return
-        self._refusal = messages
-        self.outcomes["refused"] += 1
-        for message in messages:
-            self._log.error("settings refused; the old ones stay in force", problem=message)
-
-    def _read_stamp(self) -> Stamp:
-        return None if self._config is None else stamp(self._config)
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

@@ -105,7 +105,6 @@ def _settings(curves: _Curves, window: float) -> Settings:
             errors=curve.errors,
             deviations=curve.deviations,
             prompt_share=curve.prompt_share,
-            prompt_seconds=curve.prompt_seconds,
         )
         for model, curve in curves.items()
     }

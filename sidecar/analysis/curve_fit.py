@@ -12,9 +12,6 @@ from sidecar.analysis.steps import Steps, joined
 
 _SUPPORT: Final = 6  # periods that a load needs
 _BLOCKS: Final = 12  # of the periods at a load
-_STEADY: Final = 0.3  # requests that begin in a period / running: above it, prefills meet few decoding requests
-_SIGNIFICANT: Final = 3.0  # standard errors by which the cost of a prompt token must differ from 0
-_SAME: Final = 1e-9  # relative variance of what differs by rounding alone
 _SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
 
 _Groups = list[list[Steps]]
@@ -41,7 +38,6 @@ def fit(periods: Sequence[Steps]) -> PlainCurve | None:
     means = replace(
         means,
         deviations=tuple(tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors)),
-        prompt_seconds=_prompt_seconds(means, groups),
     )
     return means if len(groups) == 1 else _stretched(means, groups)
 
@@ -79,39 +75,6 @@ def _stretched(means: PlainCurve, groups: _Groups) -> PlainCurve:
         seconds=tuple(one.seconds for one in steps),
         deviations=tuple(one.deviations for one in steps),
     )
-
-
-def _prompt_seconds(means: PlainCurve, groups: _Groups) -> float | None:
-    """The cost of a prompt token to every other request, from steady periods; None if not significantly above 0.
-
-    While one request prefills, the b - 1 others wait: S grows by cost x prompt tokens per generated token x (b - 1).
-    If many requests begin together, few wait for their prefills. Only periods of the same load are compared.
-    """
-    parts: list[tuple[float, float]] = []  # of each block: sums of w x y and w x x, both off the mean of their load
-    size = 0.0
-    for group in groups:
-        steady = [one for one in group if one.first_tokens <= max(_STEADY * one.running, 1.0)]
-        if len(steady) < _SUPPORT:
-            continue
-        weights = [one.decode_steps for one in steady]
-        waits = [one.prompt_share * max(one.running - 1, 0.0) for one in steady]
-        off = [one.step_seconds - means.line(one.running).seconds for one in steady]
-        size += sum(weight * one**2 for weight, one in zip(weights, waits, strict=True))
-        terms = list(zip(weights, _centred(waits, weights), _centred(off, weights), strict=True))
-        parts += [
-            (sum(w * x * y for w, x, y in few), sum(w * x * x for w, x, _ in few)) for few in blocks(terms, _BLOCKS)
-        ]
-    spread = sum(square for _, square in parts)
-    if spread <= _SAME * size:
-        return None
-    cost = sum(product for product, _ in parts) / spread
-    error = scatter([product - cost * square for product, square in parts]) / spread
-    return cost if cost > _SIGNIFICANT * error else None
-
-
-def _centred(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    mean = sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
-    return [value - mean for value in values]
 
 
 def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:

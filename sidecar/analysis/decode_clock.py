@@ -1,8 +1,7 @@
-"""How long one model's decode steps took, and how long they would have taken without speculation, over any period."""
+"""How long one model's decode steps would have taken without speculation, over any period."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
@@ -13,16 +12,8 @@ _COVERED: Final = 0.8  # share of the steps whose plain time must be known
 _PRUNE: Final = 64  # readings dropped together
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Mean seconds of a step over a stretch of time: actual, and plain with its standard error."""
-
-    actual: float
-    plain: PlainStep
-
-
 class DecodeClock:
-    """Cumulative steps and times poll by poll, so that a request's share is two look-ups; bounded in time."""
+    """Cumulative steps and plain times poll by poll, so that a request's share is two look-ups; bounded in time."""
 
     def __init__(self, history: float) -> None:
         """``history`` is in the clock's seconds."""
@@ -36,25 +27,22 @@ class DecodeClock:
             self._times, self._rows = [start], [(0.0,) * _FIELDS]
         # Per running request, each of which took part in this many steps.
         running = sum(steps.running for steps, _ in engines)
-        grown = [(steps.decode_steps / running, _row(steps, step)) for steps, step in engines]
+        grown = [(steps.decode_steps / running, _row(plain)) for steps, plain in engines]
         self._times.append(end)
         self._rows.append(added_up([(1.0, self._rows[-1]), *grown]))
         stale = bisect_right(self._times, end - self._history)
         if stale >= _PRUNE:
             del self._times[:stale], self._rows[:stale]
 
-    def between(self, start: float, end: float) -> StepTimes | None:
-        """The mean over the steps from ``start`` to ``end``; None if unknown, or plain time for too few of them."""
+    def between(self, start: float, end: float) -> PlainStep | None:
+        """The mean over the steps from ``start`` to ``end``; None if it is unknown for too many of them."""
         if not self._times or start < self._times[0] or end <= start:
             return None
         pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
-        decode_steps, seconds, known, plain, others, *deviations = [after - before for before, after in pairs]
+        decode_steps, known, plain, *deviations = [after - before for before, after in pairs]
         if decode_steps <= 0 or known < _COVERED * decode_steps:
             return None
-        step = PlainStep(
-            seconds=plain / known, deviations=tuple(one / known for one in deviations), others=others / known
-        )
-        return StepTimes(seconds / decode_steps, step)
+        return PlainStep(seconds=plain / known, deviations=tuple(one / known for one in deviations))
 
     def _at(self, moment: float) -> tuple[float, ...]:
         right = bisect_right(self._times, moment)
@@ -65,10 +53,9 @@ class DecodeClock:
         return tuple([before + share * (after - before) for before, after in pairs])
 
 
-_FIELDS: Final = 5
+_FIELDS: Final = 3
 
 
-def _row(steps: Steps, plain: PlainStep | None) -> tuple[float, ...]:
-    """Per decode step: 1, its time, the same for those whose plain time is known, and the parts of the plain time."""
-    known = () if plain is None else (1.0, plain.seconds, plain.others, *plain.deviations)
-    return (1.0, steps.step_seconds, *(known or (0.0,) * (_FIELDS - 2)))
+def _row(plain: PlainStep | None) -> tuple[float, ...]:
+    """Per decode step: 1, and of those whose plain time is known 1, that time and its deviations."""
+    return (1.0,) if plain is None else (1.0, 1.0, plain.seconds, *plain.deviations)

@@ -77,13 +77,11 @@ class EngineSpeedWindow:
         steps = Steps(*grown)
         if curve is None:
             return EngineSpeed(steps=steps, withheld=missing)
-        excess = curve.prompt_excess(steps.prompt_share)
-        speedup = self._times.read(excess or 0.0)
-        if speedup is None or speedup.tokens < _COVERED * steps.tokens or not speedup.ratio:
-            if not curve.covers(steps.running):
-                return EngineSpeed(steps=steps, withheld=Withheld.LOAD)
-            return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE, prompt_excess=excess)
-        if excess is None:
+        speedup = self._times.read()
+        if speedup is None or speedup.tokens < _COVERED * steps.tokens:
+            is_covered = curve.covers(steps.running)
+            return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD)
+        if not curve.has_prompts_like(steps.prompt_share):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
         length = steps.length / speedup.ratio
         drafted = steps.draft_tokens / steps.drafts if steps.drafts else 0.0
@@ -92,5 +90,4 @@ class EngineSpeedWindow:
             speedup=speedup,
             break_even_length=length,
             break_even_acceptance=max(length - 1, 0.0) / drafted if drafted else None,
-            prompt_excess=excess,
         )

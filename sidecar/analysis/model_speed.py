@@ -86,18 +86,19 @@ class ModelSpeed:
 
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
-        excess = self._read.prompt_excess if self._read is not None else None
+        steps = self._read.steps if self._read is not None else None
+        compares = steps is not None and self.curve is not None and self.curve.has_prompts_like(steps.prompt_share)
         for temperature, ended in requests.items():
             one = self._temperatures.setdefault(temperature, _Temperature(self._window))
             gained = 0.0
             for request in ended:
                 tokens = request.output_tokens - 1
                 begun, end = request.first_token, request.last_token
-                if tokens < 1 or begun is None or end is None or (times := self._clock.between(begun, end)) is None:
+                if tokens < 1 or begun is None or end is None or (plain := self._clock.between(begun, end)) is None:
                     continue
-                one.times.add(tokens=tokens, plain=times.plain, actual=end - begun)
-                if excess is not None:
-                    gained += tokens * (times.plain.seconds + excess * times.plain.others) - (end - begun)
+                one.times.add(tokens=tokens, plain=plain, actual=end - begun)
+                if compares:
+                    gained += tokens * plain.seconds - (end - begun)
             spent = one.spent
             one.spent = spent._replace(saved=spent.saved + max(gained, 0.0), lost=spent.lost + max(-gained, 0.0))
 
@@ -107,10 +108,10 @@ class ModelSpeed:
             window.mark(at)
         whole = self._read = self._whole.read(self.curve, self._missing)
         self._read_engines = {key: one.read(self.curve, self._missing) for key, one in self._engines.items()}
-        excess = whole.prompt_excess if whole is not None and whole.speedup is not None else None
+        is_known = whole is not None and whole.speedup is not None
         for one in self._temperatures.values():
             one.times.mark(at)
-            one.spent = one.spent._replace(speedup=None if excess is None else one.times.read(excess))
+            one.spent = one.spent._replace(speedup=one.times.read() if is_known else None)
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""

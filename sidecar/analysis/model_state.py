@@ -97,5 +97,4 @@ def plain_curve(steps: PlainStepTimes) -> PlainCurve:
         seconds=steps.seconds,
         deviations=steps.deviations or tuple((error,) for error in steps.errors),
         prompt_share=steps.prompt_share,
-        prompt_seconds=steps.prompt_seconds,
     )

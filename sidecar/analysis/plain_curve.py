@@ -10,13 +10,13 @@ from typing import Final
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS
 
 _BEYOND: Final = 1.05  # how far the outer lines are extended past the lowest and highest measured load
-_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they count as equal if the cost is unknown
-_FEW: Final = 0.2  # prompt tokens per generated token whose cost needs no correction
+_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they count as equal
+_FEW: Final = 0.2  # prompt tokens per generated token that are as good as none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStep:
-    """S0 in seconds, with ``others`` running besides the request itself.
+    """S0 in seconds.
 
     ``deviations[j]`` is how far the j-th of independent errors, one standard deviation each, moves S0. They are
     common to all steps timed by one curve, so they add up like ``seconds`` does: ``added_up``.
@@ -24,7 +24,6 @@ class PlainStep:
 
     seconds: float
     deviations: tuple[float, ...]
-    others: float
 
     @property
     def error(self) -> float:
@@ -44,15 +43,13 @@ class PlainCurve:
 
     ``running`` rises; a single knot is a curve for that load alone. The error of ``seconds[i]`` is ``deviations[i]``,
     as in ``PlainStep``: those of several loads are correlated. ``prompt_share`` is the number of prompt tokens
-    computed per generated token while the curve was measured, ``prompt_seconds`` the time that each adds to a step of
-    every other request; None if the measurement does not show it.
+    computed per generated token while the curve was measured.
     """
 
     running: tuple[float, ...]
     seconds: tuple[float, ...]
     deviations: tuple[tuple[float, ...], ...]
     prompt_share: float
-    prompt_seconds: float | None = None
 
     @property
     def errors(self) -> tuple[float, ...]:
@@ -64,7 +61,7 @@ class PlainCurve:
         return self.running[0] / _BEYOND <= running <= self.running[-1] * _BEYOND
 
     def at(self, running: float) -> PlainStep | None:
-        """S0 at a load, with prompts like those of the measurement; None beyond the measured loads."""
+        """S0 at a load; None beyond the measured loads."""
         return self.line(running) if self.covers(running) else None
 
     def line(self, running: float) -> PlainStep:
@@ -73,7 +70,6 @@ class PlainCurve:
         return PlainStep(
             seconds=sum(share * self.seconds[knot] for knot, share in shares.items()),
             deviations=added_up((share, self.deviations[knot]) for knot, share in shares.items()),
-            others=max(running - 1, 0.0),
         )
 
     def by_load(self) -> dict[str, float]:
@@ -83,15 +79,10 @@ class PlainCurve:
         found = {label: self.at(middle) for label, middle in middles.items()}
         return {label: step.seconds for label, step in found.items() if step is not None}
 
-    def prompt_excess(self, prompt_share: float) -> float | None:
-        """Seconds added to a plain step per other running request at this prompt share.
-
-        None if the prompts are not like those of the measurement and it does not show what a prompt token costs.
-        """
-        if self.prompt_seconds is not None:
-            return self.prompt_seconds * (prompt_share - self.prompt_share)
+    def has_prompts_like(self, prompt_share: float) -> bool:
+        """Whether steps with this prompt share include about as much prefill as those of the measurement."""
         low, high = sorted((self.prompt_share, prompt_share))
-        return 0.0 if high <= max(_ALIKE * low, _FEW) else None
+        return high <= max(_ALIKE * low, _FEW)
 
 
 def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:

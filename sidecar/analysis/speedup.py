@@ -17,7 +17,6 @@ from sidecar.analysis.steps import Steps
 from sidecar.engine.window import GrowthWindow, Row
 
 _FEWEST: Final = 5  # parts of the window with data that an estimate needs
-_OFF: Final = 0.25  # relative standard error of a correction for other prompts
 
 
 class Reference(StrEnum):
@@ -74,29 +73,28 @@ class SlidingTimes:
     """Plain and actual seconds of the same tokens over a sliding window; how much its parts differ is the error."""
 
     def __init__(self, seconds: float) -> None:
-        # Tokens, actual and plain seconds, others x tokens, then the plain seconds' deviations.
-        self._totals: Row = (0.0,) * 4
+        # Tokens, actual and plain seconds, then the plain seconds' deviations.
+        self._totals: Row = (0.0,) * 3
         self._window = GrowthWindow(seconds)
         self.mark(-inf)
 
     def add(self, *, tokens: float, plain: PlainStep, actual: float) -> None:
         """Adds ``tokens`` that took ``actual`` seconds in total, and would each take a step of ``plain`` seconds."""
-        each = (plain.seconds, plain.others, *plain.deviations)
+        each = (plain.seconds, *plain.deviations)
         self._totals = added_up([(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))])
 
     def mark(self, at: float) -> None:
         """What was added until now was until ``at``, a poll's time."""
         self._window.append(at, self._totals)
 
-    def read(self, prompt_excess: float) -> Speedup | None:
-        """The window that ends now; None if it has too little data. ``prompt_excess``: see ``PlainCurve``."""
-        tokens, actual, plain, others, *deviations = self._window.growth
+    def read(self) -> Speedup | None:
+        """The window that ends now; None if it has too little data."""
+        tokens, actual, plain, *deviations = self._window.growth
         if tokens <= 0 or actual <= 0:
             return None
-        excess = prompt_excess * others
-        ratio = max(plain + excess, 0.0) / actual
+        ratio = plain / actual
         readings = [row for _, row in self._window.readings()]
-        ahead = [row[2] + prompt_excess * row[3] - ratio * row[1] for row in readings]
+        ahead = [row[2] - ratio * row[1] for row in readings]
         off = [
             b - a
             for (a, b), (before, after) in zip(pairwise(ahead), pairwise(readings), strict=True)
@@ -106,8 +104,8 @@ class SlidingTimes:
             return None
         return Speedup(
             ratio=ratio,
-            error=hypot(scatter(off), *deviations, _OFF * excess) / actual,  # S0's own errors are common to all tokens
-            plain_seconds=(plain + excess) / tokens,
+            error=hypot(scatter(off), *deviations) / actual,  # S0's own errors are common to all tokens
+            plain_seconds=plain / tokens,
             actual_seconds=actual / tokens,
             tokens=tokens,
         )
@@ -119,8 +117,7 @@ class EngineSpeed:
 
     If ``speedup`` is None, ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per step at which
     speculating is as fast as plain decoding; ``break_even_acceptance`` is the acceptance rate that gives this length,
-    more than 1 if none does; both are None with ``speedup``. ``prompt_excess`` as in ``PlainCurve``, for this window's
-    prompts.
+    more than 1 if none does; both are None with ``speedup``.
     """
 
     steps: Steps | None = None
@@ -128,7 +125,6 @@ class EngineSpeed:
     withheld: Withheld | None = None
     break_even_length: float | None = None
     break_even_acceptance: float | None = None
-    prompt_excess: float | None = None
 
     @property
     def costs(self) -> StepCosts | None:

@@ -19,6 +19,7 @@ from sidecar.settings.groups import Plugin
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
+_PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, about
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.7)
 _LOSING = replace(_GAINING, cold_acceptance=0.45, hot_acceptance=0.15)
@@ -79,10 +80,12 @@ def _watching(settings: Settings, vllm_url: str, socket: Path) -> Settings:
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
     """What a baseline of the simulated vLLM without speculation would say: its options do."""
     running = (1.0, float(options.max_num_seqs))
+    waiting = _PROMPT_SHARE * options.prefill_seconds_per_token  # for each other request's prompts
     return PlainStepTimes(
         running=running,
-        seconds=tuple(options.step_seconds + one * options.step_seconds_per_request for one in running),
+        seconds=tuple(
+            options.step_seconds + one * options.step_seconds_per_request + (one - 1) * waiting for one in running
+        ),
         errors=(0.0005, 0.0005),
-        prompt_share=0.0,
-        prompt_seconds=options.prefill_seconds_per_token,
+        prompt_share=_PROMPT_SHARE,
     )

@@ -38,8 +38,6 @@ class PlainStepTimes(Group):
     """independent parts of each of `errors`, for what they have in common; if empty, they are fully correlated"""
     prompt_share: float = Field(0.0, ge=0, le=1e6)
     """prompt tokens computed per generated token during the measurement"""
-    prompt_seconds: float | None = Field(None, ge=0, le=60)
-    """time that each prompt token adds to a step of every other request"""
     measured: datetime | None = None
     """when it was measured"""
     gpu: str | None = Field(None, max_length=100)

@@ -105,7 +105,7 @@ class Pod:
         """A baseline, and steps that make speculation so fast; ``reference``: the baseline's time over plain pods'."""
         self.vllm.engine(engine).speedup = planned(speedup)
         seconds = [PLAIN_STEP * reference] * 2
-        curve = {"running": [1, 64], "seconds": seconds, "errors": [1e-5] * 2, "prompt_seconds": 0.0}
+        curve = {"running": [1, 64], "seconds": seconds, "errors": [1e-5] * 2}
         self.environment["SPECDEC_PLAIN_STEPS"] = json.dumps({self.model: curve})
         return self
 

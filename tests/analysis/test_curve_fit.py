@@ -98,31 +98,12 @@ def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent()
     assert fit(together).errors[0] == pytest.approx(0.02 * 0.1 / 20**0.5, rel=0.4)
 
 
-def test_the_cost_of_a_prompt_token_is_found_where_prompts_vary():
-    random = Random(5)
-    periods = []
-    for load in LOADS * 20:
-        share = random.uniform(0, 4)
-        periods.append(period(load, bent(load) + 0.0003 * share * (load - 1), prompt_share=share))
-    curve = fit(periods)
-    assert curve.prompt_seconds == pytest.approx(0.0003, rel=0.05)
-    share = curve.prompt_share + 3
-    assert curve.prompt_excess(share) == pytest.approx(0.0009, rel=0.05)
-
-
-def test_with_other_prompts_and_their_cost_unknown_nothing_is_known():
-    curve = fit(measured(bent, prompt_share=1.0))
-    assert curve.prompt_seconds is None
-    assert curve.prompt_excess(1.4) == 0
-    assert curve.prompt_excess(0.7) == 0
-    assert curve.prompt_excess(1.6) is None
-    assert curve.prompt_excess(0.5) is None
-
-
-def test_hardly_any_prompt_tokens_are_as_good_as_none():
-    curve = fit(measured(bent, prompt_share=0.0))
-    assert curve.prompt_excess(0.1) == 0
-    assert curve.prompt_excess(1.0) is None
+@pytest.mark.parametrize(
+    ("measured_with", "share", "alike"),
+    [(1.0, 1.4, True), (1.0, 0.7, True), (1.0, 1.6, False), (1.0, 0.5, False), (0.0, 0.1, True), (0.0, 1.0, False)],
+)
+def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(measured_with, share, alike):
+    assert fit(measured(bent, prompt_share=measured_with)).has_prompts_like(share) is alike
 
 
 def test_periods_without_drafts_are_a_reference():
@@ -156,4 +137,3 @@ def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in
     curve = PlainCurve(running=(1.0, 8.0), seconds=(0.01, 0.02), deviations=deviations, prompt_share=0.0)
     assert curve.at(4.5).seconds == pytest.approx(0.015)
     assert curve.at(4.5).error == pytest.approx(error, abs=5e-6)
-    assert curve.at(4.5).others == 3.5

@@ -12,8 +12,8 @@ from tests.analysis.decoding import period
 CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.01, 0.02), deviations=((0.0,), (0.0,)), prompt_share=1.0)
 
 
-def plain(seconds, error=0.0, others=0.0):
-    return PlainStep(seconds=seconds, deviations=(error,), others=others)
+def plain(seconds, error=0.0):
+    return PlainStep(seconds=seconds, deviations=(error,))
 
 
 def times(*entries, seconds=300.0):
@@ -36,7 +36,7 @@ def window(*periods):
 def test_tokens_and_times_are_summed_not_averaged():
     """Many slow tokens and few fast ones: the mean of the ratios would be above 1."""
     window = times(*((5.0 * i, 1000, 0.01, 12.5) if i % 2 else (5.0 * i, 10, 0.01, 0.05) for i in range(20)))
-    found = window.read(0.0)
+    found = window.read()
     assert found.ratio == pytest.approx((1000 * 0.01 + 10 * 0.01) / (12.5 + 0.05))
     assert found.actual_seconds == pytest.approx(12.55 / 1010)
     assert found.plain_seconds == pytest.approx(0.01)
@@ -44,15 +44,15 @@ def test_tokens_and_times_are_summed_not_averaged():
 
 def test_what_has_left_the_window_does_not_count():
     window = times(*((5.0 * i, 100, 0.01, 1.0 if i < 10 else 2.0) for i in range(20)), seconds=40.0)
-    assert window.read(0.0).ratio == pytest.approx(0.5)
+    assert window.read().ratio == pytest.approx(0.5)
     window.mark(1000.0)
     window.mark(2000.0)
-    assert window.read(0.0) is None
+    assert window.read() is None
 
 
 def test_too_little_is_no_estimate():
-    assert times(*((5.0 * i, 100, 0.01, 1.0) for i in range(4))).read(0.0) is None
-    assert times(*((5.0 * i, 0, 0.01, 0.0) for i in range(40))).read(0.0) is None
+    assert times(*((5.0 * i, 100, 0.01, 1.0) for i in range(4))).read() is None
+    assert times(*((5.0 * i, 0, 0.01, 0.0) for i in range(40))).read() is None
 
 
 def test_standard_error_is_about_as_large_as_the_errors():
@@ -60,7 +60,7 @@ def test_standard_error_is_about_as_large_as_the_errors():
     for seed in range(200):
         random = Random(seed)
         entries = ((5.0 * i, random.randint(50, 150), 0.01, random.gauss(1.0, 0.2)) for i in range(60))
-        found = times(*entries).read(0.0)
+        found = times(*entries).read()
         off.append((found.ratio - 1.0) / found.error)
     assert sum(abs(one) > 2 for one in off) / len(off) < 0.1
     assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.35)
@@ -71,17 +71,7 @@ def test_an_error_of_the_reference_is_common_to_all_tokens():
     for i in range(60):
         window.add(tokens=100, plain=plain(0.01, error=0.0005), actual=1.0)
         window.mark(5.0 * i)
-    assert window.read(0.0).error == pytest.approx(0.05)
-
-
-def test_other_prompts_change_the_plain_time_by_the_requests_that_wait_for_them():
-    window = SlidingTimes(300.0)
-    for i in range(60):
-        window.add(tokens=100, plain=plain(0.01, others=4.0), actual=1.0)
-        window.mark(5.0 * i)
-    found = window.read(0.0005)
-    assert found.ratio == pytest.approx(1.2)
-    assert found.error == pytest.approx(0.05)  # a quarter of the correction
+    assert window.read().error == pytest.approx(0.05)
 
 
 def test_speedup_and_break_even_of_an_engine():

@@ -47,7 +47,7 @@ def sidecar(tmp_path):
         seconds = {"p50": 0.01, "p99": 0.02}
         baseline = dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), seconds)
         # So slow a plain step that speculation surely wins, by every load that the traffic can bring.
-        curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001], "prompt_seconds": 0.0}
+        curve = {"running": [1, 64], "seconds": [0.5, 0.5], "errors": [0.001, 0.001], "prompt_share": 4.0}
         environment = {
             "SPECDEC_LISTEN": "127.0.0.1:0",
             "SPECDEC_PLUGIN__SOCKET": str(socket),

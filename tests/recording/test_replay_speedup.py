@@ -66,7 +66,6 @@ def against(curve):
         errors=(0.0,) * len(curve.running),
         deviations=curve.deviations,
         prompt_share=curve.prompt_share,
-        prompt_seconds=curve.prompt_seconds,
     )
     return Settings(plain_steps={"lab": steps})
 
@@ -105,7 +104,7 @@ def speedup(plain, speculating):
         if (plain_step := curve.at(steps.running)) is not None:
             times.add(tokens=steps.tokens, plain=plain_step, actual=steps.seconds)
             times.mark(float(at))
-    return times.read(0.0)
+    return times.read()
 
 
 def test_stated_error_is_that_between_subsets():

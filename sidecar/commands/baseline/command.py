@@ -96,8 +96,6 @@ def _plain_steps(curve: PlainCurve, found: Watched, gpu: str | None) -> dict[str
         "errors": [round(one, _DIGITS) for one in curve.errors],
         "deviations": [[round(one, _DIGITS) for one in row] for row in curve.deviations],
         "prompt_share": round(curve.prompt_share, 3),
+        "measured": datetime.fromtimestamp(found.until, UTC).isoformat(timespec="seconds"),
     }
-    if curve.prompt_seconds is not None:
-        steps["prompt_seconds"] = round(curve.prompt_seconds, 2 * _DIGITS)
-    steps["measured"] = datetime.fromtimestamp(found.until, UTC).isoformat(timespec="seconds")
     return steps | ({"gpu": gpu} if gpu else {})

@@ -9,8 +9,9 @@ from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speedup import Speedup
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.temperature_state import measured
+from sidecar.commands.baseline.watch import Watched
 from sidecar.commands.sweep.sample import Sample
-from sidecar.recording.replay import plain_curves, replay_events
+from sidecar.recording.replay import replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -50,8 +51,11 @@ def _print(*rows: Sequence[str]) -> None:
 
 def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainCurve]:
     """Plain step times by what the plain server did in these cells."""
-    spans = [(one.begun, one.ended) for one in seen]
-    return plain_curves(one for one in plain.scrapes if any(begun <= one.at <= ended for begun, ended in spans))
+    watched, spans = Watched(), [(one.begun, one.ended) for one in seen]
+    for one in plain.scrapes:
+        if one.snapshot is not None and any(begun <= one.at <= ended for begun, ended in spans):
+            watched.scraped(one.at, one.duration, 0.0, one.snapshot)
+    return watched.curves()
 
 
 def _rows(

@@ -17,7 +17,7 @@ from sidecar.engine.continuation import Continuation
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
-from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 from sidecar.engine.window import HOUR, GrowthWindow, Row
 from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
@@ -176,8 +176,14 @@ class EngineState:
         per_token = bool(self._check.per_token)
         return limitations(self._latest, several_processes=self._several_processes, itl_per_token=per_token)
 
+    @property
+    def histograms(self) -> dict[Phase, HistogramReading]:
+        """What vLLM's histograms have grown by over latency_window."""
+        grown = {phase: self._histograms.growth(phase) for phase in Phase}
+        return {phase: known for phase, known in grown.items() if known is not None}
+
     def _latencies(self) -> dict[Phase, Latency]:
-        found = {phase: latency(self._histograms.growth(phase)) for phase in Phase}
+        found = {phase: latency(grown) for phase, grown in self.histograms.items()}
         return {phase: known for phase, known in found.items() if known is not None}
 
 

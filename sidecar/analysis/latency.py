@@ -33,10 +33,8 @@ class Latency:
         return self.quantiles[0.99] / self.quantiles[0.5]
 
 
-def latency(histogram: HistogramReading | None) -> Latency | None:
+def latency(histogram: HistogramReading) -> Latency | None:
     """The latency in a window's growth of a histogram; None without observations."""
-    if histogram is None:
-        return None
     found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
     known = {quantile: value for quantile, value in found.items() if value is not None}
     return Latency(known, histogram.count, histogram.edges[0]) if len(known) == len(QUANTILES) else None

@@ -6,8 +6,6 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 
-from sidecar.analysis.plain_curve import PlainCurve
-from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.analysis.report import Report
 from sidecar.analysis.state import State
 from sidecar.errors import RecordingError
@@ -43,12 +41,3 @@ def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: S
         elif event.error is not None:
             state.failed(event.at, event.error)
     return state.report(scrapes[-1].at)
-
-
-def plain_curves(scrapes: Iterable[Scrape]) -> dict[str, PlainCurve]:
-    """Plain step times by model, from polls of a vLLM that does not speculate."""
-    decoding = PlainDecoding()
-    for scrape in scrapes:
-        if scrape.snapshot is not None:
-            decoding.scraped(scrape.at, scrape.snapshot)
-    return decoding.curves()

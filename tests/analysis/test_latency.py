@@ -31,7 +31,7 @@ def test_gap_has_no_ratio_to_a_median_of_zero():
     assert found.gap_seconds > 0
 
 
-@pytest.mark.parametrize("reading", [None, HistogramReading((1.0, INF), (0.0, 0.0)), HistogramReading((INF,), (5.0,))])
+@pytest.mark.parametrize("reading", [HistogramReading((1.0, INF), (0.0, 0.0)), HistogramReading((INF,), (5.0,))])
 def test_no_latency_without_observations(reading):
     assert latency(reading) is None
 

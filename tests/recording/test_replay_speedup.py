@@ -12,12 +12,12 @@ import pytest
 
 from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.plain_decoding import PlainDecoding
 from sidecar.analysis.speedup import SlidingTimes, Withheld
 from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.commands.baseline.watch import Watched
 from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_heard, read_scrapes
-from sidecar.recording.replay import plain_curves, replay, replay_events
+from sidecar.recording.replay import replay, replay_events
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -55,7 +55,14 @@ def truth():
 
 @pytest.fixture(scope="module")
 def curve():
-    return plain_curves(read_scrapes(LEVELS / "plain"))["lab"]
+    return watched(read_scrapes(LEVELS / "plain")).curves()["lab"]
+
+
+def watched(scrapes):
+    found = Watched()
+    for scrape in scrapes:
+        found.scraped(scrape.at, scrape.duration, 0.0, scrape.snapshot)
+    return found
 
 
 def against(curve):
@@ -109,7 +116,7 @@ def speedup(plain, speculating):
 
 def test_stated_error_is_that_between_subsets():
     """Half of the data differs from all of it by the half's error / sqrt(2), as its variance is twice as large."""
-    plain, speculating = (periods(name) for name in ("plain", "k3"))
+    plain, speculating = (watched(read_scrapes(LEVELS / name)).periods["lab"] for name in ("plain", "k3"))
     whole = speedup(plain, speculating).ratio
     off = []
     for seed in range(100):
@@ -120,20 +127,13 @@ def test_stated_error_is_that_between_subsets():
     assert sum(one**2 for one in off) / len(off) == pytest.approx(0.95, abs=0.25)
 
 
-def periods(name):
-    decoding = PlainDecoding()
-    for scrape in read_scrapes(LEVELS / name):
-        decoding.scraped(scrape.at, scrape.snapshot)
-    return decoding.periods["lab"]
-
-
 @pytest.mark.parametrize("every", [2, 5])
 def test_speedup_with_fewer_polls(every, curve, truth):
     """The load changes every 20 s here, so a poll of 5 s sees two loads at once every fourth time."""
     scrapes = list(read_scrapes(LEVELS / "k3"))[::every]
     found = speeds(replay_events(scrapes, read_heard(LEVELS / "k3", scrapes), against(curve)))
     assert found["all"].ratio == pytest.approx(truth["all"], abs=0.05)
-    (rarer,) = plain_curves(list(read_scrapes(LEVELS / "plain"))[::every]).values()
+    (rarer,) = watched(list(read_scrapes(LEVELS / "plain"))[::every]).curves().values()
     assert speeds(replay(LEVELS / "k3", against(rarer)))["all"].ratio == pytest.approx(truth["all"], abs=0.05)
 
 
@@ -143,7 +143,7 @@ def test_a_plain_engine_against_its_own_curve_has_nothing_to_compare(curve):
 
 
 def test_a_recording_that_speculates_is_no_baseline():
-    assert plain_curves(read_scrapes(LEVELS / "k3")) == {}
+    assert watched(read_scrapes(LEVELS / "k3")).curves() == {}
 
 
 def by_token(scrape):

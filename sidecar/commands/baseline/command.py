@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         options = request_options(arguments, settings)
         print(f"{'measuring' if arguments.load else 'watching'} for {seconds:g} s", file=sys.stderr)
         found = asyncio.run(watch(url, settings, seconds, arguments.load or (), options))
-    models, curves = found.histograms(), found.decoding.curves()
+    models, curves = found.histograms(), found.curves()
     measured = {model: phases for model, grown in models.items() if (phases := _phases(model, grown))}
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in curves.items()}
     for model in sorted(models.keys() - curves.keys()):
-        drafted = model in found.decoding.drafted
+        drafted = model in found.drafted
         why = "it speculates" if drafted else "too little was decoded, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     if not measured and not plain:

@@ -5,51 +5,58 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from math import inf
 from pathlib import Path
 from typing import Final
 
-from sidecar.analysis.plain_decoding import PlainDecoding
+from sidecar.analysis.curve_fit import fit
+from sidecar.analysis.engines import Engines
+from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.steps import Steps
 from sidecar.commands.first_page import first_page, speculates
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import RequestOptions
-from sidecar.engine.continuation import Continuation
-from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.merge import merge
-from sidecar.engine.names import Phase
+from sidecar.engine.names import Counter, Phase
 from sidecar.engine.page_source import page_source
-from sidecar.engine.plan import EngineKey
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.log import redacted
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import Settings
+from sidecar.settings.groups import Limits
 
 _ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
+_WINDOWS: Final = ("latency_window", "history")
 
 
 class Watched:
-    """A scrape sink, and what was seen: histograms engine by engine, so that each one's restarts are its own."""
+    """A scrape sink, and what was seen: what every engine decoded from poll to poll, and its latencies."""
 
     def __init__(self) -> None:
-        self.decoding = PlainDecoding()
+        self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
+        self.drafted: set[str] = set()  # the models that speculated
         self.began = self.until = 0.0  # Unix seconds of the first and the last page
-        self._engines: dict[EngineKey, tuple[Continuation, HistogramWindow]] = {}
+        # Windows without end, so that nothing leaves them.
+        endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=dict.fromkeys(_WINDOWS, inf))
+        self._engines = Engines(endless)
         self._fault: str | None = None  # the last one printed: a lasting fault is printed once
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores durations and intervals."""
         self._fault = None
         self.began, self.until = self.began or at, at
-        for engine in page.engines:
-            # Unbounded, so that nothing leaves the window.
-            continuation, histograms = self._engines.setdefault(
-                engine.key, (Continuation(), HistogramWindow(float("inf")))
-            )
-            histograms.append(at, continuation.advance(engine).engine.histograms)
-        self.decoding.scraped(at, page)
+        self._engines.observe(at, page)
+        for key, state in self._engines.states.items():
+            if state.seen_at != at or state.grown is None:
+                continue
+            if state.grown.get(Counter.DRAFTS):
+                self.drafted.add(key.model_name)
+            if state.steps is not None:
+                self.periods.setdefault(key.model_name, []).append(state.steps)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""
@@ -61,10 +68,14 @@ class Watched:
     def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
         """By model, what the histograms of all of its engines have grown by."""
         models: dict[str, list[EngineSnapshot]] = defaultdict(list)
-        for key, (_, histograms) in self._engines.items():
-            grown = {phase: reading for phase in Phase if (reading := histograms.growth(phase)) is not None}
-            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, grown, None))
+        for key, state in self._engines.states.items():
+            models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
         return {model: merge(engines).histograms for model, engines in models.items()}
+
+    def curves(self) -> dict[str, PlainCurve]:
+        """Plain step times by model, without models that speculated or decoded too little."""
+        plain = {model: fit(periods) for model, periods in self.periods.items() if model not in self.drafted}
+        return {model: curve for model, curve in plain.items() if curve is not None}
 
 
 async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions) -> Watched:

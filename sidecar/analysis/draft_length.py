@@ -45,11 +45,10 @@ def extrapolated(rates: Sequence[float]) -> Sequence[float]:
     return [*rates, *(rates[-1] * fall**beyond for beyond in range(1, count - len(rates) + 1))]
 
 
-def timed_advice(rates: Sequence[float], costs: StepCosts, *, alone: bool = False) -> str | None:
+def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
     """What to change about the number of draft tokens at this load; None if too little would be gained.
 
     None also if their number varies: vLLM divides position rates by all drafts, so they say nothing about shorter ones.
-    ``alone``: it is about one temperature, whose engine serves others too, so nothing is to be set.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
@@ -61,9 +60,6 @@ def timed_advice(rates: Sequence[float], costs: StepCosts, *, alone: bool = Fals
     if seconds[best] > worthwhile:
         return None
     change, gain = f"{best} instead of {used}", f"about {_ms(seconds[best])} a token instead of {now} at this load"
-    if alone:
-        guess = ", extrapolated," if best > used else ","
-        return f"At this temperature alone{guess} {best} instead of {used} draft tokens would be best: {gain}."
     if best > used:
         return f"Extrapolated, num_speculative_tokens {change} would take {gain}: try it."
     if best == 0:

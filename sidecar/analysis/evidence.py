@@ -45,7 +45,6 @@ class Evidence:
     costs: StepCosts | None = None
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
     speculation: "Speculation | None" = None
-    is_temperature: bool = False  # one of those that share an engine, and its settings
 
     @property
     def is_adaptive(self) -> bool:

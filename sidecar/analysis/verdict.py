@@ -128,8 +128,8 @@ class Judge:
 
     def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
-            key = (model.model_name, kind, name)
-            self._last[key] = judge(evidence, self._thresholds, self._window, before=before.get(key, _NOTHING))
+            key, last = (model.model_name, kind, name), before.get((model.model_name, kind, name), _NOTHING)
+            self._last[key] = judge(evidence, self._thresholds, self._window, before=last, is_part=bool(kind))
             return self._last[key]
 
         temperatures = {name: judged("temperature", name, found) for name, found in model.temperatures.items()}
@@ -156,12 +156,18 @@ _NOTHING: Final = Judgement()
 
 
 def judge(
-    evidence: Evidence, thresholds: Thresholds, window: float = 0.0, *, before: Judgement = _NOTHING
+    evidence: Evidence,
+    thresholds: Thresholds,
+    window: float = 0.0,
+    *,
+    before: Judgement = _NOTHING,
+    is_part: bool = False,
 ) -> Judgement:
     """The judgement on ``evidence`` that follows ``before``; as many drafts are needed as in ``window`` seconds.
 
     The sliding window decides or, where that has too little traffic, the last hour. A verdict falls as soon as a
-    threshold is crossed, and rises once the value is clearly above it.
+    threshold is crossed, and rises once the value is clearly above it. There is no advice on the number of draft
+    tokens for one of several parts: an engine has one number for all of its temperatures.
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
@@ -176,13 +182,14 @@ def judge(
             before.by_speedup, evidence.speedup, (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         )
     loses = (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE
+    advice = None if is_part else _tokens_advice(evidence, judged, thresholds)
     return Judgement(
         evidence=evidence,
         is_known=True,
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        advice=_tokens_advice(evidence, judged, thresholds) or (_LOSING if loses else None),
+        advice=advice or (_LOSING if loses else None),
     )
 
 
@@ -228,8 +235,8 @@ def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Threshold
         return by_load or None
     if evidence.costs is None:
         fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
-        return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more, alone=evidence.is_temperature)
-    return f"{timed_advice(rates, evidence.costs, alone=evidence.is_temperature) or ''} {by_load}".strip() or None
+        return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more)
+    return f"{timed_advice(rates, evidence.costs) or ''} {by_load}".strip() or None
 
 
 def _has_collapsed(judgement: Judgement) -> bool:

@@ -61,17 +61,6 @@ def test_more_tokens_are_an_extrapolation_and_said_to_be():
     assert found.startswith("Extrapolated, num_speculative_tokens 4 instead of 2 would take about ")
 
 
-def test_one_temperature_alone_is_told_what_would_be_best_and_to_set_nothing():
-    """Its engine has one number of draft tokens for all temperatures."""
-    fewer = timed_advice([0.6, 0.3, 0.1], StepCosts(actual=0.030, plain=0.010, drafted=3), alone=True)
-    assert fewer == (
-        "At this temperature alone, 0 instead of 3 draft tokens would be best: about 10 ms a token instead of "
-        "15 ms at this load."
-    )
-    more = timed_advice([0.95, 0.9], StepCosts(actual=0.011, plain=0.010, drafted=2), alone=True)
-    assert more.startswith("At this temperature alone, extrapolated, 4 instead of 2 draft tokens would be ")
-
-
 def test_what_saves_little_is_not_advised():
     assert timed_advice([0.8, 0.6, 0.5], StepCosts(actual=0.015, plain=0.010, drafted=3)) is None
     assert timed_advice([], StepCosts(actual=0.012, plain=0.010, drafted=3)) is None

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from sidecar.analysis.acceptance import Acceptance
@@ -141,12 +139,6 @@ def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
     assert judge(evidence(0.2), THRESHOLDS, SECONDS).advice == "Acceptance 0.20: speculate fewer tokens."
 
 
-def test_a_temperature_is_told_to_set_nothing():
-    """Its engine has one number of draft tokens for all."""
-    found = judge(replace(evidence(0.3), is_temperature=True), THRESHOLDS, SECONDS)
-    assert found.advice == "At this temperature alone, an acceptance of 0.30 suggests fewer tokens."
-
-
 def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():
     assert judge(evidence(0.45, speedup=(1.3,)), THRESHOLDS, SECONDS).advice is None
     assert "pods that don't speculate" in judge(evidence(0.7, speedup=(0.8,)), THRESHOLDS, SECONDS).advice
@@ -197,6 +189,13 @@ def test_a_model_and_each_of_its_temperatures_have_their_own_verdict():
     found = judged(Judge(THRESHOLDS, SECONDS), model(0.6, cold=0.9, hot=0.3))["m"]
     assert found.whole.verdict is EVEN
     assert {label: one.verdict for label, one in found.temperatures.items()} == {"cold": POSITIVE, "hot": NEGATIVE}
+
+
+def test_only_the_whole_is_advised_on_the_number_of_tokens():
+    """An engine has one number for all of its temperatures."""
+    found = judged(Judge(THRESHOLDS, SECONDS), model(0.3, hot=0.2))["m"]
+    assert found.whole.advice == "Acceptance 0.30: speculate fewer tokens."
+    assert "pods that don't speculate" in found.temperatures["hot"].advice
 
 
 def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():

@@ -184,7 +184,7 @@ def _judged(counted: Acceptance, thresholds: Thresholds, speedup: Interval | Non
     """By the rules for live traffic; of those on volume only ``min_requests``, as a sweep decides what is drafted."""
     known = speedup is not None and speedup.error is not None
     estimate = Estimate(speedup.value, (speedup.error or 0.0) / 2) if speedup is not None and known else None
-    return judge(Evidence(window=counted, speedup=estimate, is_temperature=True), thresholds)
+    return judge(Evidence(window=counted, speedup=estimate), thresholds)
 
 
 def _over_loads(verdicts: Sequence[Verdict]) -> Verdict | None:

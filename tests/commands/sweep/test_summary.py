@@ -73,9 +73,9 @@ def test_a_level_without_data_leaves_the_verdict_to_the_others():
 @pytest.mark.parametrize(
     ("accepted", "verdict", "action", "advice"),
     [
-        (27, "net_positive", "confirm under your own load, then ship", "suggests more tokens"),
+        (27, "net_positive", "confirm under your own load, then ship", "speculate more tokens"),
         (18, "break_even", "measure P99 under your own load before you decide", None),
-        (3, "net_negative", "stop: speculation costs more than it gives here", "suggests fewer tokens"),
+        (3, "net_negative", "stop: speculation costs more than it gives here", "speculate fewer tokens"),
     ],
 )
 def test_without_a_baseline_the_acceptance_decides(accepted, verdict, action, advice):

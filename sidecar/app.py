@@ -45,7 +45,7 @@ async def running(
         state = State(settings, time.time())
         pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
         supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # ends polling before that
-        scrapes: ScrapeSink = LoggedState(state, log, StateLog(log), lambda: receiver.problem)
+        scrapes: ScrapeSink = LoggedState(state, log, StateLog(log))
         requests: PluginSink = state.plugin
         if recorder is not None:
             scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance, together
 from sidecar.analysis.engine_speed import over_engines
@@ -13,12 +12,10 @@ from sidecar.analysis.model_speed import costs_by_load
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.plugin_state import PluginStates
 from sidecar.analysis.report import ModelReport, TemperatureReport
-from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup, Withheld
+from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.requests.messages import Speculation
-
-_CROWDED_OUT: Final = "There is no split by temperature: as many models as limits.models allows are split already."
 
 
 def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: float) -> ModelEvidence:
@@ -44,9 +41,7 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
             label: Evidence(
                 window=window,
                 hour=hour[label],
-                speedup=_estimate(model.speed.temperature(label).speedup) if speed is not None else None,
-                costs=costs,
-                is_temperature=True,
+                speedup=_estimate(model.speed.temperature(label).speedup),
                 speculation=speculation,
             )
             for label, window in short.items()
@@ -87,7 +82,7 @@ def model_report(
     plain = model.speed.plain_seconds if reference is not None else {}
     speed = _speed(model, [state for state in shown if state.speculates], plugin)
     splits = _splits(model, plugin)
-    withheld = _CROWDED_OUT if model.crowded_out else plugin.withheld(model.name) or moment.plugin_text
+    withheld = plugin.withheld(model.name) or moment.plugin_text
     return ModelReport(
         model_name=model.name,
         engines=tuple(
@@ -101,7 +96,7 @@ def model_report(
             )
             for state in states
         ),
-        temperatures=tuple(_temperatures(model, judged, speed, moment)) if splits else (),
+        temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
         groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
         judgement=judged.whole,
         speed=speed,
@@ -112,15 +107,11 @@ def model_report(
     )
 
 
-def _temperatures(
-    model: ModelState, judged: ModelJudgement, speed: EngineSpeed | None, moment: Moment
-) -> Iterable[TemperatureReport]:
+def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> Iterable[TemperatureReport]:
     windows = model.windows()[0] if moment.fresh else {}
     for label, state in model.temperatures.items():
-        spent = model.speed.temperature(label)
-        if speed is None:  # it describes the moment
-            spent = spent._replace(speedup=None)
-        yield state.report(label, moment.at, windows.get(label), judged.temperatures.get(label, Judgement()), spent)
+        judgement, speed = judged.temperatures.get(label, Judgement()), model.speed.temperature(label)
+        yield state.report(label, moment.at, windows.get(label), judgement, speed)
 
 
 def _splits(model: ModelState, plugin: PluginStates) -> bool:
@@ -137,13 +128,13 @@ def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStat
     """All engines together; None if none speculates."""
     if not speculating or model.name == OTHER.model_name:
         return None
-    idle = {state.idle for state in speculating}
-    found = model.speed.whole(Withheld.TOO_LITTLE if Withheld.TOO_LITTLE in idle else min(idle))
+    found = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)
     return _honest(found, _speculation(speculating, plugin))
 
 
 def _engine_speed(model: ModelState, state: EngineState, plugin: PluginStates) -> EngineSpeed:
-    return _honest(model.speed.engine(state.key, state.idle), plugin.speculation(state.key))
+    found = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
+    return _honest(found, plugin.speculation(state.key))
 
 
 def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:

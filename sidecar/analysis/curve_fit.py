@@ -43,17 +43,11 @@ def fit(periods: Sequence[Steps]) -> PlainCurve | None:
 
 
 def _by_load(periods: Sequence[Steps]) -> _Groups:
-    """Those around each power of two, where they are enough; by half octaves if a single one has them all."""
-    found: _Groups = []
-    for parts in (1, 2):
-        groups: dict[int, list[Steps]] = defaultdict(list)
-        for one in periods:
-            groups[round(parts * log2(one.running))].append(one)
-        several = [groups[key] for key in sorted(groups) if len(groups[key]) >= _SUPPORT]
-        if len(several) > 1:
-            return several
-        found = found or several
-    return found
+    """Those around each power of two, where they are enough."""
+    groups: dict[int, list[Steps]] = defaultdict(list)
+    for one in periods:
+        groups[round(log2(one.running))].append(one)
+    return [groups[key] for key in sorted(groups) if len(groups[key]) >= _SUPPORT]
 
 
 def _error(means: PlainCurve, group: Sequence[Steps]) -> float:

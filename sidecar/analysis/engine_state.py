@@ -9,7 +9,7 @@ from sidecar.analysis.engine_speed import LoadTotals
 from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
 from sidecar.analysis.latency import Latency, latency
-from sidecar.analysis.limitation import Limitation, limitations
+from sidecar.analysis.limitation import limitations
 from sidecar.analysis.report import EngineReport
 from sidecar.analysis.speedup import EngineSpeed, Withheld
 from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
@@ -46,7 +46,6 @@ class EngineState:
         self.grown: Mapping[Counter, float] | None = None  # continued counters between the last two polls
         self.steps: Steps | None = None  # between the last two polls; None if the page does not tell
         self.seen_at = 0.0
-        self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
@@ -162,19 +161,15 @@ class EngineState:
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
             latencies=self._latencies() if latest else {},
             acceptance=window if window.draft_tokens > 0 else None,
-            limitations=self.limitations if latest else frozenset(),
+            limitations=limitations(
+                latest, several_processes=self._several_processes, itl_per_token=bool(self._check.per_token)
+            )
+            if latest
+            else frozenset(),
             speed=speed if latest else None,
             speculation=speculation,
             coverage=coverage if latest else None,
         )
-
-    @property
-    def limitations(self) -> frozenset[Limitation]:
-        """What the last page does not tell of the engine."""
-        if self._latest is None:
-            return frozenset()
-        per_token = bool(self._check.per_token)
-        return limitations(self._latest, several_processes=self._several_processes, itl_per_token=per_token)
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:

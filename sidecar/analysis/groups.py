@@ -1,6 +1,7 @@
 """The groups that requests are told apart by besides temperature, and which of them accept less."""
 
 from bisect import bisect_left
+from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -25,12 +26,13 @@ _CONFIDENCE: Final = 2.0  # and lies below it by so many standard errors
 class Groups:
     """One model's requests by group; every prompt length and kind of output is there from the start."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, overflow: Tally[str]) -> None:
+        """``overflow`` as in ``ModelState``: an adapter is counted as often as it grows."""
         self._window = settings.latency_window
         self._names_adapters = settings.plugin.adapters
         known = [(PROMPT, label) for label in PROMPT_LABELS] + [(OUTPUT, label) for label in _OUTPUT_LABELS]
         self._totals = {key: LiveTotals(self._window) for key in known}
-        self.overflowed = 0  # adapters that became "other", counted as often as they grew
+        self._overflow = overflow
 
     def add(self, row: GroupTotals, growth: Sequence[int], *, recent: bool) -> None:
         """Adds a row's growth; see ``LiveTotals.add``."""
@@ -54,7 +56,7 @@ class Groups:
     def _adapter(self, name: str) -> tuple[str, str]:
         named = [group for by, group in self._totals if by == ADAPTER]
         if name not in named and name != _OTHER and len(named) >= _MOST_ADAPTERS:
-            self.overflowed += 1
+            self._overflow["group"] += 1
             return ADAPTER, _OTHER
         return ADAPTER, name
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.snapshot import EngineSnapshot
 
 
@@ -16,7 +16,6 @@ class Limitation(StrEnum):
     NO_REQUEST_TPOT = "no_request_tpot"
     NO_POSITIONS = "no_positions"
     NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
-    NO_KV_CACHE_USAGE = "no_kv_cache_usage"
     SEVERAL_PROCESSES = "several_processes"
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - no password
 
@@ -37,9 +36,6 @@ EXPLANATIONS: Final = {
     Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Use a newer one.",
     Limitation.NO_KV_CACHE_CAPACITY: (
         "This vLLM does not export the KV cache's capacity. Use a newer one: all tested versions from 0.10 on do."
-    ),
-    Limitation.NO_KV_CACHE_USAGE: (
-        "This vLLM does not export the KV cache's usage. Use a newer one: all tested versions do."
     ),
     Limitation.SEVERAL_PROCESSES: (
         "The page sums several API servers: it has no step count, and a restart shows only if a counter falls. If one "
@@ -63,7 +59,6 @@ def limitations(
         Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters and not engine.accepted_per_position,
         Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
         Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
-        Limitation.NO_KV_CACHE_USAGE: Gauge.KV_CACHE_USAGE not in engine.gauges,
         Limitation.SEVERAL_PROCESSES: several_processes,
         Limitation.ITL_PER_TOKEN: itl_per_token,
     }

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from sidecar.analysis.curve_fit import fit_undrafted
 from sidecar.analysis.decode_clock import DecodeClock
@@ -21,20 +21,13 @@ _REFIT: Final = 30.0  # seconds between two fits to them
 _ENOUGH_STEPS: Final = 1000  # decode steps at a load from which the time of one is known
 
 
-class TimeSpent(NamedTuple):
-    """One temperature: its speedup over the window, and request-seconds saved and lost since the start."""
-
-    speedup: Speedup | None = None
-    saved: float = 0.0
-    lost: float = 0.0
-
-
-class _Temperature:
+class TemperatureSpeed:
     """One temperature's finished requests: plain and actual seconds of their tokens, by the engine's clock."""
 
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
-        self.spent = TimeSpent()
+        self.speedup: Speedup | None = None  # over the window; None if the whole model has none
+        self.saved = self.lost = 0.0  # request-seconds, since the start
 
 
 class ModelSpeed:
@@ -45,22 +38,23 @@ class ModelSpeed:
 
         ``window`` is the sliding window, ``history`` how far back requests may have begun: both in seconds.
         """
-        self._set_curve(curve)
+        self.curve = curve
         self.reference = Reference.BASELINE if curve is not None else None
         self._window = window
         self._missing = missing
         self._whole = EngineSpeedWindow(window)
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
-        self._temperatures: dict[str, _Temperature] = {}
+        self._temperatures: dict[str, TemperatureSpeed] = {}
         self._clock = DecodeClock(history)
         self._periods: deque[Steps] = deque(maxlen=_PERIODS)
         self._fitted_at = -math.inf
-        self._read: EngineSpeed | None = None
+        self.whole: EngineSpeed | None = None  # all engines together at the last good poll; None without steps
         self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
 
-    def _set_curve(self, curve: PlainCurve | None) -> None:
-        self.curve = curve
-        self.plain_seconds: Mapping[str, float] = {} if curve is None else curve.by_load()  # S0 by load
+    @property
+    def plain_seconds(self) -> Mapping[str, float]:
+        """S0 by load."""
+        return {} if self.curve is None else self.curve.by_load()
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps]) -> None:
         """Takes in what the model's speculating engines decoded between two polls."""
@@ -73,23 +67,21 @@ class ModelSpeed:
             self._periods.append(found)
         self._clock.add(start, at, clock)
         if self.reference is not Reference.BASELINE and not 0 <= at - self._fitted_at < _REFIT:
-            self._set_curve(fit_undrafted(list(self._periods)))
-            self._fitted_at = at
+            self.curve, self._fitted_at = fit_undrafted(list(self._periods)), at
             self.reference = Reference.UNDRAFTED if self.curve is not None else None
 
     def restarted(self) -> None:
         """Another process may decode at another speed, so that the last one's steps without drafts tell nothing."""
         self._periods.clear()
         if self.reference is Reference.UNDRAFTED:
-            self._set_curve(None)
-            self.reference = None
+            self.curve = self.reference = None
 
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
-        steps = self._read.steps if self._read is not None else None
+        steps = self.whole.steps if self.whole is not None else None
         compares = steps is not None and self.curve is not None and self.curve.has_prompts_like(steps.prompt_share)
         for temperature, ended in requests.items():
-            one = self._temperatures.setdefault(temperature, _Temperature(self._window))
+            one = self.temperature(temperature)
             gained = 0.0
             for request in ended:
                 tokens = request.output_tokens - 1
@@ -99,36 +91,31 @@ class ModelSpeed:
                 one.times.add(tokens=tokens, plain=plain, actual=end - begun)
                 if compares:
                     gained += tokens * plain.seconds - (end - begun)
-            spent = one.spent
-            one.spent = spent._replace(saved=spent.saved + max(gained, 0.0), lost=spent.lost + max(-gained, 0.0))
+            one.saved += max(gained, 0.0)
+            one.lost += max(-gained, 0.0)
 
     def mark(self, at: float) -> None:
         """Everything until ``at``, a good poll's time, was taken in."""
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
-        whole = self._read = self._whole.read(self.curve, self._missing)
+        self.whole = self._whole.read(self.curve, self._missing)
         self._read_engines = {key: one.read(self.curve, self._missing) for key, one in self._engines.items()}
-        is_known = whole is not None and whole.speedup is not None
+        is_known = self.whole is not None and self.whole.speedup is not None
         for one in self._temperatures.values():
             one.times.mark(at)
-            one.spent = one.spent._replace(speedup=one.times.read() if is_known else None)
+            one.speedup = one.times.read() if is_known else None
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""
         self._engines = {key: window for key, window in self._engines.items() if key in engines}
 
-    def whole(self, idle: Withheld) -> EngineSpeed:
-        """All engines together at the last good poll; ``idle`` says why there may be no steps."""
-        return self._read or EngineSpeed(withheld=idle)
-
-    def engine(self, key: EngineKey, idle: Withheld) -> EngineSpeed:
+    def engine(self, key: EngineKey) -> EngineSpeed | None:
         """One engine."""
-        return self._read_engines.get(key) or EngineSpeed(withheld=idle)
+        return self._read_engines.get(key)
 
-    def temperature(self, temperature: str) -> TimeSpent:
-        """One temperature; it has a speedup only if the whole has."""
-        found = self._temperatures.get(temperature)
-        return found.spent if found is not None else TimeSpent()
+    def temperature(self, temperature: str) -> TemperatureSpeed:
+        """One temperature."""
+        return self._temperatures.setdefault(temperature, TemperatureSpeed(self._window))
 
 
 def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, StepCosts]:

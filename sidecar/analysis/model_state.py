@@ -1,5 +1,6 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
+from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,7 +26,8 @@ _TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature is there from the start, at 0."""
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: Settings, overflow: Tally[str]) -> None:
+        """``overflow`` counts label values that became "other", by label."""
         self.name = name
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
@@ -34,9 +36,8 @@ class ModelState:
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curve, missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: self._temperature() for label in self._buckets.labels}
-        self.groups = Groups(settings)
+        self.groups = Groups(settings, overflow)
         self.observed = False  # whether the plug-in has reported it
-        self.crowded_out = False  # whether it may not be split, since so many others are
         self._tail: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
 
     def _temperature(self) -> TemperatureState:

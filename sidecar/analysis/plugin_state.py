@@ -1,7 +1,7 @@
 """What the plug-ins in vLLM's engines say, and whether it agrees with vLLM's page."""
 
 from collections import Counter as Tally
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -9,6 +9,7 @@ from sidecar.analysis.coverage import Coverage
 from sidecar.analysis.plugin_engine import PluginEngine
 from sidecar.analysis.plugin_text import sentence, took_itself_out, worst
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
+from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.requests.messages import FinishedRequest, Hello, Speculation, Tick
@@ -36,8 +37,6 @@ class PluginStates:
         self._finished: list[tuple[PluginEngine, FinishedRequest]] = []
         self._unreadable: dict[int, int] = {}  # versions of the format that are not ours, by connection
         self._coverage: dict[EngineKey, Coverage] = {}  # of the engines on the last page
-        self._page_is_known = False
-        self._only_model: str | None = None  # on the page
         self._dropped: Tally[str] = Tally(dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, LOST, OVERFLOW), 0))
         self._heard = False
         self._events = 0
@@ -60,9 +59,9 @@ class PluginStates:
             return
         if self._is_elsewhere(engine):
             self._dropped[OTHER_ENGINE] += 1  # its totals are kept, as its page may come
-        lost, is_first = engine.lost, engine.tick_at is None
+        lost, is_first = engine.lost, engine.total is None
         self._dropped[OVERFLOW] += engine.tick(tick)
-        if engine.recent or not is_first:  # what was lost before this sidecar listened is not its to report
+        if engine.whole or not is_first:  # what was lost before this sidecar listened is not its to report
             self._dropped[LOST] += engine.lost - lost
 
     def finished(self, connection: int, request: FinishedRequest) -> None:
@@ -93,47 +92,41 @@ class PluginStates:
         self._heard = True
         self._unreadable[connection] = version
 
-    def polled(self, at: float, page: PageSnapshot) -> None:
-        """Takes in a good poll's page: which engines there are, and what vLLM itself counted."""
-        self._page_is_known = True
-        models = {engine.key.model_name for engine in page.engines}
-        self._only_model = models.pop() if len(models) == 1 else None
+    def polled(self, at: float, page: PageSnapshot, *, restarted: bool) -> None:
+        """Takes in a good poll's page: which engines there are, and what vLLM itself counted.
+
+        ``restarted``: by another process than at the last poll.
+        """
         self._coverage = {engine.key: self._coverage.get(engine.key, Coverage()) for engine in page.engines}
         for engine in page.engines:
-            self._coverage[engine.key].polled(at, engine)
-        for key, coverage in self._coverage.items():
-            known = [one for shown, one in self.on_page() if shown == key]
-            if connected := [one for one in known if one.connections]:
-                coverage.disabled = next((one.disabled for one in connected if one.disabled is not None), None)
-            live = [one for one in known if one.counts and (one.connections or one.hello.start in coverage.starts)]
-            # Two that count at the same time and say they are the same engine add up to more than vLLM counted.
-            # The newest counts in any case: with the clock set back, its ticks are from before it started.
-            newest = max((one.hello.started for one in live), default=0.0)
-            engines = [one for one in live if max(one.tick_at or 0.0, one.hello.started) >= newest]
-            coverage.starts = {one.hello.start for one in engines}
-            if engines:
-                ticks = [one.tick_at for one in engines if one.tick_at is not None]
-                drafted = sum(one.total.draft_tokens for one in engines)
-                coverage.compare(drafted, sum(one.tick_growth for one in engines), min(ticks))
-            elif coverage.holds(self.lowest_coverage):
-                coverage.ratio = None  # what did not add up stays withheld
+            counted = engine.counters.get(Counter.DRAFT_TOKENS)
+            if restarted:
+                self._coverage[engine.key] = Coverage()
+                for one in self._lives(engine.key):
+                    one.is_over = not one.connections
+            lives = [(one, total) for one in self._lives(engine.key) if (total := one.counted) is not None]
+            # Two that are connected and say they are the same engine add up to more than vLLM counted.
+            totals = [total for one, total in lives if one.connections] or [total for _, total in lives[-1:]]
+            if totals and counted is not None:
+                self._coverage[engine.key].compare(at, counted, sum(total.draft_tokens for total in totals))
+            else:
+                self._coverage[engine.key].ratio = None
 
-    def failed(self) -> None:
-        """A poll failed: vLLM may come back with other engines."""
-        self._page_is_known = False
+    def _lives(self, key: EngineKey) -> list[PluginEngine]:
+        """Those of the engine in this process of vLLM, the latest last."""
+        return [engine for shown, engine in self.on_page() if shown == key and not engine.is_over]
 
-    def take_finished(self, model_names: Container[str]) -> dict[str, list[FinishedRequest]]:
-        """The requests that finished since the last time, of these models; others wait while the page is not known."""
+    def take_finished(self) -> dict[str, list[FinishedRequest]]:
+        """The requests that finished since the last time, by model."""
+        if not self._coverage:
+            return {}
         waiting, self._finished = self._finished, []
         found: dict[str, list[FinishedRequest]] = {}
         for engine, request in waiting:
-            key = self.key(engine)
-            if key in self._coverage and key.model_name in model_names:
-                found.setdefault(key.model_name, []).append(request)
-            elif self._page_is_known:
-                self._dropped[OVERFLOW if key in self._coverage else OTHER_ENGINE] += 1
+            if self._is_elsewhere(engine):
+                self._dropped[OTHER_ENGINE] += 1
             else:
-                self._finished.append((engine, request))
+                found.setdefault(self.key(engine).model_name, []).append(request)
         return found
 
     def on_page(self) -> Iterator[tuple[EngineKey, PluginEngine]]:
@@ -144,7 +137,7 @@ class PluginStates:
 
     def key(self, engine: PluginEngine) -> EngineKey:
         """The engine as vLLM's page names it."""
-        return EngineKey(engine.hello.model or self._only_model or "", str(engine.hello.engine))
+        return EngineKey(engine.hello.model or "", str(engine.hello.engine))
 
     def coverage(self, key: EngineKey) -> float | None:
         """The engine's coverage; None if it is unknown."""
@@ -152,7 +145,7 @@ class PluginStates:
 
     def speculation(self, key: EngineKey) -> Speculation | None:
         """How the engine drafts; None if it does not, or no plug-in says so."""
-        found = [engine.hello.speculation for shown, engine in self.on_page() if shown == key and engine.connections]
+        found = [engine.hello.speculation for engine in self._lives(key) if engine.connections]
         return found[-1] if found else None
 
     def withheld(self, model_name: str) -> str:
@@ -160,8 +153,8 @@ class PluginStates:
         for key, coverage in self._coverage.items():
             if key.model_name != model_name:
                 continue
-            if coverage.disabled is not None:  # from then on its totals stand still
-                return took_itself_out(key.engine, coverage.disabled)
+            if (lives := self._lives(key)) and lives[-1].disabled is not None:  # from then on its totals stand still
+                return took_itself_out(key.engine, lives[-1].disabled)
             if not coverage.holds(self.lowest_coverage):
                 return (
                     f"There is no split by temperature: on engine {key.engine} the plug-in counted "
@@ -188,20 +181,18 @@ class PluginStates:
         return replace(found, text=sentence(found, list(self._unreadable.values()), problem))
 
     def _is_elsewhere(self, engine: PluginEngine) -> bool:
-        """Whether this engine is not on the page; False while the page is not known."""
-        return self._page_is_known and self.key(engine) not in self._coverage
+        """Whether this engine is not on the last page; False before the first one."""
+        return bool(self._coverage) and self.key(engine) not in self._coverage
 
     def _make_room(self) -> None:
         gone = [start for start, one in self._engines.items() if not one.connections]
-        compared = {start for coverage in self._coverage.values() for start in coverage.starts}
-        gone.sort(key=compared.__contains__)  # these last: vLLM may still run them, and they may return
         for start in gone[: max(len(gone) - _MOST_GONE, 0)]:
             del self._engines[start]
 
 
 def _engine_report(key: EngineKey, engine: PluginEngine) -> PluginEngineReport:
     state = PluginState(engine.hello.state)
-    idle = state is PluginState.OBSERVING and not engine.total.drafts
+    idle = state is PluginState.OBSERVING and not (engine.total and engine.total.drafts)
     return PluginEngineReport(
         model_name=key.model_name,
         engine=key.engine,

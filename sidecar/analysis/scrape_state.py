@@ -4,7 +4,6 @@ from collections import Counter as Tally
 from typing import Final
 
 from sidecar import errors
-from sidecar.analysis.engines import is_another
 from sidecar.analysis.report import ScrapeReport
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
@@ -21,22 +20,17 @@ class ScrapeState:
         self._errors: Tally[str] = Tally(dict.fromkeys(scrape_reasons(), 0))
         self._last_error: ScrapeError | None = None
         self._duration: float | None = None
-        self._process_start: float | None = None
         self.last: float | None = None  # Unix seconds of the last good poll
-        self.malformed_lines = 0
-        self.restarts = 0
+        self._malformed_lines = 0
 
     @property
     def is_polled(self) -> bool:
         """Whether one poll has ended, successfully or not."""
         return self.last is not None or self._last_error is not None
 
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot, *, counters_fell: bool) -> None:
-        """Takes in a good poll; ``counters_fell``: a sign of a restart where the page does not tell the process."""
-        restarted = is_another(self._process_start, page.process_start)
-        self._process_start = page.process_start
-        self.restarts += counters_fell if restarted is None else restarted
-        self.malformed_lines += page.malformed
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
+        """Takes in a good poll."""
+        self._malformed_lines += page.malformed
         self.last, self._duration, self._interval = at, duration, interval
         self._last_error = None
 
@@ -51,8 +45,8 @@ class ScrapeState:
             return False
         return now - self.last <= _FRESH_INTERVALS * self._interval
 
-    def report(self, now: float) -> ScrapeReport:
-        """The state at ``now``."""
+    def report(self, now: float, restarts: int) -> ScrapeReport:
+        """The state at ``now``; vLLM has restarted so often."""
         return ScrapeReport(
             up=self.is_fresh(now),
             last_scrape=self.last,
@@ -60,8 +54,8 @@ class ScrapeState:
             interval=self._interval,
             errors=dict(self._errors),
             last_error=self._last_error,
-            malformed_lines=self.malformed_lines,
-            vllm_restarts=self.restarts,
+            malformed_lines=self._malformed_lines,
+            vllm_restarts=restarts,
         )
 
 

@@ -1,12 +1,12 @@
 """The state of one vLLM: takes in its pages and what the plug-in sends, and gives the report of the last poll."""
 
+from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
 from sidecar.analysis.engines import Engines
-from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.plugin_state import PluginStates
 from sidecar.analysis.report import ModelReport, OwnReport, Report
@@ -35,11 +35,8 @@ class State:
         self._scrape = ScrapeState(settings.scrape_interval)
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
-        self._overflowed_models = self._overflowed_positions = 0
-        self._overflowed_groups = 0  # of models that are forgotten
+        self._overflow: Tally[str] = Tally(position=0, group=0)
         self._judge = Judge(settings.thresholds, settings.latency_window)
-        self._polls = 0
-        self._built: tuple[tuple[int, bool, bool, str], tuple[ModelReport, ...]] | None = None
         self.plugin = PluginStates(listening_since, settings.thresholds.coverage)
 
     @property
@@ -61,14 +58,15 @@ class State:
         """Takes in one poll's page; see ``ScrapeSink``."""
         before = self._scrape.last
         restarted = self._engines.observe(at, page)
-        self._scrape.scraped(at, duration, interval, page, counters_fell=bool(restarted))
-        self._overflowed_positions += sum(
+        self._scrape.scraped(at, duration, interval, page)
+        self._overflow["position"] += sum(
             max(len(engine.accepted_per_position) - self._settings.limits.positions, 0) for engine in page.engines
         )
-        self.plugin.polled(at, page)
+        self.plugin.polled(at, page, restarted=restarted)
         self._keep_models()
-        for name in restarted:
-            self._models[name].speed.restarted()
+        if restarted:
+            for model in self._models.values():
+                model.speed.restarted()
         told = self._take_growth()
         if before is not None and before < at:
             self._take_steps(before, at, told)
@@ -76,60 +74,44 @@ class State:
         for model in self._models.values():
             model.mark(at)
         self._judge.judge([evidence(model, self._engines, self.plugin, at) for model in self._models.values()], at)
-        self._polls += 1
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape.failed(error)
-        self.plugin.failed()
         self._take_finished(at)
-        self._polls += 1
 
     @property
-    def limitations(self) -> Mapping[EngineKey, frozenset[Limitation]]:
-        """What the pages do not tell, by engine."""
-        return {key: state.limitations for key, state in self._engines.states.items()}
+    def restarts(self) -> int:
+        """How often vLLM has restarted."""
+        return self._engines.restarts
 
-    def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "", *, with_models: bool = True) -> Report:
-        """The report at ``now``, Unix seconds; ``problem`` says why nobody listens for plug-ins, empty if one does.
-
-        The models are most of the work; they are built once a poll, when somebody asks for them.
-        """
+    def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
+        """The report at ``now``, Unix seconds; ``problem`` says why nobody listens for plug-ins, empty if one does."""
         plugin = self.plugin.report(problem)
-        overflow = {
-            "engine": self._engines.overflowed,
-            "position": self._overflowed_positions,
-            "model_name": self._overflowed_models,
-            "group": self._overflowed_groups + sum(model.groups.overflowed for model in self._models.values()),
-        }
         return Report(
             at=now,
-            scrape=self._scrape.report(now),
+            scrape=self._scrape.report(now, self._engines.restarts),
             plugin=plugin,
-            models=self._model_reports(now, plugin.text) if with_models else (),
-            own=replace(own, label_overflow=overflow),
+            models=self._model_reports(now, plugin.text),
+            own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
         )
 
     def _model_reports(self, now: float, plugin_text: str) -> tuple[ModelReport, ...]:
         fresh = self._scrape.is_fresh(now)
         judged = self._judge.held(now, fresh=fresh)
-        seen = (self._polls, fresh, bool(judged), plugin_text)
-        if self._built is None or self._built[0] != seen:
-            moment = Moment(self._scrape.last or now, fresh, self._settings.thresholds.min_requests, plugin_text)
-            models = (
-                model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
-                for name, model in self._models.items()
-            )
-            self._built = (seen, tuple(models))
-        return self._built[1]
+        moment = Moment(self._scrape.last or now, fresh, self._settings.thresholds.min_requests, plugin_text)
+        return tuple(
+            model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
+            for name, model in self._models.items()
+        )
 
     def _keep_models(self) -> None:
         """A state for each model that has an engine; like those, it is forgotten a while after it left the page."""
         known, self._models = self._models, {}
         for key in self._engines.states:
             name = key.model_name
-            self._models[name] = known.get(name) or self._models.get(name) or ModelState(name, self._settings)
-        self._overflowed_groups += sum(known[name].groups.overflowed for name in known.keys() - self._models.keys())
+            model = known.get(name) or self._models.get(name)
+            self._models[name] = model or ModelState(name, self._settings, self._overflow)
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())
 
@@ -138,11 +120,9 @@ class State:
         steps: dict[EngineKey, list[Sequence[float]]] = {}
         for key, engine in self.plugin.on_page():
             model = self._models.get(key.model_name)
-            if model is None or not (engine.observes or engine.tick_at):  # nothing was counted, and nothing will be
+            if model is None or not (engine.observes or engine.total):  # nothing was counted, and nothing will be
                 continue
-            model.observed = self._may_split(model)
-            model.crowded_out = not model.observed  # its growth is taken in all the same, and shown when it may be
-            self._overflowed_models += model.crowded_out
+            model.observed = True
             for row, grown, recent in engine.take_growth():
                 if isinstance(row, StepTotals):
                     if recent:
@@ -154,13 +134,6 @@ class State:
                 else:
                     model.add_group(row, counts, recent=recent)
         return steps
-
-    def _may_split(self, model: ModelState) -> bool:
-        """Whether the model's requests may have labels of their own: so many models may."""
-        if model.observed:
-            return True
-        observed = [one for one in self._models.values() if one.observed]
-        return len(observed) < self._settings.limits.models
 
     def _take_steps(self, start: float, at: float, told: Mapping[EngineKey, Sequence[Sequence[float]]]) -> None:
         """What every engine decoded since the last poll: by vLLM's counters or, where these do not tell, by ticks."""
@@ -181,6 +154,6 @@ class State:
             self._models[name].speed.polled(start, at, found)
 
     def _take_finished(self, at: float) -> None:
-        observed = {name: model for name, model in self._models.items() if model.observed}
-        for name, requests in self.plugin.take_finished(observed).items():
-            observed[name].finished(at, requests)
+        for name, requests in self.plugin.take_finished().items():
+            if name in self._models:  # else it is past the bound on models
+                self._models[name].finished(at, requests)

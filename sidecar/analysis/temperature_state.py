@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.live_totals import LiveTotals, accepted_per_position, drafted_per_position
-from sidecar.analysis.model_speed import TimeSpent
+from sidecar.analysis.model_speed import TemperatureSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.report import TemperatureReport
 from sidecar.analysis.verdict import Judgement
@@ -74,7 +74,7 @@ class TemperatureState:
         self._latest.append((at, found))
 
     def report(
-        self, label: str, now: float, window: Acceptance | None, judgement: Judgement, speed: TimeSpent
+        self, label: str, now: float, window: Acceptance | None, judgement: Judgement, speed: TemperatureSpeed
     ) -> TemperatureReport:
         """The temperature at ``now``; ``window`` is the sliding one, None while the last poll is not good."""
         counts = self.totals.counts
@@ -103,7 +103,7 @@ class TemperatureState:
             ttft_quantiles={one: quantile(ttft, one) for one in _TIMES},
             tpot_quantiles={one: quantile(tpot, one) for one in _TIMES},
             judgement=judgement,
-            speedup=speed.speedup,
+            speedup=speed.speedup if window is not None else None,
             saved_seconds=speed.saved,
             lost_seconds=speed.lost,
         )

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from sidecar.engine.names import Counter
+from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.recording.heard import Heard
 from sidecar.requests.messages import (
@@ -60,7 +61,7 @@ def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, pa
     """Each request at its end, with a tick; the totals begin where vLLM's counters stood on the first ``page``."""
     for engine in page.engines[:1]:
         total = Totals(*(int(engine.counters.get(one, 0)) for one in _COUNTERS))
-        yield Heard(begun, 1, hello=_hello(int(engine.key.engine or 0), begun))
+        yield Heard(begun, 1, hello=_hello(engine.key, begun))
         rows: dict[int, TemperatureTotals] = {}
         for end, one in sorted(requests, key=itemgetter(0)):
             row = rows[one.temperature] = _added(rows.get(one.temperature) or _nothing(one.temperature), one)
@@ -73,10 +74,10 @@ def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, pa
             yield Heard(end, 1, request=one)
 
 
-def _hello(engine: int, begun: float) -> Hello:
-    who = "recording"
+def _hello(key: EngineKey, begun: float) -> Hello:
+    who, engine = "recording", int(key.engine or 0)
     state = HelloState.OBSERVING
-    return Hello(plugin=who, vllm=None, model=None, engine=engine, start=who, started=begun, state=state)
+    return Hello(plugin=who, vllm=None, model=key.model_name, engine=engine, start=who, started=begun, state=state)
 
 
 def _nothing(temperature: int) -> TemperatureTotals:

@@ -2,7 +2,6 @@
 
 from sidecar.analysis.changes import LoggedState
 from sidecar.analysis.state import State
-from sidecar.engine.names import Trait
 from sidecar.errors import TimedOut, Unreachable
 from sidecar.log import StateLog
 from sidecar.requests.messages import HelloState
@@ -13,11 +12,10 @@ from tests.analysis.analysis_tools import PluginEnd, page, snap
 class Logged:
     """A state whose log lines are kept: (level, event, fields)."""
 
-    def __init__(self, **settings):
+    def __init__(self):
         self.lines, self.at = [], 1000.0
-        self.state = State(Settings(**settings), 0.0)
-        self.problem = ""
-        self.sink = LoggedState(self.state, self, StateLog(self), lambda: self.problem)
+        self.state = State(Settings(), 0.0)
+        self.sink = LoggedState(self.state, self, StateLog(self))
 
     def info(self, event, **fields):
         self.lines.append(("info", event, fields))
@@ -42,47 +40,23 @@ class Logged:
 
 
 def test_only_changes_are_logged():
-    log = Logged(limits={"engines": 1})
+    log = Logged()
     assert log.polls(10, snap(drafts=5)) == [("info", "found an engine")]
     assert log.fails(10, TimedOut("x")) == ["timeout"]
     assert log.fails(10, Unreachable("x")) == ["unreachable"]
-    assert log.polls(10, snap(drafts=6)) == [("info", "vLLM answers again"), ("info", "plug-in")]
+    assert log.polls(10, snap(drafts=6)) == [("info", "vLLM answers again")]
     assert len(log.polls(10, snap(drafts=1), start=2.0)) == 1  # it restarted
-    assert len(log.polls(10, snap(drafts=2), start=2.0, malformed=3)) == 1
-    assert ("warning", "more engines than limits.engines; summing the rest as 'other'") in log.polls(
-        10, snap(drafts=2), snap("1"), start=2.0
-    )
-    assert log.polls(10, snap(drafts=2), snap("1"), start=2.0) == []
-
-
-def test_v0_is_warned_of_once():
-    log = Logged()
-    log.polls(5, snap(counters={}, traits=[Trait.OVERCOUNTED]))
-    assert [fields["limitation"] for level, _, fields in log.lines if level == "warning"] == ["v0_counters"]
-
-
-def test_a_plugin_has_time_to_connect_before_its_absence_is_logged():
-    log = Logged()
-    assert log.polls(10, snap()) == [("info", "found an engine")]
-    assert log.polls(10, snap()) == [("info", "plug-in")]
-    assert log.lines[0][2]["state"] == "not_connected"
-    PluginEnd(log).serve().tick()
-    assert log.polls(1, snap(drafts=10)) == [("info", "plug-in")]
-
-
-def test_nothing_is_said_of_plugins_while_nobody_listens():
-    log = Logged()
-    log.problem = "Permission denied"
-    assert log.polls(20, snap()) == [("info", "found an engine")]
-    log.problem = ""
-    assert log.polls(1, snap()) == [("info", "plug-in")]
+    assert log.polls(10, snap(drafts=2), snap("1"), start=2.0) == [("info", "found an engine")]
 
 
 def test_what_the_plugin_does_is_logged_when_it_changes():
     log = Logged()
-    log.polls(1, snap())
+    log.polls(20, snap())
     plugin = PluginEnd(log)
     plugin.serve().tick()
     assert log.polls(5, snap(drafts=10)) == [("info", "plug-in")]
+    assert log.lines[0][2]["state"] == "observing"
     plugin.hello(state=HelloState.DISABLED, reason="KeyError")
     assert log.polls(5, snap(drafts=10)) == [("warning", "plug-in")]
+    plugin.close()
+    assert log.polls(5, snap(drafts=10)) == [("info", "plug-in")]

@@ -34,7 +34,7 @@ class Model:
 
     @property
     def whole(self):
-        return self.speed.whole(Withheld.TOO_LITTLE)
+        return self.speed.whole
 
     def at(self, temperature):
         return self.speed.temperature(temperature)
@@ -73,7 +73,7 @@ def test_with_other_prompts_than_the_baseline_s_no_time_is_saved_or_lost():
         model.run(6, 5, 0.03, length=2, drafted=3, prompt_share=2)
         model.request("cold", tokens=200, seconds=3.0)
     assert model.whole.withheld is Withheld.PROMPTS
-    assert model.at("cold") == (None, 0, 0)
+    assert (model.at("cold").speedup, model.at("cold").saved) == (None, 0)
 
 
 @pytest.mark.parametrize("unknown", [{"first_token": None}, {"last_token": None}, {"last_token": 0.0}])
@@ -119,5 +119,5 @@ def test_engines_that_left_are_forgotten_and_the_whole_stays():
     model.run(40, 4, 0.03, length=2, drafted=3)
     model.speed.forget_all_but([EngineKey("m", "1")])
     model.speed.mark(model.engine.at + 1)
-    assert model.speed.engine(KEY, Withheld.TOO_LITTLE).speedup is None
+    assert model.speed.engine(KEY) is None
     assert model.whole.speedup is not None

@@ -140,48 +140,25 @@ def test_outcomes_are_counted_by_their_names(server):
     }  # fmt: skip
 
 
-def test_coverage_is_1_but_for_one_tick_s_traffic(server):
-    """vLLM's counter runs ahead of the tick, or behind it, by what is served between the two."""
+def test_a_split_that_does_not_add_up_is_withheld_with_the_reason_until_vllm_restarts(server):
     plugin = PluginEnd(server)
-    for ahead in (0, 9, 0, 5, -5):
-        plugin.serve(drafts=10).tick(at=server.at + 0.5)
-        server.poll(snap(drafts=plugin.totals[0][1] + ahead))
-        assert server.engines()[EngineKey("m", "0")].coverage == 1.0
-    assert server.model().split_withheld == ""
-
-
-@pytest.mark.parametrize(("missing", "ratio"), [(10, 0.5), (-5, 2.0)])
-def test_a_split_that_does_not_add_up_is_withheld_with_the_reason(server, missing, ratio):
-    plugin = PluginEnd(server)
-    serve(server, plugin, 60, 10, vllm=0, missing=missing)
+    serve(server, plugin, 60, 10, vllm=0, missing=10)
     model = server.model()
-    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(ratio, rel=0.05)
+    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(0.5, abs=0.02)
     assert (model.temperatures, model.groups, model.acceptance_p10) == ((), (), None)
     assert "engine 0" in model.split_withheld
     assert model.judgement.is_known
-
-
-def test_it_is_not_withheld_for_less_than_two_in_a_hundred(server):
-    plugin = PluginEnd(server)
-    serve(server, plugin, 300, 100, vllm=0, missing=1)
-    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(0.9967, abs=0.001)
-    assert server.temperature("0").drafts == 30_000
-
-
-def test_a_sidecar_that_starts_beside_an_idle_engine_compares_from_the_second_poll_on():
-    server = Server()
-    plugin = PluginEnd(server, started=10.0)
-    plugin.serve(drafts=500).tick()
-    server.poll(snap(drafts=1000))
-    assert server.engines()[EngineKey("m", "0")].coverage is None
-    server.poll(snap(drafts=1000))
-    assert server.engines()[EngineKey("m", "0")].coverage == 0.5
+    plugin.close()
+    server.poll(snap(drafts=1200))
+    assert server.model().temperatures == ()
+    server.poll(snap(drafts=0), start=2.0)
+    assert drafts(server) == 600
 
 
 def test_two_that_say_they_are_the_same_engine_are_noticed(server):
     """Early data-parallel engines may all have the rank 0."""
     first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b")
-    for count in range(1, 60):
+    for count in range(1, 120):
         first.serve(drafts=10).tick(at=server.at + 0.5)
         second.serve(drafts=10).tick(at=server.at + 0.5)
         server.poll(snap("0", 10 * count), snap("1", 10 * count))
@@ -323,13 +300,6 @@ def test_keys_and_lives_without_end_cost_bounded_memory(server):
     assert max(sizes[100:]) < 2 * sizes[50]
 
 
-def test_a_plugin_without_a_model_s_name_belongs_to_the_only_one(server):
-    plugin = PluginEnd(server, model=None)
-    plugin.serve(drafts=5).tick()
-    server.poll(snap(drafts=5))
-    assert drafts(server) == 5
-
-
 def test_a_plugin_that_took_itself_out_has_its_split_withheld_at_once_with_the_reason(server):
     plugin = PluginEnd(server)
     serve(server, plugin, 5)
@@ -360,63 +330,11 @@ def test_a_plugin_that_took_itself_out_stays_out_until_vllm_restarts(server):
     assert drafts(server) == 53
 
 
-def test_what_did_not_add_up_stays_withheld_until_vllm_restarts(server):
-    plugin = PluginEnd(server)
-    serve(server, plugin, 60, 10, vllm=0, missing=10)
-    plugin.close()
-    server.poll(snap(drafts=1200))
-    assert server.model().temperatures == ()
-    server.poll(snap(drafts=0), start=2.0)
-    assert drafts(server) == 600
-
-
-@pytest.mark.parametrize("age", [0, 1e6])
-def test_a_clock_set_back_hides_nothing(server, age):
-    plugin = PluginEnd(server, started=server.at - age)
-    serve(server, plugin, 30)
-    server.at -= 300
-    serve(server, plugin, 10)
-    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
-    assert server.temperature("0").window.drafts >= 90
-    serve(server, plugin, 40, each=5, missing=5, vllm=400)
-    assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(600 / 800, abs=0.02)
-
-
-@pytest.mark.parametrize("tick_comes_first", [True, False])
-def test_a_clock_set_back_beside_a_tick_withholds_nothing(server, tick_comes_first):
-    plugin = PluginEnd(server)
-    serve(server, plugin, 30)
-    plugin.serve(drafts=10, accepted=20)
-    if tick_comes_first:
-        plugin.tick(at=server.at + 0.5)
-    server.at -= 300
-    if not tick_comes_first:
-        plugin.tick(at=server.at + 0.5)
-    for ahead in (30, 60):  # more than one tick's traffic, as when it grows
-        server.poll(snap(drafts=310 + ahead))
-        assert server.engines()[EngineKey("m", "0")].coverage == 1.0
-
-
 def test_a_plugin_that_refused_from_the_start_makes_no_split_of_zeros(server):
     PluginEnd(server, state=REFUSED, reason="no method _free_request")
     server.poll(snap(drafts=10))
     assert server.model().temperatures == ()
     assert "no method _free_request" in server.model().split_withheld
-
-
-def test_a_plugin_that_falls_silent_while_vllm_drafts_loses_its_split(server):
-    plugin = PluginEnd(server)
-    serve(server, plugin, 5)
-    for second in range(20):
-        server.poll(snap(drafts=50 + 10 * second))
-    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
-    for second in range(20, 40):
-        server.poll(snap(drafts=50 + 10 * second))
-    assert server.engines()[EngineKey("m", "0")].coverage < 0.2
-    assert server.model().temperatures == ()
-    plugin.serve(drafts=390, accepted=780).tick(at=server.at + 0.5)
-    server.poll(snap(drafts=440))
-    assert server.engines()[EngineKey("m", "0")].coverage == 1.0
 
 
 def test_a_plugin_that_is_gone_while_vllm_drafts_loses_its_split_and_gets_it_back(server):
@@ -448,17 +366,3 @@ def test_what_an_earlier_vllm_s_plugin_counted_is_not_held_against_the_next_vllm
     for second in range(40):
         server.poll(snap(drafts=second), start=2.0)
     assert server.engines()[EngineKey("m", "0")].coverage is None
-
-
-@pytest.mark.parametrize("engine", [0, 5])
-def test_an_engine_that_returns_after_many_others_left_is_not_counted_twice(server, engine):
-    plugin = PluginEnd(server)
-    serve(server, plugin, 20)
-    plugin.close()
-    for number in range(2, 40):
-        PluginEnd(server, number, start=str(number), engine=engine).close()
-    plugin.hello()
-    plugin.tick(at=server.at + 0.5)
-    server.poll(snap(drafts=200))
-    assert drafts(server) == 200
-    assert server.engines()[EngineKey("m", "0")].coverage == 1.0

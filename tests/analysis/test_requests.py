@@ -62,7 +62,7 @@ def test_a_temperature_past_the_plugin_s_own_is_other():
 
 
 def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_a_while():
-    pod = Pod(history=60.0, latency_window=30.0)
+    pod = Pod(history=60.0, latency_window=30.0, limits={"models": 2})
     for _ in range(20):
         pod.serve((0, 10, 25))
     pod.poll(snap(model="n"))
@@ -71,30 +71,6 @@ def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_
     assert not pod.temperature("0").judgement.is_known
     pod.poll(snap(model="n"), seconds=61)
     assert [model.model_name for model in pod.report().models] == ["n"]
-
-
-def test_models_past_the_bound_are_not_split_and_counted():
-    server = Server(limits={"models": 1})
-    first, second = PluginEnd(server, 1), PluginEnd(server, 2, start="b", model="n")
-    first.serve(drafts=5).tick()
-    second.serve(drafts=7).tick()
-    report = server.poll(snap(drafts=5), snap(drafts=7, model="n"))
-    assert [bool(model.temperatures) for model in report.models] == [True, False]
-    assert report.own.label_overflow["model_name"] == 1
-    assert "limits.models" in report.models[1].split_withheld
-
-
-def test_a_model_that_is_split_once_another_has_left_has_only_the_window_s_growth_in_its_window():
-    server = Server(limits={"models": 1}, history=60.0, latency_window=30.0)
-    PluginEnd(server, 1).tick().close()
-    server.poll(snap())
-    waiting = PluginEnd(server, 2, start="b", model="n")
-    for count in range(1, 101):
-        waiting.serve(drafts=10).tick(at=server.at + 0.5)
-        shown = [snap()] if count < 30 else []
-        server.poll(*shown, snap(drafts=10 * count, model="n"))
-    split = server.temperature("0", "n")
-    assert (split.drafts, split.window.drafts) == (1000, 300)
 
 
 def test_numbers_of_a_finished_request():

@@ -83,14 +83,6 @@ def test_restart_of_several_processes_is_told_by_what_fell():
     assert server.drafts() == {"0": 125}
 
 
-def test_engine_that_comes_back_only_some_polls_after_a_restart_loses_nothing():
-    server = Server()
-    server.poll(snap("0", 10), snap("1", 20))
-    server.poll(snap("0", 1), start=2.0)
-    server.poll(snap("0", 2), snap("1", 50), start=2.0)
-    assert server.drafts() == {"0": 12, "1": 70}
-
-
 def test_engine_that_left_the_page_keeps_its_counters_and_loses_its_gauges():
     server = Server()
     server.poll(snap("0", 10), snap("1", 20))
@@ -143,6 +135,19 @@ def test_engines_past_the_bound_are_summed_as_other():
     assert report.own.label_overflow["engine"] == 3
     server.poll(*(snap(str(n), 10 * n + 1) for n in range(5)))
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
+
+
+def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
+    """As when vLLM restarts with another model."""
+    server = Server(limits={"models": 1})
+    server.poll(snap(drafts=1), snap(drafts=2, model="n"))
+    assert {key.model_name: engine.counters[Counter.DRAFTS] for key, engine in server.engines().items()} == {
+        "m": 1,
+        "other": 2,
+    }
+    server.poll(snap(drafts=3, model="n"), start=2.0)
+    assert EngineKey("n", "0") in server.engines()
+    assert EngineKey("m", "0") not in server.engines()
 
 
 @pytest.mark.parametrize("start", [1.0, None])
@@ -221,12 +226,6 @@ def test_malformed_lines_add_up():
     server = Server()
     server.poll(snap(), malformed=2)
     assert server.poll(snap(), malformed=3).scrape.malformed_lines == 5
-
-
-def test_the_report_of_a_poll_is_built_once():
-    server = Server()
-    server.poll(snap())
-    assert server.report().models[0] is server.report(later=0.5).models[0]
 
 
 def test_a_model_is_judged_over_all_its_engines_on_the_page():

@@ -72,7 +72,7 @@ def full(engines):
         "reloads": {"applied": 0, "refused": 0},
         "http_refusals": dict.fromkeys("abcdefgh", 0),
         "alerts_sent": {("http://a", "sent"): 0, ("http://a", "failed"): 0},
-        "label_overflow": dict.fromkeys(("engine", "model_name", "position", "adapter"), 0),
+        "label_overflow": dict.fromkeys(("engine", "position", "group"), 0),
     }
     other = reports.model(name="other", engines=(replace(found[0], key=OTHER),), speed=None)
     return reports.shown(reports.report(whole, other, **own), ALERTING__RUNBOOKS="https://x")

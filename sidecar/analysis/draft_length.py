@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-_MOST: Final = 16  # more tokens are never advised
 _WORTH: Final = 0.03  # of the time per token must be saved by a change
 _VARIES: Final = 0.25  # draft tokens per draft below the number of positions: K changes, or drafts are cut short
 
@@ -36,38 +35,26 @@ def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     return [costs.step(tokens) / length for tokens, length in enumerate(accumulate(rates, initial=1.0))]
 
 
-def extrapolated(rates: Sequence[float]) -> Sequence[float]:
-    """``rates`` and up to as many more, which keep falling at the average rate."""
-    if not rates or not 0 < rates[-1] < 1:
-        return rates
-    fall = rates[-1] ** (1 / len(rates))
-    count = min(2 * len(rates), _MOST)
-    return [*rates, *(rates[-1] * fall**beyond for beyond in range(1, count - len(rates) + 1))]
-
-
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
-    """What to change about the number of draft tokens at this load; None if too little would be gained.
+    """Which smaller number of draft tokens to use at this load; None if too little would be gained.
 
     None also if their number varies: vLLM divides position rates by all drafts, so they say nothing about shorter ones.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
-    used, seconds = len(rates), token_seconds(extrapolated(rates), costs)
-    now, worthwhile = _ms(seconds[used]), (1 - _WORTH) * seconds[used]
-    best = min(range(used), key=seconds.__getitem__)
-    if seconds[best] > worthwhile:
-        best = min(range(used, len(seconds)), key=seconds.__getitem__)
-    if seconds[best] > worthwhile:
+    seconds = token_seconds(rates, costs)
+    best, least, now = seconds.index(min(seconds)), _ms(min(seconds)), _ms(seconds[-1])
+    if min(seconds) > (1 - _WORTH) * seconds[-1]:
         return None
-    change, gain = f"{best} instead of {used}", f"about {_ms(seconds[best])} a token instead of {now} at this load"
-    if best > used:
-        return f"Extrapolated, num_speculative_tokens {change} would take {gain}: try it."
     if best == 0:
         return (
-            f"At this load plain decoding takes {_ms(seconds[0])} a token, speculating {now}: "
+            f"At this load plain decoding takes {least} a token, speculating {now}: "
             "speculate at lower loads only (num_speculative_tokens_per_batch_size), or not at all."
         )
-    return f"Set num_speculative_tokens to {change}: {gain}."
+    return (
+        f"Set num_speculative_tokens to {best} instead of {len(rates)}: "
+        f"about {least} a token instead of {now} at this load."
+    )
 
 
 def schedule(

@@ -4,10 +4,11 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import Final
 
-from sidecar.analysis.acceptance import NO_DRAFTS
-from sidecar.analysis.live_totals import LiveTotals, difference
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, together
+from sidecar.analysis.live_totals import LiveTotals
 from sidecar.analysis.report import GroupReport
 from sidecar.requests.messages import AdapterTotals, GroupTotals, OutputTotals, PromptTotals
 from sidecar.settings import Settings
@@ -74,8 +75,7 @@ class Groups:
         drafted = sum(window.draft_tokens for window in windows.values())
         for group, totals in groups.items():
             window = replace(windows[group], share=windows[group].draft_tokens / drafted if drafted else 0.0)
-            others = [one for name, one in groups.items() if name != group]
-            apart, error = (difference(totals, others) if window.draft_tokens else None) or (None, None)
+            apart, error = _difference(window, together([one for name, one in windows.items() if name != group]))
             counts = totals.counts
             yield GroupReport(
                 by=by,
@@ -93,3 +93,14 @@ class Groups:
                 and apart < -_CLEARLY
                 and apart + _CONFIDENCE * error < 0,
             )
+
+
+def _difference(part: Acceptance, others: Acceptance) -> tuple[float, float] | tuple[None, None]:
+    """How far the acceptance rate of ``part`` lies above that of ``others``, with its standard error.
+
+    The error is as if each request accepted all or nothing, so that those whose tokens have much in common count once.
+    """
+    own, rest = part.rate, others.rate
+    if own is None or rest is None or not part.requests or not others.requests:
+        return None, None
+    return own - rest, sqrt(own * (1 - own) / part.requests + rest * (1 - rest) / others.requests)

@@ -1,18 +1,14 @@
 """Totals that the plug-in reports for a temperature or a group: since the engine started, and over sliding windows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
-from math import hypot
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.scatter import blocks, scatter
-from sidecar.engine.window import HOUR, GrowthWindow, Row
+from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import GroupTotals, TemperatureTotals
 
 _OUTCOMES: Final = 4
-_BLOCKS: Final = 12  # of a window, whose differences give a standard error
-_FEWEST_BLOCKS: Final = 5
 
 Counts = tuple[int, ...]
 """Finished requests by outcome, drafts, draft tokens, accepted tokens; then drafted and accepted at each position."""
@@ -67,10 +63,6 @@ class LiveTotals:
         """Over the last hour, or as much of it as is known."""
         return _acceptance(self._hour)
 
-    def blocks(self) -> list[Row]:
-        """The sliding window in consecutive blocks of time: ``Counts``."""
-        return [_sum([row for _, row in few]) for few in blocks(self._window.parts(), _BLOCKS)]
-
 
 def drafted_per_position(counts: Sequence[int]) -> tuple[int, ...]:
     """Of ``Counts``."""
@@ -96,29 +88,3 @@ def _acceptance(window: GrowthWindow) -> Acceptance:
         drafted_per_position=grown[_OUTCOMES + 3 :: 2],
         accepted_per_position=grown[_OUTCOMES + 4 :: 2],
     )
-
-
-def difference(part: LiveTotals, others: Iterable[LiveTotals]) -> tuple[float, float] | None:
-    """How far the acceptance rate of ``part`` lies above that of ``others``, with its standard error, over the window.
-
-    The error comes from how much blocks of time differ: requests that share a block share its noise. None with too few
-    blocks, or if either drafted nothing.
-    """
-    own = _ratio(part.blocks())
-    rest = _ratio([_sum(rows) for rows in zip(*(one.blocks() for one in others), strict=False)])
-    if own is None or rest is None:
-        return None
-    return own[0] - rest[0], hypot(own[1], rest[1])
-
-
-def _ratio(rows: Sequence[Row]) -> tuple[float, float] | None:
-    counted = [(row[_OUTCOMES + 1], row[_OUTCOMES + 2]) for row in rows if row[_OUTCOMES + 1] > 0]
-    if len(counted) < _FEWEST_BLOCKS:
-        return None
-    total = sum(drafted for drafted, _ in counted)
-    ratio = sum(accepted for _, accepted in counted) / total
-    return ratio, scatter([accepted - ratio * drafted for drafted, accepted in counted]) / total
-
-
-def _sum(rows: Sequence[Row]) -> Row:
-    return tuple(map(sum, zip_longest(*rows, fillvalue=0.0)))

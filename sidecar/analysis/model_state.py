@@ -15,7 +15,7 @@ from sidecar.analysis.quantile import quantile
 from sidecar.analysis.speedup import Withheld
 from sidecar.analysis.temperature import OTHER, TemperatureBuckets
 from sidecar.analysis.temperature_state import TemperatureState, measured
-from sidecar.requests.messages import FinishedRequest, GroupTotals
+from sidecar.requests.messages import FinishedRequest
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 
@@ -46,10 +46,6 @@ class ModelState:
     def add(self, temperature: int | str, growth: Counts, *, recent: bool) -> None:
         """Adds what one temperature, in hundredths, has grown by; see ``LiveTotals.add``."""
         self._of(self._buckets.label(temperature)).totals.add(growth, recent=recent)
-
-    def add_group(self, row: GroupTotals, growth: Counts, *, recent: bool) -> None:
-        """The same for a group."""
-        self.groups.add(row, growth, recent=recent)
 
     def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
         """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""

@@ -132,7 +132,7 @@ class State:
                 if isinstance(row, TemperatureTotals):
                     model.add(row.temperature, counts, recent=recent)
                 else:
-                    model.add_group(row, counts, recent=recent)
+                    model.groups.add(row, counts, recent=recent)
         return steps
 
     def _take_steps(self, start: float, at: float, told: Mapping[EngineKey, Sequence[Sequence[float]]]) -> None:

@@ -225,7 +225,7 @@ def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: flo
 
 
 def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:
-    """By time per token if step times are known, else by acceptance; only on the schedule where there is one."""
+    """Fewer by time per token if step times are known, else by acceptance; on the schedule alone where there is one."""
     if evidence.is_adaptive:
         return None
     rates = judged.position_rates
@@ -233,10 +233,11 @@ def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Threshold
     by_load = f"By load: num_speculative_tokens_per_batch_size {[list(one) for one in entries]}." if entries else ""
     if evidence.has_schedule:
         return by_load or None
+    fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
     if evidence.costs is None:
-        fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
         return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more)
-    return f"{timed_advice(rates, evidence.costs) or ''} {by_load}".strip() or None
+    timed = timed_advice(rates, evidence.costs) or tokens_advice(judged.rate or 0.0, rates, fewer=0.0, more=more)
+    return f"{timed or ''} {by_load}".strip() or None
 
 
 def _has_collapsed(judgement: Judgement) -> bool:

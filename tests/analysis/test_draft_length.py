@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from sidecar.analysis.draft_length import StepCosts, extrapolated, schedule, timed_advice, token_seconds
+from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice, token_seconds
 
 # vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
 PLAIN = 0.00707
@@ -56,11 +56,6 @@ def test_none_are_advised_where_plain_decoding_is_the_fastest():
     assert found.startswith("At this load plain decoding takes 10 ms a token, speculating 15 ms: ")
 
 
-def test_more_tokens_are_an_extrapolation_and_said_to_be():
-    found = timed_advice([0.95, 0.9], StepCosts(actual=0.011, plain=0.010, drafted=2))
-    assert found.startswith("Extrapolated, num_speculative_tokens 4 instead of 2 would take about ")
-
-
 def test_what_saves_little_is_not_advised():
     assert timed_advice([0.8, 0.6, 0.5], StepCosts(actual=0.015, plain=0.010, drafted=3)) is None
     assert timed_advice([], StepCosts(actual=0.012, plain=0.010, drafted=3)) is None
@@ -71,11 +66,6 @@ def test_a_number_of_draft_tokens_that_varies_gives_no_advice():
     varying = StepCosts(actual=0.030, plain=0.010, drafted=2.2)
     assert timed_advice([0.6, 0.3, 0.1], varying) is None
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: varying}) == []
-
-
-def test_a_certain_or_impossible_last_token_is_not_extrapolated():
-    assert extrapolated([1.0, 1.0]) == [1.0, 1.0]
-    assert extrapolated([0.5, 0.0]) == [0.5, 0.0]
 
 
 def test_schedule_has_an_entry_for_each_stretch_of_loads():

@@ -189,7 +189,7 @@ def test_a_group_that_accepts_clearly_less_is_named():
     lower = long_prompts(2).group("8k-32k")
     assert lower.accepts_less
     assert lower.difference == pytest.approx(2 / 6 - 20 / 30)
-    assert lower.error < 0.05
+    assert lower.error == pytest.approx((2 * (1 / 3) * (2 / 3) / 60) ** 0.5)
     assert lower.window.share == pytest.approx(1 / 6)
     assert not any(one.accepts_less for one in long_prompts(2).model().groups if one.group != "8k-32k")
 

@@ -139,6 +139,13 @@ def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
     assert judge(evidence(0.2), THRESHOLDS, SECONDS).advice == "Acceptance 0.20: speculate fewer tokens."
 
 
+@pytest.mark.parametrize(("rate", "advised"), [(0.85, True), (0.75, False)])
+def test_more_tokens_are_advised_above_the_threshold_where_time_advises_no_fewer(rate, advised):
+    steps = StepCosts(actual=0.012, plain=0.01, drafted=3)
+    found = judge(evidence(rate, costs=steps, accepted_per_position=(900, 850, 800)), THRESHOLDS, SECONDS)
+    assert ("speculate more tokens" in (found.advice or "")) == advised
+
+
 def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():
     assert judge(evidence(0.45, speedup=(1.3,)), THRESHOLDS, SECONDS).advice is None
     assert "pods that don't speculate" in judge(evidence(0.7, speedup=(0.8,)), THRESHOLDS, SECONDS).advice

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
-from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speedup import Speedup
 from sidecar.analysis.temperature import TemperatureBuckets
@@ -22,7 +21,7 @@ _TITLES = (
 )
 _TIMES = ("ttft", "tpot", "duration")
 Round = Sequence[Seen]  # of each server
-_Curves = Mapping[str, PlainCurve]  # by model
+_Curves = Mapping[str, PlainStepTimes]  # by model
 
 
 def report(names: Sequence[str], servers: Sequence[Server], found: Sequence[tuple[Cell, Round]]) -> int:
@@ -49,7 +48,7 @@ def _print(*rows: Sequence[str]) -> None:
         print(f"| {' | '.join(row)} |", flush=True)
 
 
-def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainCurve]:
+def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainStepTimes]:
     """Plain step times by what the plain server did in these cells."""
     watched, spans = Watched(), [(one.begun, one.ended) for one in seen]
     for one in plain.scrapes:
@@ -102,18 +101,8 @@ def _replayed(server: Server, seen: Seen, curves: _Curves) -> ModelReport | None
 
 
 def _settings(curves: _Curves, window: float) -> Settings:
-    steps = {
-        model: PlainStepTimes(
-            running=curve.running,
-            seconds=curve.seconds,
-            errors=curve.errors,
-            deviations=curve.deviations,
-            prompt_share=curve.prompt_share,
-        )
-        for model, curve in curves.items()
-    }
     gates = {"SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "SPECDEC_THRESHOLDS__MIN_DRAFTS_PER_SECOND": "0"}
-    return load_settings(None, gates).model_copy(update={"plain_steps": steps, "latency_window": window})
+    return load_settings(None, gates).model_copy(update={"plain_steps": dict(curves), "latency_window": window})
 
 
 def _label(temperature: float) -> str:

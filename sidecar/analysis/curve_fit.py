@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from math import log2
 from typing import Final
 
-from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.plain_curve import PlainStep, line
 from sidecar.analysis.scatter import blocks, scatter
 from sidecar.analysis.steps import Steps, joined
+from sidecar.settings.baselines import PlainStepTimes
 
 _SUPPORT: Final = 6  # periods that a load needs
 _BLOCKS: Final = 12  # of the periods at a load
@@ -17,7 +17,7 @@ _SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's 
 _Groups = list[list[Steps]]
 
 
-def fit(periods: Sequence[Steps]) -> PlainCurve | None:
+def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
     """The curve through short periods of plain decoding, in chronological order; None if they are too few.
 
     At the mean load of each group of periods it is their seconds / their steps, so it reproduces the time measured.
@@ -28,18 +28,28 @@ def fit(periods: Sequence[Steps]) -> PlainCurve | None:
     loads = tuple(
         sum(one.running * one.decode_steps for one in group) / joined(*group).decode_steps for group in groups
     )
-    means = PlainCurve(
-        running=loads,
-        seconds=tuple(joined(*group).step_seconds for group in groups),
-        deviations=((),) * len(groups),
-        prompt_share=joined(*periods).prompt_share,
-    )
+    seconds = tuple(joined(*group).step_seconds for group in groups)
+    means = PlainStepTimes(running=loads, seconds=seconds, errors=(0.0,) * len(groups))
     errors = [_error(means, group) for group in groups]
-    means = replace(
-        means,
-        deviations=tuple(tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors)),
+    independent = (tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors))
+    steps = [PlainStep(seconds=one, deviations=row) for one, row in zip(seconds, independent, strict=True)]
+    share = joined(*periods).prompt_share
+    curve = _through(loads, steps, share)
+    if len(groups) == 1:
+        return curve
+    # The outer lines reach to the lowest and highest load that was measured.
+    knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
+    return _through(knots, [line(curve, load) for load in knots], share)
+
+
+def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:
+    return PlainStepTimes(
+        running=tuple(loads),
+        seconds=tuple(one.seconds for one in steps),
+        errors=tuple(one.error for one in steps),
+        deviations=tuple(one.deviations for one in steps),
+        prompt_share=prompt_share,
     )
-    return means if len(groups) == 1 else _stretched(means, groups)
 
 
 def _by_load(periods: Sequence[Steps]) -> _Groups:
@@ -50,28 +60,15 @@ def _by_load(periods: Sequence[Steps]) -> _Groups:
     return [groups[key] for key in sorted(groups) if len(groups[key]) >= _SUPPORT]
 
 
-def _error(means: PlainCurve, group: Sequence[Steps]) -> float:
+def _error(means: PlainStepTimes, group: Sequence[Steps]) -> float:
     off = [
-        sum(one.seconds - one.decode_steps * means.line(one.running).seconds for one in few)
+        sum(one.seconds - one.decode_steps * line(means, one.running).seconds for one in few)
         for few in blocks(group, _BLOCKS)
     ]
     return scatter(off) / joined(*group).decode_steps
 
 
-def _stretched(means: PlainCurve, groups: _Groups) -> PlainCurve:
-    """The same with its outer lines extended to the lowest and highest load that was measured."""
-    low, high = min(one.running for one in groups[0]), max(one.running for one in groups[-1])
-    knots = (low, *means.running[1:-1], high)
-    steps = [means.line(load) for load in knots]
-    return replace(
-        means,
-        running=knots,
-        seconds=tuple(one.seconds for one in steps),
-        deviations=tuple(one.deviations for one in steps),
-    )
-
-
-def fit_undrafted(periods: Sequence[Steps]) -> PlainCurve | None:
+def fit_undrafted(periods: Sequence[Steps]) -> PlainStepTimes | None:
     """What an engine that speculates would take without drafts, from periods that drafted nothing; None if unclear.
 
     More than one token a step was drafted, even if vLLM's page counts no draft yet, as a slow API process does.

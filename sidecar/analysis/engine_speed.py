@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep
+from sidecar.analysis.plain_curve import PlainStep, are_prompts_alike, covers
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Withheld
 from sidecar.analysis.steps import LOAD_LABELS, Steps, joined, load_label
 from sidecar.engine.window import GrowthWindow
+from sidecar.settings.baselines import PlainStepTimes
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
 
@@ -69,7 +70,7 @@ class EngineSpeedWindow:
         self._steps.append(at, self._total)
         self._times.mark(at)
 
-    def read(self, curve: PlainCurve | None, missing: Withheld) -> EngineSpeed | None:
+    def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
         """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
         grown = self._steps.growth
         if not any(grown):
@@ -79,9 +80,9 @@ class EngineSpeedWindow:
             return EngineSpeed(steps=steps, withheld=missing)
         speedup = self._times.read()
         if speedup is None or speedup.tokens < _COVERED * steps.tokens:
-            is_covered = curve.covers(steps.running)
+            is_covered = covers(curve, steps.running)
             return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD)
-        if not curve.has_prompts_like(steps.prompt_share):
+        if not are_prompts_alike(curve, steps.prompt_share):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
         length = steps.length / speedup.ratio
         drafted = steps.draft_tokens / steps.drafts if steps.drafts else 0.0

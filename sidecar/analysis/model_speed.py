@@ -9,12 +9,13 @@ from sidecar.analysis.curve_fit import fit_undrafted
 from sidecar.analysis.decode_clock import DecodeClock
 from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.engine_speed import EngineSpeedWindow
-from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.plain_curve import are_prompts_alike, by_load, plain_step
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, Reference, SlidingTimes, Speedup, Withheld
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
+from sidecar.settings.baselines import PlainStepTimes
 
 _PERIODS: Final = 900  # of a model's own decoding, kept to find steps without drafts
 _REFIT: Final = 30.0  # seconds between two fits to them
@@ -33,7 +34,7 @@ class TemperatureSpeed:
 class ModelSpeed:
     """Takes in every poll's steps, then the requests that finished before it; bounded whatever the traffic."""
 
-    def __init__(self, curve: PlainCurve | None, missing: Withheld, *, window: float, history: float) -> None:
+    def __init__(self, curve: PlainStepTimes | None, missing: Withheld, *, window: float, history: float) -> None:
         """``curve`` is the measured baseline; without one, ``missing`` says why there is none.
 
         ``window`` is the sliding window, ``history`` how far back requests may have begun: both in seconds.
@@ -54,13 +55,13 @@ class ModelSpeed:
     @property
     def plain_seconds(self) -> Mapping[str, float]:
         """S0 by load."""
-        return {} if self.curve is None else self.curve.by_load()
+        return {} if self.curve is None else by_load(self.curve)
 
     def polled(self, start: float, at: float, steps: Mapping[EngineKey, Steps]) -> None:
         """Takes in what the model's speculating engines decoded between two polls."""
         clock = []
         for key, found in steps.items():
-            plain = self.curve.at(found.running) if self.curve is not None else None
+            plain = plain_step(self.curve, found.running) if self.curve is not None else None
             for window in (self._whole, self._engines.setdefault(key, EngineSpeedWindow(self._window))):
                 window.add(found, plain)
             clock.append((found, plain))
@@ -79,7 +80,7 @@ class ModelSpeed:
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
         steps = self.whole.steps if self.whole is not None else None
-        compares = steps is not None and self.curve is not None and self.curve.has_prompts_like(steps.prompt_share)
+        compares = steps is not None and self.curve is not None and are_prompts_alike(self.curve, steps.prompt_share)
         for temperature, ended in requests.items():
             one = self.temperature(temperature)
             gained = 0.0

@@ -10,14 +10,12 @@ from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.groups import Groups
 from sidecar.analysis.live_totals import Counts
 from sidecar.analysis.model_speed import ModelSpeed
-from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.speedup import Withheld
 from sidecar.analysis.temperature import OTHER, TemperatureBuckets
 from sidecar.analysis.temperature_state import TemperatureState, measured
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings import Settings
-from sidecar.settings.baselines import PlainStepTimes
 
 _TAIL_SECONDS: Final = 3600.0  # to which the window of the tail stretches
 _TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
@@ -32,9 +30,8 @@ class ModelState:
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
         curves = settings.plain_step_times
-        curve = plain_curve(curves[name]) if name in curves else None
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
-        self.speed = ModelSpeed(curve, missing, window=settings.latency_window, history=settings.history)
+        self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: self._temperature() for label in self._buckets.labels}
         self.groups = Groups(settings, overflow)
         self.observed = False  # whether the plug-in has reported it
@@ -85,13 +82,3 @@ class ModelState:
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:
     total = sum(one.draft_tokens for one in windows.values())
     return {label: replace(one, share=one.draft_tokens / total if total else 0.0) for label, one in windows.items()}
-
-
-def plain_curve(steps: PlainStepTimes) -> PlainCurve:
-    """The curve that a baseline describes."""
-    return PlainCurve(
-        running=steps.running,
-        seconds=steps.seconds,
-        deviations=steps.deviations or tuple((error,) for error in steps.errors),
-        prompt_share=steps.prompt_share,
-    )

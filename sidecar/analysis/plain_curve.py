@@ -8,6 +8,7 @@ from math import hypot
 from typing import Final
 
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS
+from sidecar.settings.baselines import PlainStepTimes
 
 _BEYOND: Final = 1.05  # how far the outer lines are extended past the lowest and highest measured load
 _ALIKE: Final = 1.5  # ratio of two prompt shares up to which they count as equal
@@ -37,52 +38,38 @@ def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...
     return tuple(sum(column) for column in zip_longest(*scaled, fillvalue=0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainCurve:
-    """Straight lines between knots: with ``running[i]`` requests a step takes ``seconds[i]``.
+def covers(times: PlainStepTimes, running: float) -> bool:
+    """Whether the load was measured."""
+    return times.running[0] / _BEYOND <= running <= times.running[-1] * _BEYOND
 
-    ``running`` rises; a single knot is a curve for that load alone. The error of ``seconds[i]`` is ``deviations[i]``,
-    as in ``PlainStep``: those of several loads are correlated. ``prompt_share`` is the number of prompt tokens
-    computed per generated token while the curve was measured.
-    """
 
-    running: tuple[float, ...]
-    seconds: tuple[float, ...]
-    deviations: tuple[tuple[float, ...], ...]
-    prompt_share: float
+def plain_step(times: PlainStepTimes, running: float) -> PlainStep | None:
+    """S0 at a load; None beyond the measured loads."""
+    return line(times, running) if covers(times, running) else None
 
-    @property
-    def errors(self) -> tuple[float, ...]:
-        """The standard error of each of ``seconds``."""
-        return tuple(hypot(*row) for row in self.deviations)
 
-    def covers(self, running: float) -> bool:
-        """Whether the load was measured."""
-        return self.running[0] / _BEYOND <= running <= self.running[-1] * _BEYOND
+def line(times: PlainStepTimes, running: float) -> PlainStep:
+    """The same at any load: straight lines between those measured, the outer ones extended as far as that."""
+    shares = _shares(running, times.running)
+    deviations = times.deviations or tuple((error,) for error in times.errors)
+    return PlainStep(
+        seconds=sum(share * times.seconds[knot] for knot, share in shares.items()),
+        deviations=added_up((share, deviations[knot]) for knot, share in shares.items()),
+    )
 
-    def at(self, running: float) -> PlainStep | None:
-        """S0 at a load; None beyond the measured loads."""
-        return self.line(running) if self.covers(running) else None
 
-    def line(self, running: float) -> PlainStep:
-        """The same at any load, with the outer lines extended as far as that."""
-        shares = _shares(running, self.running)
-        return PlainStep(
-            seconds=sum(share * self.seconds[knot] for knot, share in shares.items()),
-            deviations=added_up((share, self.deviations[knot]) for knot, share in shares.items()),
-        )
+def by_load(times: PlainStepTimes) -> dict[str, float]:
+    """S0 in the middle of each load that ``steps.LOAD_LABELS`` names; without those that were not measured."""
+    lows = (1, *(edge + 1 for edge in LOAD_EDGES))
+    middles = {label: (low + high) / 2 for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)}
+    found = {label: plain_step(times, middle) for label, middle in middles.items()}
+    return {label: step.seconds for label, step in found.items() if step is not None}
 
-    def by_load(self) -> dict[str, float]:
-        """S0 in the middle of each load that ``steps.LOAD_LABELS`` names; without those that were not measured."""
-        lows = (1, *(edge + 1 for edge in LOAD_EDGES))
-        middles = {label: (low + high) / 2 for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)}
-        found = {label: self.at(middle) for label, middle in middles.items()}
-        return {label: step.seconds for label, step in found.items() if step is not None}
 
-    def has_prompts_like(self, prompt_share: float) -> bool:
-        """Whether steps with this prompt share include about as much prefill as those of the measurement."""
-        low, high = sorted((self.prompt_share, prompt_share))
-        return high <= max(_ALIKE * low, _FEW)
+def are_prompts_alike(times: PlainStepTimes, prompt_share: float) -> bool:
+    """Whether steps with this prompt share include about as much prefill as those of the measurement."""
+    low, high = sorted((times.prompt_share, prompt_share))
+    return high <= max(_ALIKE * low, _FEW)
 
 
 def _shares(running: float, knots: Sequence[float]) -> dict[int, float]:

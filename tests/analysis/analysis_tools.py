@@ -2,7 +2,6 @@
 
 import math
 
-from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.state import State
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
@@ -24,6 +23,7 @@ from sidecar.requests.messages import (
     Totals,
 )
 from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
 
 EDGES = (0.1, 1.0, math.inf)
 EAGLE = Speculation("eagle", 3)
@@ -175,6 +175,6 @@ def finished(temperature=0, at=1000.0, **changes):
 
 
 def curve(seconds=0.02, running=(1.0, 16.0), **more):
-    """A plain curve that is flat."""
-    values = {"deviations": tuple((0.0,) for _ in running), "prompt_share": 0.0} | more
-    return PlainCurve(running=running, seconds=tuple(seconds for _ in running), **values)
+    """Plain step times that are the same at every load."""
+    flat = (seconds,) * len(running)
+    return PlainStepTimes(running=running, seconds=flat, errors=(0.0,) * len(running), **more)

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from sidecar.analysis.curve_fit import fit, fit_undrafted
-from sidecar.analysis.plain_curve import PlainCurve, added_up
+from sidecar.analysis.plain_curve import added_up, are_prompts_alike, covers, plain_step
+from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import noisy, period
 
 LOADS = (1, 2, 4, 8, 16)
@@ -29,28 +30,28 @@ def measured(curve, *, noise=0.0, times=20, seed=1, **options):
 def test_a_curve_of_any_shape_is_met_at_the_loads_measured_and_read_in_a_line_between_them():
     curve = fit(measured(bent))
     for load in LOADS:
-        assert curve.at(load).seconds == pytest.approx(bent(load), rel=1e-4)
-    assert curve.at(12).seconds == pytest.approx((bent(8) + bent(16)) / 2, rel=1e-4)
+        assert plain_step(curve, load).seconds == pytest.approx(bent(load), rel=1e-4)
+    assert plain_step(curve, 12).seconds == pytest.approx((bent(8) + bent(16)) / 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("load", [0.5, 17.5, 100])
 def test_nothing_is_claimed_beyond_the_loads_measured(load):
-    assert fit(measured(bent)).at(load) is None
+    assert plain_step(fit(measured(bent)), load) is None
 
 
 def test_one_load_measured_is_a_curve_for_that_load_alone():
     curve = fit([period(8, 0.02)] * 20)
-    assert curve.at(8).seconds == pytest.approx(0.02)
-    assert curve.at(4) is None
-    assert curve.at(9) is None
+    assert plain_step(curve, 8).seconds == pytest.approx(0.02)
+    assert plain_step(curve, 4) is None
+    assert plain_step(curve, 9) is None
 
 
 def test_a_single_burst_does_not_spoil_the_curve_of_the_loads_below():
     """Leaving it out leaves nothing there, so its error is unknown: the curve ends below it."""
     curve = fit([*measured(bent), period(60, bent(60))])
     assert curve.running[-1] == 16
-    assert curve.at(8).seconds == pytest.approx(bent(8), rel=1e-3)
-    assert curve.at(30) is None
+    assert plain_step(curve, 8).seconds == pytest.approx(bent(8), rel=1e-3)
+    assert plain_step(curve, 30) is None
 
 
 def test_too_few_periods_make_no_curve():
@@ -62,7 +63,7 @@ def test_standard_errors_are_about_as_large_as_the_errors():
     off = []
     for seed in range(60):
         curve = fit(measured(bent, noise=0.1, times=60, seed=seed))
-        off += [(curve.at(load).seconds - bent(load)) / curve.at(load).error for load in LOADS]
+        off += [(plain_step(curve, load).seconds - bent(load)) / plain_step(curve, load).error for load in LOADS]
     outside = sum(abs(one) > 2 for one in off) / len(off)
     assert outside < 0.12
     assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.45)
@@ -75,7 +76,7 @@ def test_errors_of_several_loads_partly_cancel():
         random = Random(seed)
         loads = [random.uniform(1, 16) for _ in range(300)]
         curve = fit([noisy(period(load, straight(load)), random, 0.1) for load in [*LOADS * 6, *loads]])
-        steps = [curve.at(load) for load in loads if curve.covers(load)]
+        steps = [plain_step(curve, load) for load in loads if covers(curve, load)]
         error = hypot(*added_up((1.0, step.deviations) for step in steps))
         off.append(sum(step.seconds for step in steps) - sum(straight(load) for load in loads))
         together.append(error)
@@ -97,7 +98,7 @@ def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent()
     [(1.0, 1.4, True), (1.0, 0.7, True), (1.0, 1.6, False), (1.0, 0.5, False), (0.0, 0.1, True), (0.0, 1.0, False)],
 )
 def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(measured_with, share, alike):
-    assert fit(measured(bent, prompt_share=measured_with)).has_prompts_like(share) is alike
+    assert are_prompts_alike(fit(measured(bent, prompt_share=measured_with)), share) is alike
 
 
 def test_periods_without_drafts_are_a_reference():
@@ -105,9 +106,9 @@ def test_periods_without_drafts_are_a_reference():
     drafting = [period(load, 2.5 * bent(load), length=2, drafted=3) for load in (1, 2, 4) for _ in range(20)]
     resting = [period(load, bent(load)) for load in (8, 16) for _ in range(20)]
     curve = fit_undrafted(drafting + resting)
-    assert curve.at(8).seconds == pytest.approx(bent(8), rel=1e-3)
-    assert curve.at(16).seconds == pytest.approx(bent(16), rel=1e-3)
-    assert curve.at(2) is None
+    assert plain_step(curve, 8).seconds == pytest.approx(bent(8), rel=1e-3)
+    assert plain_step(curve, 16).seconds == pytest.approx(bent(16), rel=1e-3)
+    assert plain_step(curve, 2) is None
 
 
 def test_steps_with_drafts_tell_nothing_of_plain_steps():
@@ -128,6 +129,6 @@ def test_a_reference_that_is_not_sharp_is_none():
     [(((0.001,), (0.002,)), 0.0015), (((0.001,), (0, 0.002)), 0.00112), (((0.001,), (-0.001,)), 0)],
 )
 def test_between_two_loads_time_is_linear_and_errors_add_up_by_what_they_have_in_common(deviations, error):
-    curve = PlainCurve(running=(1.0, 8.0), seconds=(0.01, 0.02), deviations=deviations, prompt_share=0.0)
-    assert curve.at(4.5).seconds == pytest.approx(0.015)
-    assert curve.at(4.5).error == pytest.approx(error, abs=5e-6)
+    curve = PlainStepTimes(running=(1.0, 8.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), deviations=deviations)
+    assert plain_step(curve, 4.5).seconds == pytest.approx(0.015)
+    assert plain_step(curve, 4.5).error == pytest.approx(error, abs=5e-6)

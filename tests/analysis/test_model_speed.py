@@ -3,9 +3,10 @@
 import pytest
 
 from sidecar.analysis.model_speed import ModelSpeed
-from sidecar.analysis.plain_curve import PlainCurve
+from sidecar.analysis.plain_curve import plain_step
 from sidecar.analysis.speedup import Reference, Withheld
 from sidecar.engine.plan import EngineKey
+from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import curve, finished
 from tests.analysis.decoding import KEY, Engine
 
@@ -58,7 +59,7 @@ def test_speedup_by_temperature_against_a_baseline():
 
 def test_a_request_is_compared_with_the_load_after_its_first_token():
     """It waits while 16 decode, and decodes alone."""
-    rising = PlainCurve(running=(1.0, 16.0), seconds=(0.02, 0.04), deviations=((0.0,), (0.0,)), prompt_share=0.0)
+    rising = PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.04), errors=(0.0, 0.0))
     model = Model(rising)
     for _ in range(10):
         model.run(8, 16, 0.06, length=2, drafted=3)
@@ -93,7 +94,7 @@ def test_steps_without_drafts_become_the_reference():
         model.run(5, 4, 0.05, length=2.5, drafted=3)
         model.run(5, 8, 0.03)
     assert model.speed.reference is Reference.UNDRAFTED
-    assert model.speed.curve.at(8).seconds == pytest.approx(0.03)
+    assert plain_step(model.speed.curve, 8).seconds == pytest.approx(0.03)
     assert model.whole.withheld is Withheld.LOAD  # nothing says how long a plain step takes with 4 requests
 
 

@@ -5,11 +5,12 @@ from random import Random
 import pytest
 
 from sidecar.analysis.engine_speed import EngineSpeedWindow
-from sidecar.analysis.plain_curve import PlainCurve, PlainStep
+from sidecar.analysis.plain_curve import PlainStep, plain_step
 from sidecar.analysis.speedup import SlidingTimes, Withheld
+from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import period
 
-CURVE = PlainCurve(running=(1.0, 16.0), seconds=(0.01, 0.02), deviations=((0.0,), (0.0,)), prompt_share=1.0)
+CURVE = PlainStepTimes(running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0)
 
 
 def plain(seconds, error=0.0):
@@ -28,7 +29,7 @@ def times(*entries, seconds=300.0):
 def window(*periods):
     found = EngineSpeedWindow(300.0)
     for at, steps in enumerate(periods):
-        found.add(steps, CURVE.at(steps.running))
+        found.add(steps, plain_step(CURVE, steps.running))
         found.mark(5.0 * at)
     return found.read(CURVE, Withheld.NO_REFERENCE)
 

@@ -12,6 +12,7 @@ import pytest
 
 from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.plain_curve import plain_step
 from sidecar.analysis.speedup import SlidingTimes, Withheld
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.commands.baseline.watch import Watched
@@ -19,7 +20,6 @@ from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_heard, read_scrapes
 from sidecar.recording.replay import replay, replay_events
 from sidecar.settings import Settings
-from sidecar.settings.baselines import PlainStepTimes
 
 LEVELS = Path(__file__).parents[1] / "data" / "levels"
 BUCKETS = TemperatureBuckets()
@@ -67,14 +67,7 @@ def watched(scrapes):
 
 def against(curve):
     """Settings with the measured plain step times."""
-    steps = PlainStepTimes(
-        running=curve.running,
-        seconds=curve.seconds,
-        errors=(0.0,) * len(curve.running),
-        deviations=curve.deviations,
-        prompt_share=curve.prompt_share,
-    )
-    return Settings(plain_steps={"lab": steps})
+    return Settings(plain_steps={"lab": curve})
 
 
 def speeds(report):
@@ -108,8 +101,8 @@ def halves(periods, random):
 def speedup(plain, speculating):
     curve, times = fit(plain), SlidingTimes(300.0)
     for at, steps in enumerate(speculating):
-        if (plain_step := curve.at(steps.running)) is not None:
-            times.add(tokens=steps.tokens, plain=plain_step, actual=steps.seconds)
+        if (step := plain_step(curve, steps.running)) is not None:
+            times.add(tokens=steps.tokens, plain=step, actual=steps.seconds)
             times.mark(float(at))
     return times.read()
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 import yaml
 
 from sidecar.analysis.latency import latency
-from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.baseline.watch import Watched, from_recording, watch
 from sidecar.commands.sweep.options import MOST_AT_ONCE, add_request_arguments, request_options
 from sidecar.engine.names import Phase
 from sidecar.engine.snapshot import HistogramReading
 from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
 
 HELP = "measure the latencies and the plain step times of a healthy vLLM and write them as a baseline"
 _DIGITS: Final = 6
@@ -89,7 +89,7 @@ def _phases(model: str, grown: Mapping[Phase, HistogramReading]) -> dict[str, di
     }
 
 
-def _plain_steps(curve: PlainCurve, found: Watched, gpu: str | None) -> dict[str, Any]:
+def _plain_steps(curve: PlainStepTimes, found: Watched, gpu: str | None) -> dict[str, Any]:
     steps: dict[str, Any] = {
         "running": [round(one, 2) for one in curve.running],
         "seconds": [round(one, _DIGITS) for one in curve.seconds],

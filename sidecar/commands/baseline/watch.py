@@ -11,7 +11,6 @@ from typing import Final
 
 from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.engines import Engines
-from sidecar.analysis.plain_curve import PlainCurve
 from sidecar.analysis.steps import Steps
 from sidecar.commands.first_page import first_page, speculates
 from sidecar.commands.sweep.client import Client
@@ -25,6 +24,7 @@ from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.log import redacted
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
 
 _ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
@@ -72,7 +72,7 @@ class Watched:
             models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
         return {model: merge(engines).histograms for model, engines in models.items()}
 
-    def curves(self) -> dict[str, PlainCurve]:
+    def curves(self) -> dict[str, PlainStepTimes]:
         """Plain step times by model, without models that speculated or decoded too little."""
         plain = {model: fit(periods) for model, periods in self.periods.items() if model not in self.drafted}
         return {model: curve for model, curve in plain.items() if curve is not None}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import Final
 
 from sidecar.analysis.live_totals import Counts, group_counts, temperature_counts
 from sidecar.requests.messages import (
@@ -14,6 +15,8 @@ from sidecar.requests.messages import (
     Tick,
     Totals,
 )
+
+_TICK: Final = 0.9  # seconds: one, less the steps' jitter
 
 Row = TemperatureTotals | GroupTotals | StepTotals
 _Key = tuple[type[Row], int | str]
@@ -29,6 +32,8 @@ class PluginEngine:
         self.is_over = False  # vLLM has restarted
         self.connections: set[int] = set()
         self.total: Totals | None = None  # None before the first tick
+        self.tick_growth = 0  # draft tokens in the last tick, which may come in several packets
+        self._before = (0.0, 0)  # when that tick began, and the draft tokens until then
         self.lost = 0  # finished requests that could not be sent
         self._rows: dict[_Key, Row] = {}
         self._taken: dict[_Key, Row] = {}
@@ -41,9 +46,11 @@ class PluginEngine:
         return bool(self.connections) and self.hello.state is HelloState.OBSERVING
 
     @property
-    def counted(self) -> Totals | None:
-        """Its totals; None before the first tick, and once it has said that it counts no more."""
-        return self.total if self.hello.state is HelloState.OBSERVING else None
+    def drafted(self) -> int | None:
+        """Its draft tokens; None before the first tick, and once it has said that it counts no more."""
+        if self.total is None or self.hello.state is not HelloState.OBSERVING:
+            return None
+        return self.total.draft_tokens
 
     @property
     def disabled(self) -> str | None:
@@ -52,6 +59,10 @@ class PluginEngine:
 
     def tick(self, tick: Tick) -> int:
         """Takes in totals; rows that are not there have not changed. Returns how many are past a table's bound."""
+        drafted = tick.total.draft_tokens
+        if abs(tick.at - self._before[0]) >= _TICK:
+            self._before = (tick.at, self.total.draft_tokens if self.total is not None else drafted)
+        self.tick_growth = max(drafted - self._before[1], 0)
         self.total, self.lost = tick.total, max(tick.lost, self.lost)
         overflowed = 0
         rows: Iterable[Row] = (*tick.temperature, *tick.prompt, *tick.output, *tick.adapter, *tick.steps)

@@ -104,11 +104,12 @@ class PluginStates:
                 self._coverage[engine.key] = Coverage()
                 for one in self._lives(engine.key):
                     one.is_over = not one.connections
-            lives = [(one, total) for one in self._lives(engine.key) if (total := one.counted) is not None]
+            counting = [one for one in self._lives(engine.key) if one.drafted is not None]
             # Two that are connected and say they are the same engine add up to more than vLLM counted.
-            totals = [total for one, total in lives if one.connections] or [total for _, total in lives[-1:]]
-            if totals and counted is not None:
-                self._coverage[engine.key].compare(at, counted, sum(total.draft_tokens for total in totals))
+            live = [one for one in counting if one.connections] or counting[-1:]
+            if live and counted is not None:
+                drafted, in_flight = sum(one.drafted or 0 for one in live), sum(one.tick_growth for one in live)
+                self._coverage[engine.key].compare(at, counted, drafted, in_flight)
             else:
                 self._coverage[engine.key].ratio = None
 

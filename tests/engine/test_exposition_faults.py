@@ -131,7 +131,7 @@ def test_both_ways_of_reading_agree_on_any_text(text):
     reader = page_reader()
     for _ in range(10):
         page = reader.read(body)
-        assert page.layout.series == expected.series
+        assert page.series == expected.series
         assert list(map(repr, page.values)) == list(map(repr, expected.values))
         assert page.malformed == expected.malformed
 

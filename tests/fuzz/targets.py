@@ -30,7 +30,7 @@ def exposition(data: bytes) -> None:
             page = reader.read(body)
         except PageError as error:
             return type(error)
-        return dict(zip(page.layout.series, map(repr, page.values), strict=True))
+        return dict(zip(page.series, map(repr, page.values), strict=True))
 
     first, _, second = data.partition(b"\xff")
     known = PageReader(wanted(), LIMITS)

@@ -57,18 +57,10 @@ class PageReader:
             NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
             TruncatedPage: the last line has no end.
         """
-        return self.recall(body) or self._learn(body)
-
-    def recall(self, body: bytes) -> Page | None:
-        """The same in some 0.1 ms if the page has the remembered shape, else None.
-
-        Raises:
-            PageTooLarge: the page has more bytes than the limit.
-        """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if self._memory is None or not body.endswith(b"\n") or (values := _values(body, self._memory)) is None:
-            return None
+            return self._learn(body)
         return Page(self._memory.series, values, 0)
 
     def _learn(self, body: bytes) -> Page:

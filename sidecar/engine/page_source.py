@@ -2,8 +2,8 @@
 
 Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
 a tenth of that. This works if prometheus_client serves the page from one process; with several API servers the page
-is empty. So the filter is used only after it has returned exactly the series
-that the whole page has, and the whole page is fetched again at every tenth poll, and whenever the filtered one changes.
+is empty. So the filter is used only after it has returned exactly the series that the whole page has, and the whole
+page is fetched again at every tenth poll, and whenever the filtered one changes.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, Scr
 from sidecar.settings.groups import Limits, Scrape
 
 WHOLE_PAGE = "/metrics"
-LARGE = 256 * 1024  # bytes: several times a page of eight engines
 RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten
 REFUSALS = 5  # consecutive pages of an older process, after which it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
@@ -131,15 +130,15 @@ class PageSource:
 
 
 class _Pages:
-    """Reads pages of one kind; a large or a changed one in a thread, so that the event loop stays responsive."""
+    """Reads pages of one kind, in a thread, so that the event loop stays responsive whatever is on them."""
 
     def __init__(self, limits: Limits) -> None:
         self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
 
     async def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
         """Raises as ``PageReader.read`` and ``SnapshotReader.read``."""
-        page = None if len(body) > LARGE else self._pages.recall(body)
-        if page is not None:
-            return page.series, self._snapshots.read(page)
-        page = await asyncio.to_thread(self._pages.read, body)
-        return page.series, await asyncio.to_thread(self._snapshots.read, page)
+        return await asyncio.to_thread(self._read, body)
+
+    def _read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
+        page = self._pages.read(body)
+        return page.series, self._snapshots.read(page)

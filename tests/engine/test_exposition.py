@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sidecar.engine import exposition
 from sidecar.errors import PageError
 from tests.engine.engine_tools import judged, page_reader, snapshot
 
@@ -50,18 +51,26 @@ def test_a_remembered_shape_reads_any_values_as_the_line_reader_does(data, page_
     agrees(reader.read(changed), changed)
 
 
-def test_steady_pages_are_not_read_line_by_line(page_name, recorded, reader):
+@pytest.fixture
+def no_lines(monkeypatch):
+    """From now on nothing is read line by line."""
+    return lambda: monkeypatch.setattr(exposition, "read_lines", None)
+
+
+def test_steady_pages_are_not_read_line_by_line(page_name, recorded, reader, no_lines):
     body = recorded(page_name)
     reader.read(body)
+    no_lines()
     for poll in range(40):
-        page = reader.recall(_NUMBERS.sub(lambda m, poll=poll: m[1] + b" " + str(poll).encode(), body))
+        page = reader.read(_NUMBERS.sub(lambda m, poll=poll: m[1] + b" " + str(poll).encode(), body))
         assert set(page.values) == {float(poll)}
 
 
-def test_values_that_are_not_numbers_do_not_keep_a_page_on_the_slow_path(recorded, reader):
+def test_values_that_are_not_numbers_do_not_keep_a_page_on_the_slow_path(recorded, reader, no_lines):
     body = re.sub(rb"(?m)^(vllm:num_requests_running\S*) \S+$", rb"\1 NaN", recorded("vllm-0.33.0.prom"))
     reader.read(body)
-    agrees(reader.recall(body), body)
+    no_lines()
+    agrees(reader.read(body), body)
 
 
 def test_series_are_the_same_object_while_the_page_keeps_its_shape(recorded):

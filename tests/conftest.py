@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 from contextlib import asynccontextmanager, suppress
@@ -11,14 +12,18 @@ import aiohttp
 import pytest
 from aiohttp import web
 from blockbuster import blockbuster_ctx
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+from tests.debian_servers import free_port
 
 LIMIT_SECONDS = 300  # of one test with its fixtures; only a broken one needs as long
 PAGES = Path(__file__).parent / "data" / "pages"
 
+# How long an example takes says more of the machine than of the code; and the same ones come in every run: what looks
+# for new ones is `make fuzz`.
 settings.register_profile(
-    "patient", deadline=None
-)  # how long an example takes says more of the machine than of the code
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
 settings.load_profile("patient")
 
 
@@ -46,6 +51,12 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SPECDEC_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +94,15 @@ def samples_of():
 async def http():
     """A client that requests no compression and does not decompress."""
     async with aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=30), headers={"Accept-Encoding": "identity"}, auto_decompress=False
+        timeout=aiohttp.ClientTimeout(total=120), headers={"Accept-Encoding": "identity"}, auto_decompress=False
     ) as session:
         yield session
+
+
+@pytest.fixture
+def unused_tcp_port():
+    """Instead of pytest-asyncio's, which any other socket of this machine may get meanwhile."""
+    return free_port()
 
 
 @pytest.fixture

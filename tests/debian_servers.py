@@ -2,25 +2,30 @@
 
 import asyncio
 import json
+import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-START_SECONDS = 60  # only a broken server needs them
+START_SECONDS = 180  # only a broken server needs them
 
 
 def free_port() -> int:
-    """A port that was just free, for programs that do not accept port 0."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """A port on which nothing listens, for what must be known beforehand or come back.
+
+    It lies below those that the system gives to all who ask for any, so that nobody gets it before it is used.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@ import signal
 
 import aiohttp
 
-from tests.commands.commands_tools import unused_port
+from tests.debian_servers import free_port
 
 
 async def test_demo_prints_where_to_look_and_ends_by_itself(finished):
@@ -16,12 +16,12 @@ async def test_demo_prints_where_to_look_and_ends_by_itself(finished):
 
 
 async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, http):
-    address = f"127.0.0.1:{unused_port()}"
+    address = f"127.0.0.1:{free_port()}"
     arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1"}
-    async with program("demo", "--losing", **arguments) as process, asyncio.timeout(120):
+    async with program("demo", "--losing", **arguments) as process, asyncio.timeout(240):
         await process.stdout.readline()
-        verdict, drafting, status = "insufficient_data", [], {}
-        while verdict == "insufficient_data" or len(drafting) < 3:
+        verdict, drafting, coverage, status = "insufficient_data", [], None, {}
+        while verdict == "insufficient_data" or len(drafting) < 3 or coverage is None:
             await asyncio.sleep(0.2)
             try:
                 async with http.get(f"http://{address}/api/v1/status") as response:
@@ -30,10 +30,11 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
                 continue
             for model in status["models"]:
                 verdict = model["judgement"]["verdict"]
+                coverage = model["engines"][0]["coverage"]
                 drafting = [one for one in model["temperatures"] if one["draft_tokens"] > 200]
         assert (status["plugin"]["state"], verdict) == ("observing", "net_negative")
         assert sum(one["accepted_tokens"] for one in drafting) < 0.5 * sum(one["draft_tokens"] for one in drafting)
         assert {one["by"] for one in model["groups"] if one["draft_tokens"]} >= {"output", "prompt_tokens"}
-        assert model["engines"][0]["coverage"] == 1
+        assert coverage == 1
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 0

@@ -121,13 +121,13 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
 
 
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:
-    """The same by what arrives at the socket within a few seconds, or until all engines of the page have said hello."""
+    """The same by what arrives at the socket within a few seconds: until one is bad, or all engines have said hello."""
     silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # what there is to say is printed
     receiver = PluginReceiver(settings.plugin.socket, state.plugin, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
             found = state.plugin.report(receiver.problem)
-            if receiver.problem or (found.heard and len(found.engines) >= found.expected):
+            if receiver.problem or found.state in _BAD or (found.heard and len(found.engines) >= found.expected):
                 return found.state, found.text
             await asyncio.sleep(_PAUSE)
         heard = "" if found.heard else f" (listened for {_LISTEN:.0f} s)"

@@ -6,9 +6,11 @@ import pytest
 from aiohttp import web
 
 from sidecar.app import running
+from sidecar.commands.check import command as check
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
-from tests.commands.commands_tools import unused_port
+from tests.commands.commands_tools import command
+from tests.debian_servers import free_port
 from tests.demo.faulty_vllm import FaultyVllm
 from tests.requests.packets import HELLO, packet
 
@@ -20,7 +22,7 @@ def checked(finished, socket_path):
     """Runs ``check``; its exit code and its lines."""
 
     async def run(url, **environment):
-        given = {"LISTEN": f"127.0.0.1:{unused_port()}", "PLUGIN__SOCKET": str(socket_path), "VLLM_URL": url}
+        given = {"LISTEN": f"127.0.0.1:{free_port()}", "PLUGIN__SOCKET": str(socket_path), "VLLM_URL": url}
         settings = {f"SPECDEC_{name}": value for name, value in (given | environment).items()}
         code, out, err = await finished("check", **settings)
         assert err == ""
@@ -55,15 +57,18 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
         ({"v": 9}, 1, "version 9 of the format"),
     ],
 )
-async def test_check_listens_for_the_plug_in(checked, socket_path, hello, code, said):
+async def test_check_listens_for_the_plug_in(socket_path, capsys, monkeypatch, *, hello, code, said):
+    monkeypatch.setattr(check, "_LISTEN", 120.0)  # a busy machine may take longer than two seconds
+    given = {"LISTEN": f"127.0.0.1:{free_port()}", "PLUGIN__SOCKET": str(socket_path)}
     async with FaultyVllm() as vllm:
-        checking = asyncio.create_task(checked(vllm.url))
+        checking = asyncio.create_task(asyncio.to_thread(command, "check", VLLM_URL=vllm.url, **given))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
-            while not socket_path.exists() or plugin.connect_ex(str(socket_path)):
+            while plugin.connect_ex(str(socket_path)):
                 await asyncio.sleep(0.01)
             plugin.send(packet(**hello) if "v" in hello else packet(hello=hello))
-            found, lines = await checking
-    assert (found, said in lines[-1]) == (code, True), lines
+            found = await checking
+    out = capsys.readouterr().out
+    assert (found, said in out.splitlines()[-1]) == (code, True), out
 
 
 async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked, tmp_path):
@@ -75,7 +80,7 @@ async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked
 
 
 async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, socket_path):
-    listen = f"127.0.0.1:{unused_port()}"
+    listen = f"127.0.0.1:{free_port()}"
     async with FaultyVllm() as vllm:
         given = {"VLLM_URL": vllm.url, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
         async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
@@ -86,7 +91,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, sock
 
 
 async def test_what_a_sidecar_says_of_another_vllm_does_not_count_for_this_one(checked, socket_path):
-    listen = f"127.0.0.1:{unused_port()}"
+    listen = f"127.0.0.1:{free_port()}"
     async with FaultyVllm() as vllm:
         with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
         given = {"VLLM_URL": with_password, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
@@ -137,7 +142,7 @@ async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked
         return web.Response(status=200 if request.path == "/api/v2/alerts" else 404)
 
     async with FaultyVllm() as vllm, served(alertmanager) as url:
-        urls = [url, f"{url}/wrong", f"http://127.0.0.1:{unused_port()}"]
+        urls = [url, f"{url}/wrong", f"http://127.0.0.1:{free_port()}"]
         code, lines = await checked(vllm.url, ALERTING__ALERTMANAGERS=json.dumps(urls))
     assert (code, posts) == (1, [[], []])
     said = zip(urls, ("accepts alerts", REJECTED, DOWN), strict=True)

@@ -1,5 +1,6 @@
 """Shared by the tests of the plug-in's socket: a sink that remembers, and senders of raw packets."""
 
+import gc
 import json
 import os
 import resource
@@ -53,6 +54,7 @@ class Sink:
 @contextmanager
 def descriptors(free):
     """This process can open so many files, and no more."""
+    gc.collect()  # what earlier tests left open would be closed meanwhile, and make room
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208 - quick enough
     held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free

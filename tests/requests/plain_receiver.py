@@ -38,9 +38,13 @@ COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 class PlainReceiver:
-    """Listens at a path, in threads; keeps the last of each row, by engine's start."""
+    """Listens at a path, in threads; keeps the last of each row, by engine's start.
+
+    Packets are taken whole: a condition of ``until`` never sees a part of one.
+    """
 
     def __init__(self, path, mode=0o666):
+        self._taking = threading.RLock()
         self.path, self.engines, self.connections = path, {}, []
         self.fallen = 0  # rows of a table in which a number was less than before
         self._listen(mode)
@@ -67,7 +71,8 @@ class PlainReceiver:
         with suppress(OSError):
             while packet := connection.recv(65_537):
                 assert len(packet) <= 65_536
-                engine = self._take(json.loads(packet), engine)
+                with self._taking:
+                    engine = self._take(json.loads(packet), engine)
 
     def _take(self, packet, engine):
         assert packet["v"] == 1
@@ -109,7 +114,8 @@ class PlainReceiver:
 
     @property
     def total(self):
-        return tuple(map(sum, zip(*(engine.total for engine in self.engines.values()), strict=True)))
+        with self._taking:
+            return tuple(map(sum, zip(*(engine.total for engine in self.engines.values()), strict=True)))
 
     def by_temperature(self):
         """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all engines."""
@@ -120,9 +126,12 @@ class PlainReceiver:
                 row.update(dict(zip(("requests", *COUNTS), (sum(ended), *counts[:3]), strict=True)))
         return sums
 
-    def until(self, condition, seconds=30.0):
+    def until(self, condition, seconds=120.0):
         """Waits for what is on its way."""
         deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, {start: engine.total for start, engine in self.engines.items()}
+        while True:
+            with self._taking:
+                if condition():
+                    return
+                assert time.monotonic() < deadline, {start: engine.total for start, engine in self.engines.items()}
             time.sleep(0.02)

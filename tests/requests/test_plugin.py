@@ -155,7 +155,8 @@ def test_a_report_is_spread_over_steps_and_comes_to_its_end(plain, made, clock):
         clock.at += 0.001
         scheduler.step({f"r{number}": (3, 2) for number in range(20)})
     assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
-    plain.until(lambda: plain.engines and len(plain.only.tables["temperature"]) == 20)
+    plain.until(lambda: plain.engines and plain.only.ticks >= 6)
+    assert len(plain.only.tables["temperature"]) == 20
     assert plain.only.ticks == 6  # 20 temperatures, a prompt length, an output, an adapter, and a step's row
 
 
@@ -291,7 +292,7 @@ def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
     assert len(scheduler._specdec.starting) == 0
 
 
-def test_what_is_in_a_process_that_was_forked_says_nothing(plain, made):
+def test_what_is_in_a_process_that_was_forked_says_nothing(plain, made, clock):
     scheduler = made()
     scheduler._specdec.pid = os.getpid() + 1
     scheduler.add(request("a"))
@@ -322,7 +323,7 @@ def test_while_it_is_away_the_newest_finished_requests_are_kept_and_the_rest_cou
     work(scheduler, 25)
     plain = CheckingReceiver(socket_path)
     work(scheduler)
-    plain.until(lambda: plain.engines and plain.total == (26, 78, 52))
+    plain.until(lambda: plain.engines and plain.total == (26, 78, 52) and plain.only.done)
     assert (len(plain.only.done), plain.only.lost) == (10, 16)
     plain.die()
 

@@ -128,7 +128,7 @@ async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, e
 async def test_without_descriptors_engines_wait(receiver, sink, connect, eventually):
     engines = [connect() for _ in range(3)]
     with descriptors(free=0), capture_logs() as logs:
-        await eventually(lambda: sink.drops["no_descriptors"] == 2)
+        await eventually(lambda: sink.drops["no_descriptors"] >= 2)
     assert [line["event"] for line in logs] == ["cannot accept connections"]
     for one in engines:
         one.send(packet(hello=HELLO))
@@ -175,7 +175,7 @@ async def test_without_a_folder_it_says_so_once_and_goes_on(receiving, folder, s
     with capture_logs() as logs:
         async with receiving(folder / "file" / "plugin.sock", retry=0.01) as receiver:
             assert receiver.problem == os.strerror(errno.EEXIST)
-            await eventually(lambda: receiver._faults._faults["listen"].times == 3)
+            await eventually(lambda: receiver._faults._faults["listen"].times >= 3)
             (folder / "file").unlink()
             await eventually(lambda: not receiver.problem)
             assert (folder / "file" / "plugin.sock").is_socket()

@@ -60,6 +60,7 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
             "SPECDEC_VLLM_URL": url,
             "SPECDEC_LISTEN": base.removeprefix("http://"),
             "SPECDEC_SCRAPE_INTERVAL": "100ms",
+            "SPECDEC_SCRAPE_TIMEOUT": "60s",
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
             "SPECDEC_LATENCY_WINDOW": "10s",
             "SPECDEC_HISTORY": "10s",

@@ -60,7 +60,7 @@ class FakePage:
 async def vllm(served, recorded):
     page = FakePage(recorded("vllm-0.33.0.prom"))
     async with served(page.handle) as url:
-        page.fetcher = Fetcher(url, timeout=10.0)
+        page.fetcher = Fetcher(url, timeout=120.0)
         yield page
         await page.fetcher.close()
 

@@ -31,7 +31,7 @@ def polling():
     """Runs a poller against a URL until the block ends: ``async with polling(url, …) as sink``."""
 
     class Polling:
-        def __init__(self, url, timeout=5.0, filtered=False, **pacing):
+        def __init__(self, url, timeout=120.0, filtered=False, **pacing):
             self.fetcher = Fetcher(url, timeout=timeout)
             options = {"interval": 0.01, "cpu_share": 1.0, "max_interval": 60.0, **pacing}
             scrape = Scrape.model_construct(**{f"scrape_{name}": value for name, value in options.items()})

@@ -14,7 +14,7 @@ ODDITY = "an oddity"
 
 
 async def until(condition):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0.005)
 

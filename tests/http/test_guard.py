@@ -26,7 +26,7 @@ def descriptors():
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A"])
 @pytest.mark.parametrize("before", [b"", GET])
 async def test_a_head_that_does_not_come_whole_is_cut(before, sent):
-    async with guarded(idle_seconds=0.05) as (server, _, connect):
+    async with guarded(idle_seconds=1.0 if before else 0.05) as (server, _, connect):
         reader, writer = await connect(before)
         if before:
             assert await response(reader) == b"200 quick"
@@ -36,7 +36,7 @@ async def test_a_head_that_does_not_come_whole_is_cut(before, sent):
 
 
 async def test_a_head_that_trickles_is_cut_all_the_same():
-    async with guarded(idle_seconds=0.1) as (server, _, connect):
+    async with guarded(idle_seconds=0.1) as (_, _, connect):
         reader, writer = await connect(b"GET / HTTP/1.1\r\n")
 
         async def trickle():
@@ -44,14 +44,13 @@ async def test_a_head_that_trickles_is_cut_all_the_same():
                 writer.write(b"X-A: b\r\n")
                 await asyncio.sleep(0.002)
 
-        await until(lambda: server.connections == 1)
         trickling = asyncio.create_task(trickle())
         assert await ended(reader) == b""
         trickling.cancel()
 
 
 async def test_a_handler_may_take_longer_than_any_deadline():
-    async with guarded(idle_seconds=0.03) as (_, site, connect):
+    async with guarded(idle_seconds=1.0) as (_, site, connect):
         reader, _ = await connect(SLOW)
         await until(lambda: site.running == 1)
         other, _ = await connect()
@@ -101,7 +100,7 @@ async def test_connections_that_give_way_at_once_leave_no_descriptor():
                 client.connect_ex(("127.0.0.1", server.port))
             await until(lambda: server.refusals[Refusal.GAVE_WAY] == 120 - 64)
         await until(lambda: server.connections == 0)
-        await until(lambda: descriptors() == before)
+        await until(lambda: descriptors() <= before)  # others may close some of theirs meanwhile
 
 
 async def test_what_is_not_http_is_answered_counted_and_not_logged(caplog):
@@ -164,7 +163,7 @@ async def test_without_descriptors_it_pauses_counts_and_goes_on(monkeypatch):
 
 
 async def test_a_running_handler_may_end_while_the_server_stops():
-    async with guarded(shutdown_seconds=5) as (server, site, connect):
+    async with guarded(shutdown_seconds=60) as (server, site, connect):
         reader, _ = await connect(SLOW)
         await until(lambda: site.running == 1)
         stopping = asyncio.create_task(server.stop())

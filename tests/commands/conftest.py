@@ -24,7 +24,7 @@ def program(tmp_path):
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "sidecar", *arguments),
-            env={name: text for name, text in os.environ.items() if not name.startswith("SPECDEC_")} | environment,
+            env=os.environ | environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -43,7 +43,7 @@ def finished(program):
     """Runs ``specdec-sidecar`` to its end: (exit code, standard output, standard error)."""
 
     async def run(*arguments, **environment):
-        async with program(*arguments, **environment) as process, asyncio.timeout(60):
+        async with program(*arguments, **environment) as process, asyncio.timeout(240):
             out, err = await process.communicate()
             return process.returncode, out.decode(), err.decode()
 

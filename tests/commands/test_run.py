@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from sidecar.demo.server import SimulatedVllm
+from tests.debian_servers import free_port
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -20,12 +21,15 @@ async def log_line(process, event):
 
 async def test_run_serves_until_terminated(program, finished, http):
     async with SimulatedVllm() as vllm:
-        async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN="127.0.0.1:0") as process:
+        listen = f"127.0.0.1:{free_port()}"
+        async with program("run", SPECDEC_VLLM_URL=vllm.url, SPECDEC_LISTEN=listen) as process:
+            page = ""
             address = (await log_line(process, "sidecar started"))["address"]
-            await log_line(process, "found an engine")
-            async with http.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as response:
-                assert "specdec_up 1.0" in (await response.text()).splitlines()
-            assert (await finished("healthcheck", SPECDEC_LISTEN=address))[0] == 0
+            while "specdec_up 1.0" not in page.splitlines():
+                async with http.get(f"http://{address}/metrics", headers={"Accept-Encoding": "identity"}) as response:
+                    page = await response.text()
+            while (await finished("healthcheck", SPECDEC_LISTEN=address))[0] != 0:
+                pass  # it gives an answer two seconds
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)

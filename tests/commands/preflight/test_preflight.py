@@ -131,10 +131,9 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
         settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(socket_path)}
         async with program("preflight", "--duration", "5m", "--json", **settings) as process:
             await process.stderr.readline()
-            while not socket_path.exists():
-                await asyncio.sleep(0.02)
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as plugin:
-                plugin.connect(str(socket_path))
+                while plugin.connect_ex(str(socket_path)):
+                    await asyncio.sleep(0.02)
                 plugin.send(packet(hello=HELLO | {"speculation": None}))
                 done = DONE | dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0) | {"lengths": []}
                 for number in range(30):

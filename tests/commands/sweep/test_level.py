@@ -12,7 +12,7 @@ from sidecar.errors import MeasurementError
 from tests.commands.sweep.sweep_tools import printed, summarized, swept
 
 
-def server(in_flight, seen):
+def server(seen):
     """Answers as vLLM does, with three tokens, and keeps the requests."""
 
     async def handler(request):
@@ -21,10 +21,6 @@ def server(in_flight, seen):
         if request.method == "GET":
             return web.Response(status=404)
         seen.append((request.path, await request.json(), request.headers.get("Authorization")))
-        in_flight[0] += 1
-        in_flight[1] = max(in_flight)
-        await asyncio.sleep(0.002)
-        in_flight[0] -= 1
         chunk = {"choices": [{"index": 0, "text": "x"}]}
         usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 3}}
         events = [json.dumps(one) for one in (chunk, chunk, chunk, usage)] + ["[DONE]"]
@@ -35,8 +31,20 @@ def server(in_flight, seen):
 
 
 async def test_the_load_is_as_asked_for(served):
-    in_flight, seen = [0, 0], []
-    async with served(server(in_flight, seen)) as url:
+    in_flight, seen, together = [0, 0], [], asyncio.Barrier(3)
+    answer = server(seen)
+
+    async def counting(request):
+        in_flight[0] += 1
+        in_flight[1] = max(in_flight)
+        if request.method == "POST" and len(seen) == 2:  # after the warm-up
+            await together.wait()
+        try:
+            return await answer(request)
+        finally:
+            in_flight[0] -= 1
+
+    async with served(counting) as url:
         result = await swept(
             url, ("one", "two"), temperatures=(0.0, 0.5), at_once=(3,), count=10, endpoint="completions"
         )
@@ -66,7 +74,7 @@ def page_of(drafted, generated=0):
 async def test_counters_that_come_late_are_waited_for(served):
     """The counters lag behind the answers, as vLLM's engine reports to its API server with a delay."""
     seen, shown = [], [0.0]
-    answer = server([0, 0], seen)
+    answer = server(seen)
 
     async def late(request):
         if request.path != "/metrics":
@@ -88,7 +96,7 @@ async def test_counters_that_come_late_are_waited_for(served):
 async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_no_verdict(served, others):
     """Three tokens are each request's own; the others' requests come and go in between, so that no page shows them."""
     seen = []
-    answer = server([0, 0], seen)
+    answer = server(seen)
 
     async def shared(request):
         if request.path != "/metrics":
@@ -109,18 +117,19 @@ async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_
 
 async def test_a_level_without_a_completed_request_has_no_acceptance(served):
     """Whatever the counters grew by meanwhile."""
-    asked = []
+    asked, stop = [], asyncio.Event()
 
     async def hangs(request):
         if request.path == "/metrics":
             return page_of(8.0 * len(asked))
         if request.method == "POST" and (await request.json())["max_tokens"] > 1:
             asked.append(request)
+            stop.set()
             await asyncio.Event().wait()
-        return await server([0, 0], [])(request)
+        return await server([])(request)
 
     async with served(hangs) as url:
-        result = await swept(url, ("one",), count=20, temperatures=(1.0,), seconds=1.0)
+        result = await swept(url, ("one",), stop, count=20, temperatures=(1.0,))
     (one,) = summarized(result).temperatures
     assert (one.requests, one.acceptance, one.verdict) == (0, None, "insufficient_data")
     assert one.action == "0 requests, at least 20 needed: raise --requests"
@@ -135,18 +144,19 @@ async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
             return web.json_response({"data": [{"id": "m"}]})
         raise web.HTTPTemporaryRedirect(f"{other}{request.path}")
 
-    async with served(server([0, 0], elsewhere)) as other, served(moved) as url:
+    async with served(server(elsewhere)) as other, served(moved) as url:
         with pytest.raises(MeasurementError, match=f"{url}: a request for m failed: status 307"):
             await swept(url, api_key="secret")
     assert (seen, elsewhere) == ([], [])
 
 
 async def test_a_server_that_fails_later_is_reported_with_what_was_measured(served):
-    seen = []
-    answer = server([0, 0], seen)
+    answer, answered = server([]), iter(range(24))
 
     async def breaks(request):
-        return await answer(request) if len(seen) < 24 else web.Response(status=503)
+        if request.method == "POST" and next(answered, None) is None:
+            return web.Response(status=503)
+        return await answer(request)
 
     async with served(breaks) as url:
         result = await swept(url, ("one",), count=10, temperatures=(0.0, 0.5, 1.0))
@@ -174,7 +184,7 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
 async def test_an_open_loop_does_not_wait_for_answers(served):
     """A server that answers nothing until all requests are in would block a closed loop forever."""
     waiting, all_there = [], asyncio.Event()
-    answer = server([0, 0], [])
+    answer = server([])
 
     async def gathers(request):
         if request.path == "/v1/chat/completions" and (await request.json())["max_tokens"] > 1:

@@ -65,12 +65,12 @@ def test_queries_are_sound(tmp_path):
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
     path = tmp_path / "queries.yaml"
     path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
-    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False, timeout=99)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def amtool(*arguments):
-    return subprocess.run(["amtool", *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(["amtool", *arguments], capture_output=True, text=True, check=False, timeout=99)
 
 
 @pytest.mark.servers

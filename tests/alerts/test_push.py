@@ -50,7 +50,7 @@ class Pushed:
     """A push whose report and clock the test sets: ``await pushed.evaluate(report, after=seconds)``."""
 
     def __init__(self, urls, **settings):
-        environment = {"ALERTMANAGERS": json.dumps(urls), "PACE": "0", "INSTANCE": "pod-7", "TIMEOUT": "2s"} | settings
+        environment = {"ALERTMANAGERS": json.dumps(urls), "PACE": "0", "INSTANCE": "pod-7"} | settings
         self.now, self.log, self.report, self.set_back = 1000.0, CapturingLogger(), FINE, 0.0
         self.name = urls[0].partition("://")[2]
         self.push = Push(
@@ -62,10 +62,11 @@ class Pushed:
             wall=lambda: WALL + self.now - self.set_back,
         )
 
-    async def evaluate(self, report, after=0):
+    async def evaluate(self, report, after=0, seconds=120):
+        """``seconds`` may pass until Alertmanager answers."""
         self.now += after
         self.report = report
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=seconds)) as session:
             await self.push.evaluate(session)
 
 
@@ -193,7 +194,7 @@ async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_creden
 
     away = Pushed(["http://user:secret@127.0.0.1:9/x"])
     for pushed in (await scene(hang), away):
-        await pushed.evaluate(LOW)
+        await pushed.evaluate(LOW, seconds=0.5)
         assert [outcome for (_, outcome), count in pushed.push.sent.items() if count] == ["failed"]
     assert "secret" not in f"{away.log.calls}{list(away.push.sent)}"
     assert "127.0.0.1:9" in str(away.log.calls)

@@ -22,7 +22,7 @@ from tests.debian_servers import free_port, running_prometheus, scraping
 from tests.demo.http_traffic import Sent, send
 from tests.lab.engine_traffic import counters
 
-START_SECONDS = 300
+START_SECONDS = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,7 +122,7 @@ class Pages:
             for sample in family.samples
         )
 
-    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 120) -> Samples:
+    async def until(self, url: str, condition: Callable[[Samples], bool], seconds: float = 240) -> Samples:
         found = Samples()
         try:
             async with asyncio.timeout(seconds):
@@ -138,6 +138,10 @@ class Pages:
                 if key[0].startswith("specdec_") and value and "_bucket" not in key[0]
             }
             pytest.fail(f"not within {seconds} s; the page has {shown}")
+
+    async def idle(self, url: str) -> Samples:
+        """vLLM's page once it has nothing to do: it counts a step shortly after its replies."""
+        return await self.until(url, lambda found: found.value("vllm:num_requests_running") == 0)
 
 
 @pytest.fixture
@@ -184,11 +188,13 @@ def prometheus(http: aiohttp.ClientSession, tmp_path: Path):
         async with running_prometheus(http, tmp_path, config) as running:
 
             async def query(promql: str) -> float:
-                result = await running.instant(promql)
+                async with asyncio.timeout(120):  # there is none after a scrape that failed
+                    while not (result := await running.instant(promql)):
+                        await asyncio.sleep(0.2)
                 assert len(result) == 1, (promql, result)
                 return result[0][1]
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while [value for _, value in await running.instant("up")] != [1]:
                     await asyncio.sleep(0.2)
             yield query

@@ -11,9 +11,9 @@ async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbe
     greedy = []
     for exact, vllm in ((True, observed), (False, lab(EXACT="0"))):
         await vllm.start()
-        before = await samples(vllm.url)
+        before = await samples.idle(vllm.url)
         result = await swept(vllm.url, temperatures=(0.0, 0.8))
-        counted = await samples(vllm.url)
+        counted = await samples.idle(vllm.url)
         assert result.complete
         for name in ("drafts", "draft_tokens", "accepted_tokens"):
             counter = f"vllm:spec_decode_num_{name}_total"

@@ -83,7 +83,7 @@ def browser(tmp_path):
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(180), aiohttp.ClientSession() as session:
                 while b"DevTools listening on" not in (line := await process.stderr.readline()):
                     assert line, "chromium ended"
                 port = line.decode().split(":")[-1].split("/")[0]

@@ -50,7 +50,7 @@ async def world(tmp_path, *, busy):
             "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "world" / "plugin.sock"),
         }
         async with running(load_settings(None, environment)) as address:
-            traffic = Traffic(vllm, TrafficOptions(phases=(Phase(300, MIXED),)))
+            traffic = Traffic(vllm, TrafficOptions((Phase(300, MIXED),), max_requests=10**9))
             sending = asyncio.create_task(traffic.run() if busy else asyncio.sleep(0))
             try:
                 yield {
@@ -68,7 +68,7 @@ async def world(tmp_path, *, busy):
 
 async def start(line, vllm, tmp_path):
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")},
+        **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "SPECDEC_VLLM_URL": vllm,
         "SPECDEC_LISTEN": "127.0.0.1:0",
@@ -87,7 +87,7 @@ async def start(line, vllm, tmp_path):
 async def finish(process, line):
     """Waits for its end; a command that runs until stopped is stopped once it runs."""
     said = b""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while piece := await process.stdout.readline():
             said += piece
             if RUNS.encode() in piece:
@@ -120,7 +120,11 @@ async def test_command_works(line, tmp_path):
             adapted += " --requests 4 --max-tokens 16"
         vllm = known["http://127.0.0.1:8001" if "preflight" in line else "http://127.0.0.1:8000"]
         process = await start(adapted, vllm, tmp_path)
-        said = await finish(process, adapted)
+        try:
+            said = await finish(process, adapted)
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
     # make itself ends by the signal that ends what it has started.
     ended = -signal.SIGTERM if line.startswith("make run") else 0
     assert process.returncode == ended, f"{shlex.join(adapted.split())}\n{said}"

@@ -131,20 +131,15 @@ def _lower_group(group: GroupReport) -> str:
 
 def _speed(model: ModelReport) -> str:
     """Times per token by load; empty without a reference."""
-    speed = model.speed
-    if speed is None or model.reference is None:
+    if model.speed is None or model.reference is None:
         return ""
-    running = speed.steps.running if speed.steps else 0.0
-    now = f"{value(f'{speed.speedup.ratio:.2f}')} ± {2 * speed.speedup.error:.2f}, " if speed.speedup else ""
-    break_even = speed.break_even_acceptance
-    least = "" if break_even is None else f"Breaks even at an acceptance of {percent(break_even)}. "
+    break_even = model.speed.break_even_acceptance
+    least = "" if break_even is None else f"Breaks even at an acceptance of {percent(break_even)}."
     rows = "".join(map(_load, model.loads))
     return (
         f"<h2>{escape(model.model_name)} against plain decoding <small>{escape(model.reference)}</small></h2>"
-        f'<div class="panels"><div class="panel"><h3>Times as fast</h3>{now}{running:.1f} requests running'
-        f'<div class="facts">{least}</div></div>'
-        '<div class="panel"><h3>Time per token by requests running</h3>'
-        f"<table><tr><th></th><td>speculating</td><td>plain</td></tr>{rows}</table></div></div>"
+        "<table><tr><th>time per token by requests running</th><td>speculating</td><td>plain</td></tr>"
+        f'{rows}</table><p class="facts">{least}</p>'
     )
 
 

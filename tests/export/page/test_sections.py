@@ -115,8 +115,7 @@ def test_position_rates_of_both_ways():
 def test_time_per_token_by_load():
     shown = text(reports.timed_model())
     assert "demo against plain decoding baseline" in shown
-    assert "Times as fast 1.50 ± 0.02, 9.2 requests running Breaks even at an acceptance of 31%." in shown
-    assert "speculating plain 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms" in shown
+    assert "speculating plain 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms Breaks even at an acceptance of 31%." in shown
 
 
 def test_without_a_reference_it_says_how_to_get_one():

@@ -5,20 +5,16 @@ from collections.abc import Iterator
 from html import escape
 
 from sidecar.analysis.limitation import EXPLANATIONS
-from sidecar.analysis.report import PluginEngineReport, PluginReport, Report
+from sidecar.analysis.report import PluginReport, Report
 from sidecar.analysis.speedup import WITHHELD
 from sidecar.export.page.text import counted
 
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
     """The state of the plug-in, unless it was ``said``, and the versions that are connected."""
-    versions = ", ".join(dict.fromkeys(map(_versions, plugin.engines)))
+    versions = ", ".join(dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines))
     small = f" <small>{escape(versions)}</small>" if versions else ""
     return f'<p class="plugin {plugin.state}">{marked(plugin.text) if plugin.text not in said else ""}{small}</p>'
-
-
-def _versions(engine: PluginEngineReport) -> str:
-    return f"plug-in {engine.version} in vLLM {engine.vllm_version}"
 
 
 def hints_section(report: Report) -> str:

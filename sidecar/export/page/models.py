@@ -4,7 +4,7 @@ from html import escape
 
 from sidecar.analysis.report import GroupReport, LoadReport, ModelReport, TemperatureReport
 from sidecar.analysis.speedup import Speedup
-from sidecar.analysis.verdict import MARGIN, Basis, Judgement
+from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.export.page.answer import TONES, effect, seen, times_as_fast
 from sidecar.export.page.charts import bar, distribution
 from sidecar.export.page.engines import value
@@ -68,10 +68,7 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
     marks = ""
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
         low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
-        marks = (
-            f"Marks: below {low} speculation costs more than it gives, from {high} it pays; "
-            f"a verdict that fell below one rises again {100 * MARGIN:.0f} points above it. "
-        )
+        marks = f"Marks: below {low} speculation costs more than it gives, from {high} it pays. "
     rates = by_position(seen(model.judgement), "of those drafted there")
     return f'{rows}<p class="facts">{marks}Columns: finished requests by acceptance, 0% to 100%. {rates}</p>'
 

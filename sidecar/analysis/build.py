@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sidecar.analysis.acceptance import Acceptance, together
-from sidecar.analysis.engine_speed import over_engines
 from sidecar.analysis.engine_state import EngineState
 from sidecar.analysis.engines import Engines
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
@@ -24,7 +23,7 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
     costs = speed.costs if speed is not None else None
-    loads = over_engines([state.loads.report(model.speed.plain_seconds) for state in shown], {})
+    loads = model.speed.loads.report(model.speed.plain_seconds)
     short, hour = model.windows() if present and _splits(model, plugin) else ({}, {})
     whole = Evidence(
         window=_at_positions(together([state.window for state in shown]), short.values()),
@@ -90,7 +89,6 @@ def model_report(
                 at,
                 fresh=state in shown,
                 speed=_engine_speed(model, state, plugin) if state.speculates else None,
-                plain=plain,
                 speculation=plugin.speculation(state.key),
                 coverage=plugin.coverage(state.key),
             )
@@ -101,7 +99,7 @@ def model_report(
         judgement=judged.whole,
         speed=speed,
         reference=reference,
-        loads=over_engines([state.loads.report(plain) for state in states], plain),
+        loads=tuple(one for one in model.speed.loads.report(plain) if one.tokens or one.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         split_withheld="" if splits else withheld,
     )

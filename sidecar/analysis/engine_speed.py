@@ -1,6 +1,6 @@
 """How fast one engine decodes: by load since the start, and over the sliding window against plain decoding."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Final
 
@@ -32,22 +32,6 @@ class LoadTotals:
             LoadReport(label, seconds, steps, tokens, plain.get(label))
             for label, (seconds, steps, tokens) in self._totals.items()
         )
-
-
-def over_engines(engines: Iterable[tuple[LoadReport, ...]], plain: Mapping[str, float]) -> tuple[LoadReport, ...]:
-    """The loads of several engines together, without those at which nothing is known."""
-    columns = list(zip(*engines, strict=True)) or [(LoadReport(label),) for label in LOAD_LABELS]
-    added = (
-        LoadReport(
-            column[0].running,
-            sum(one.seconds for one in column),
-            sum(one.steps for one in column),
-            sum(one.tokens for one in column),
-            plain.get(column[0].running),
-        )
-        for column in columns
-    )
-    return tuple(one for one in added if one.tokens or one.plain_seconds is not None)
 
 
 class EngineSpeedWindow:

@@ -139,13 +139,12 @@ class EngineState:
         *,
         fresh: bool,
         speed: EngineSpeed | None,
-        plain: Mapping[str, float],
         speculation: Speculation | None,
         coverage: float | None,
     ) -> EngineReport:
         """The engine at ``now``; what describes the moment is included only if the last poll is ``fresh``.
 
-        ``plain`` is S0 by load; the last two are the plug-in's.
+        The last two are the plug-in's.
         """
         latest = self._latest if fresh else None
         window = self.window if latest else NO_DRAFTS
@@ -155,7 +154,7 @@ class EngineState:
             accepted_per_position=self._positions,
             kv_cache_usages=self._kv_cache.distribution.snapshot(),
             window_acceptances=self._window_acceptances.snapshot(),
-            loads=self.loads.report(plain),
+            loads=self.loads.report({}),
             gauges=latest.gauges if latest else {},
             kv_cache_peak=self._kv_cache.peak(now) if latest else None,
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,

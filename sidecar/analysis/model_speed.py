@@ -8,7 +8,7 @@ from typing import Final
 from sidecar.analysis.curve_fit import fit_undrafted
 from sidecar.analysis.decode_clock import DecodeClock
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.engine_speed import EngineSpeedWindow
+from sidecar.analysis.engine_speed import EngineSpeedWindow, LoadTotals
 from sidecar.analysis.plain_curve import are_prompts_alike, by_load, plain_step
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, Reference, SlidingTimes, Speedup, Withheld
@@ -43,6 +43,7 @@ class ModelSpeed:
         self.reference = Reference.BASELINE if curve is not None else None
         self._window = window
         self._missing = missing
+        self.loads = LoadTotals()
         self._whole = EngineSpeedWindow(window)
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, TemperatureSpeed] = {}
@@ -65,6 +66,7 @@ class ModelSpeed:
             for window in (self._whole, self._engines.setdefault(key, EngineSpeedWindow(self._window))):
                 window.add(found, plain)
             clock.append((found, plain))
+            self.loads.add(found)
             self._periods.append(found)
         self._clock.add(start, at, clock)
         if self.reference is not Reference.BASELINE and not 0 <= at - self._fitted_at < _REFIT:

@@ -45,7 +45,7 @@ class Distribution:
 class LoadReport:
     """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
 
-    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None where unknown.
+    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None where unknown, as for one engine.
     """
 
     running: str
@@ -152,7 +152,7 @@ class ModelReport:
     judgement: Judgement
     speed: EngineSpeed | None
     reference: Reference | None
-    loads: tuple[LoadReport, ...]  # all engines together; every load at which anything is known
+    loads: tuple[LoadReport, ...]  # all speculating engines together; every load at which anything is known
     acceptance_p10: float | None
     split_withheld: str  # why there are no temperatures, a sentence; empty if there are
 

@@ -2,16 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import log2
+from math import ceil, log2
 from typing import Final
 
 from sidecar.analysis.plain_curve import PlainStep, line
-from sidecar.analysis.scatter import blocks, scatter
+from sidecar.analysis.scatter import scatter
 from sidecar.analysis.steps import Steps, joined
 from sidecar.settings.baselines import PlainStepTimes
 
 _SUPPORT: Final = 6  # periods that a load needs
-_BLOCKS: Final = 12  # of the periods at a load
+_BLOCKS: Final = 12  # of neighbouring periods at a load, at most
 _SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
 
 _Groups = list[list[Steps]]
@@ -61,11 +61,9 @@ def _by_load(periods: Sequence[Steps]) -> _Groups:
 
 
 def _error(means: PlainStepTimes, group: Sequence[Steps]) -> float:
-    off = [
-        sum(one.seconds - one.decode_steps * line(means, one.running).seconds for one in few)
-        for few in blocks(group, _BLOCKS)
-    ]
-    return scatter(off) / joined(*group).decode_steps
+    off = [one.seconds - one.decode_steps * line(means, one.running).seconds for one in group]
+    size = ceil(len(off) / _BLOCKS)
+    return scatter([sum(off[start : start + size]) for start in range(0, len(off), size)]) / joined(*group).decode_steps
 
 
 def fit_undrafted(periods: Sequence[Steps]) -> PlainStepTimes | None:

@@ -1,4 +1,4 @@
-"""How many tokens to speculate, in time per token rather than by acceptance (docs/speedup.md).
+"""How many tokens to speculate: by time per token where that is known, else by acceptance (docs/speedup.md).
 
 The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line from the plain step to the one measured
 with K. It spreads the fixed cost of drafting over the draft tokens, so it slightly favours few of them.
@@ -33,6 +33,24 @@ def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     rates[k - 1] per step.
     """
     return [costs.step(tokens) / length for tokens, length in enumerate(accumulate(rates, initial=1.0))]
+
+
+def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float) -> str | None:
+    """What to change about the number of speculative tokens; None if it fits.
+
+    ``position_rates[p]`` is the acceptance rate at draft position p, out of all drafts; empty if unknown. Below an
+    acceptance rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
+    """
+    text = f"Acceptance {acceptance:.2f}: speculate"
+    if acceptance > more:
+        return f"{text} more tokens, as long as latency under load allows."
+    if acceptance >= fewer:
+        return None
+    worth = sum(1 for rate in position_rates if rate >= fewer)  # rates fall from position to position
+    if worth == len(position_rates):
+        return f"{text} fewer tokens."
+    at = f"the next one is accepted only {position_rates[worth]:.0%} of the time"
+    return f"{text} fewer tokens: {worth} instead of {len(position_rates)}; {at}."
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:

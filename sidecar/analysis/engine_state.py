@@ -97,11 +97,6 @@ class EngineState:
         return self.untimed if self.untimed is not None and not self.is_told else Withheld.TOO_LITTLE
 
     @property
-    def running(self) -> float:
-        """Requests running at the last poll."""
-        return self._latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self._latest is not None else 0.0
-
-    @property
     def window(self) -> Acceptance:
         """Over latency_window; requests are those that got their first token in it, or still run."""
         return self._acceptance(self._window)
@@ -118,9 +113,10 @@ class EngineState:
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = speculation
         positions = grown[len(_COUNTED) :]
+        running = self._latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self._latest is not None else 0.0
         return Acceptance(
             seconds=window.seconds,
-            requests=None if math.isnan(requests) else requests + self.running,
+            requests=None if math.isnan(requests) else requests + running,
             drafts=drafts,
             draft_tokens=draft_tokens,
             accepted_tokens=accepted_tokens,

@@ -66,8 +66,7 @@ class Groups:
 
         The windows are empty unless they are ``fresh``.
         """
-        kinds = (PROMPT, OUTPUT, ADAPTER)
-        return tuple(report for kind in kinds for report in self._of(kind, min_requests, fresh=fresh))
+        return tuple(one for by in (PROMPT, OUTPUT, ADAPTER) for one in self._of(by, min_requests, fresh=fresh))
 
     def _of(self, by: str, min_requests: int, *, fresh: bool) -> Iterator[GroupReport]:
         groups = {group: one for (kind, group), one in self._totals.items() if kind == by}

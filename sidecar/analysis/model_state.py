@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.groups import Groups
-from sidecar.analysis.live_totals import Counts
+from sidecar.analysis.live_totals import LiveTotals
 from sidecar.analysis.model_speed import ModelSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.speedup import Withheld
@@ -40,9 +40,9 @@ class ModelState:
     def _temperature(self) -> TemperatureState:
         return TemperatureState(self._settings.latency_window)
 
-    def add(self, temperature: int | str, growth: Counts, *, recent: bool) -> None:
-        """Adds what one temperature, in hundredths, has grown by; see ``LiveTotals.add``."""
-        self._of(self._buckets.label(temperature)).totals.add(growth, recent=recent)
+    def totals(self, temperature: int | str) -> LiveTotals:
+        """Those of a temperature in hundredths."""
+        return self._of(self._buckets.label(temperature)).totals
 
     def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
         """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""

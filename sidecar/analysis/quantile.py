@@ -8,12 +8,11 @@ from sidecar.engine.snapshot import HistogramReading
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
-    """The quantile (0 to 1) of a cumulative histogram, in the unit of its edges; None if it has none.
+    """The quantile (above 0 to 1) of a cumulative histogram, in the unit of its edges; None without observations.
 
-    It has none without observations, nor for the quantile 0 if the first bucket is empty (NaN in Prometheus).
-    Interpolates linearly within a bucket; the first begins at 0. If the quantile lies beyond the highest finite edge,
-    the result is that edge. The formula is ``bucketQuantile`` of Prometheus (``promql/quantile.go``), so our numbers
-    equal those of ``histogram_quantile()`` over the same buckets.
+    Interpolates linearly within a bucket; edges are above 0, and the first bucket begins there. If the quantile lies
+    beyond the highest finite edge, the result is that edge. The formula is ``bucketQuantile`` of Prometheus
+    (``promql/quantile.go``), so our numbers equal those of ``histogram_quantile()`` over the same buckets.
     """
     edges, counts = histogram.edges, histogram.counts
     if len(edges) < 2 or counts[-1] <= 0:
@@ -22,11 +21,9 @@ def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | 
     bucket = bisect_left(counts, rank, hi=len(counts) - 1)
     if bucket == len(counts) - 1:
         return edges[-2]
-    if bucket == 0 and edges[0] <= 0:
-        return edges[0]
     start, below = (edges[bucket - 1], counts[bucket - 1]) if bucket else (0.0, 0.0)
     within = counts[bucket] - below
-    return start + (edges[bucket] - start) * ((rank - below) / within) if within > 0 else None
+    return start + (edges[bucket] - start) * ((rank - below) / within)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

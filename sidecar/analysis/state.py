@@ -51,7 +51,7 @@ class State:
     def apply(self, settings: Settings) -> None:
         """Judges by these settings' thresholds from the next poll on."""
         self._settings = settings
-        self._judge.thresholds = settings.thresholds
+        self._judge.apply(settings.thresholds)
         self.plugin.lowest_coverage = settings.thresholds.coverage
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
@@ -130,7 +130,7 @@ class State:
                     continue
                 counts = tuple(map(int, grown))
                 if isinstance(row, TemperatureTotals):
-                    model.add(row.temperature, counts, recent=recent)
+                    model.totals(row.temperature).add(counts, recent=recent)
                 else:
                     model.groups.add(row, counts, recent=recent)
         return steps

@@ -11,8 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.advice import tokens_advice
-from sidecar.analysis.draft_length import schedule, timed_advice
+from sidecar.analysis.draft_length import schedule, timed_advice, tokens_advice
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
@@ -105,15 +104,10 @@ class Judge:
         self._judged: Mapping[str, ModelJudgement] = {}
         self._judged_at = -math.inf
 
-    @property
-    def thresholds(self) -> Thresholds:
-        """Those in force; after new ones, no verdict depends on an earlier one."""
-        return self._thresholds
-
-    @thresholds.setter
-    def thresholds(self, new: Thresholds) -> None:
-        if new != self._thresholds:
-            self._thresholds = new
+    def apply(self, thresholds: Thresholds) -> None:
+        """Judges by these from now on; if they are new, no verdict depends on an earlier one."""
+        if thresholds != self._thresholds:
+            self._thresholds = thresholds
             self._last.clear()
 
     def judge(self, models: Iterable[ModelEvidence], at: float) -> None:

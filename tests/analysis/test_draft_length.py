@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice, token_seconds
+from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice, token_seconds, tokens_advice
 
 # vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
 PLAIN = 0.00707
@@ -85,3 +85,21 @@ def test_schedule_has_an_entry_for_each_stretch_of_loads():
 def test_one_number_for_all_loads_needs_no_schedule():
     cheap = StepCosts(actual=0.012, plain=0.010, drafted=3)
     assert schedule([0.7, 0.5, 0.35], {1: cheap, 2: cheap}) == []
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "position_rates", "advised"),
+    [
+        (
+            0.33,
+            (0.7, 0.45, 0.3, 0.15, 0.05),
+            "Acceptance 0.33: speculate fewer tokens: 2 instead of 5; the next one is accepted only 30% of the time.",
+        ),
+        (0.2, (), "Acceptance 0.20: speculate fewer tokens."),
+        (0.4, (0.5,), None),
+        (0.8, (0.8,), None),
+        (0.81, (0.9, 0.8), "Acceptance 0.81: speculate more tokens, as long as latency under load allows."),
+    ],
+)
+def test_fewer_tokens_are_advised_as_far_as_positions_are_worth_it_or_more(acceptance, position_rates, advised):
+    assert tokens_advice(acceptance, position_rates, fewer=0.4, more=0.8) == advised

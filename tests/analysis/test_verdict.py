@@ -218,7 +218,7 @@ def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidenc
 def test_new_thresholds_make_every_verdict_anew():
     judges = Judge(THRESHOLDS, SECONDS)
     judged(judges, model(0.49))
-    judges.thresholds = Thresholds(acceptance_more_tokens=0.9)
+    judges.apply(Thresholds(acceptance_more_tokens=0.9))
     assert judged(judges, model(0.51))["m"].whole.verdict is EVEN
 
 

@@ -1,12 +1,11 @@
 """Plain step times by load: fitted, read between the loads that were measured, and refused beyond them."""
 
-from math import hypot
 from random import Random
 
 import pytest
 
 from sidecar.analysis.curve_fit import fit, fit_undrafted
-from sidecar.analysis.plain_curve import added_up, are_prompts_alike, covers, plain_step
+from sidecar.analysis.plain_curve import are_prompts_alike, plain_step
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import noisy, period
 
@@ -56,33 +55,6 @@ def test_a_single_burst_does_not_spoil_the_curve_of_the_loads_below():
 
 def test_too_few_periods_make_no_curve():
     assert fit([period(1, 0.01)] * 5) is None
-
-
-def test_standard_errors_are_about_as_large_as_the_errors():
-    """Over many measurements the true value nearly always lies within two standard errors, which are not too wide."""
-    off = []
-    for seed in range(60):
-        curve = fit(measured(bent, noise=0.1, times=60, seed=seed))
-        off += [(plain_step(curve, load).seconds - bent(load)) / plain_step(curve, load).error for load in LOADS]
-    outside = sum(abs(one) > 2 for one in off) / len(off)
-    assert outside < 0.12
-    assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.45)
-
-
-def test_errors_of_several_loads_partly_cancel():
-    """The errors of two loads are independent: a sum over loads is better known than each."""
-    off, together, apart = [], [], []
-    for seed in range(60):
-        random = Random(seed)
-        loads = [random.uniform(1, 16) for _ in range(300)]
-        curve = fit([noisy(period(load, straight(load)), random, 0.1) for load in [*LOADS * 6, *loads]])
-        steps = [plain_step(curve, load) for load in loads if covers(curve, load)]
-        error = hypot(*added_up((1.0, step.deviations) for step in steps))
-        off.append(sum(step.seconds for step in steps) - sum(straight(load) for load in loads))
-        together.append(error)
-        apart.append(sum(step.error for step in steps))
-    assert sum(one**2 for one in off) / sum(one**2 for one in together) == pytest.approx(1, abs=0.5)
-    assert sum(together) < 0.7 * sum(apart)
 
 
 def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():

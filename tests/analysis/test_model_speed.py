@@ -98,17 +98,6 @@ def test_steps_without_drafts_become_the_reference():
     assert model.whole.withheld is Withheld.LOAD  # nothing says how long a plain step takes with 4 requests
 
 
-def test_steps_without_drafts_are_no_reference_for_the_next_process():
-    model = Model()
-    for _ in range(10):
-        model.run(5, 4, 0.05, length=2.5, drafted=3)
-        model.run(5, 4, 0.03)
-    model.speed.restarted()
-    model.run(60, 4, 0.015, length=2.5, drafted=3)
-    assert model.speed.reference is None
-    assert model.whole.speedup is None
-
-
 def test_a_restart_leaves_the_measured_baseline():
     model = Model(curve(0.02))
     model.speed.restarted()

@@ -1,7 +1,5 @@
 """Speedup over the sliding window: a quotient of sums, with honest errors, and when none is claimed."""
 
-from random import Random
-
 import pytest
 
 from sidecar.analysis.engine_speed import EngineSpeedWindow
@@ -54,17 +52,6 @@ def test_what_has_left_the_window_does_not_count():
 def test_too_little_is_no_estimate():
     assert times(*((5.0 * i, 100, 0.01, 1.0) for i in range(4))).read() is None
     assert times(*((5.0 * i, 0, 0.01, 0.0) for i in range(40))).read() is None
-
-
-def test_standard_error_is_about_as_large_as_the_errors():
-    off = []
-    for seed in range(200):
-        random = Random(seed)
-        entries = ((5.0 * i, random.randint(50, 150), 0.01, random.gauss(1.0, 0.2)) for i in range(60))
-        found = times(*entries).read()
-        off.append((found.ratio - 1.0) / found.error)
-    assert sum(abs(one) > 2 for one in off) / len(off) < 0.1
-    assert sum(one**2 for one in off) / len(off) == pytest.approx(1, abs=0.35)
 
 
 def test_an_error_of_the_reference_is_common_to_all_tokens():

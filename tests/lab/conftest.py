@@ -9,8 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.commands.plugin import write_plugin
-from tests.debian_servers import free_port, running_prometheus, scraping
+from tests.debian_servers import free_port
 from tests.demo.http_traffic import Sent, send
 from tests.lab.engine_traffic import counters
 
@@ -110,15 +109,13 @@ class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
 class Pages:
     """Reads ``/metrics`` pages."""
 
-    async def text(self, url: str) -> str:
+    async def __call__(self, url: str) -> Samples:
         async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
             assert response.status == 200
-            return await response.text()
-
-    async def __call__(self, url: str) -> Samples:
+            text = await response.text()
         return Samples(
             ((sample.name, frozenset(sample.labels.items())), sample.value)
-            for family in text_string_to_metric_families(await self.text(url))
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
         )
 
@@ -176,27 +173,3 @@ def observed(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     one = ObservedLab(lab_folder, tmp_path_factory.mktemp("lab"), "draft_model")
     yield one
     one.kill()
-
-
-@pytest.fixture
-def prometheus(http: aiohttp.ClientSession, tmp_path: Path):
-    """Debian's Prometheus scraping one address each second; gives a function from a query to its one value."""
-
-    @asynccontextmanager
-    async def start(target: str) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
-        config = scraping(target.removeprefix("http://"), job="vllm")
-        async with running_prometheus(http, tmp_path, config) as running:
-
-            async def query(promql: str) -> float:
-                async with asyncio.timeout(120):  # there is none after a scrape that failed
-                    while not (result := await running.instant(promql)):
-                        await asyncio.sleep(0.2)
-                assert len(result) == 1, (promql, result)
-                return result[0][1]
-
-            async with asyncio.timeout(240):
-                while [value for _, value in await running.instant("up")] != [1]:
-                    await asyncio.sleep(0.2)
-            yield query
-
-    return start

@@ -1,25 +1,12 @@
-"""Every kind of request that vLLM takes, and whether its counters and what its plug-in told agree to the token.
-
-`python -m tests.lab.engine_traffic draft_model` starts the lab's vLLM ($LAB, as its `serve` has it) with the plug-in,
-and prints one line of the table in docs/plugin.md. Further arguments are vLLM's; ROUNDS=4 sends four times as much.
-"""
+"""Every kind of request that vLLM takes, and whether its counters and what its plug-in told agree to the token."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections import Counter
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.commands.plugin import write_plugin
-from tests.debian_servers import free_port
-from tests.requests.plain_receiver import COUNTS, PlainReceiver
+from tests.requests.plain_receiver import COUNTS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 20}}, "required": ["a"]}
 STRUCTURED = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
@@ -118,40 +105,6 @@ async def counters(url):
             await asyncio.sleep(0.5)
 
 
-@contextmanager
-def serving(method, socket, *options):
-    """The lab's vLLM with the plug-in; gives its address."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_plugin(Path(folder))
-        port = free_port()
-        environment = {"PORT": str(port), "PYTHONPATH": folder, "SPECDEC_PLUGIN__SOCKET": str(socket)}
-        process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", str(Path(os.environ["SPECDEC_LAB"]) / "serve"), method, *options],
-            env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            asyncio.run(_healthy(f"http://127.0.0.1:{port}", process))
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-async def _healthy(url, process, seconds=600):
-    async with aiohttp.ClientSession() as http, asyncio.timeout(seconds):
-        while True:
-            with suppress(aiohttp.ClientError):
-                async with http.get(f"{url}/health") as response:
-                    if response.status == 200:
-                        return
-            assert process.poll() is None, "vLLM ended while starting"
-            await asyncio.sleep(0.5)
-
-
 def compare(receiver, tally, theirs):
     """What is not equal, as text; "" if all is."""
     problems = []
@@ -171,32 +124,12 @@ def compare(receiver, tally, theirs):
     return "; ".join(problems)
 
 
-def main(method, *options):
-    with tempfile.TemporaryDirectory() as folder:
-        receiver = PlainReceiver(Path(folder) / "plugin.sock")
-        with serving(method, receiver.path, *options) as url:
-            tally = asyncio.run(traffic(url, rounds=int(os.environ.get("ROUNDS", "1"))))
-            theirs = asyncio.run(counters(url))
-            with suppress(AssertionError):
-                receiver.until(lambda: not compare(receiver, tally, theirs), seconds=5)
-            problem = compare(receiver, tally, theirs)
+def row(receiver, tally, theirs, served):
+    """A row of the table in docs/plugin.md, for what was ``served``; then lines by temperature and by status."""
     vllm = next(iter(receiver.engines.values())).hello["vllm"]
     numbers = [" · ".join(map(str, counts)) for counts in (theirs, receiver.total)]
-    columns = [
-        vllm,
-        " ".join((method, *options)),
-        len(receiver.engines),
-        tally.sent,
-        sum(tally.choices.values()),
-        *numbers,
-    ]
-    print(f"| {' | '.join(map(str, columns))} | {problem or 'equal'} |")
-    for key, row in sorted(receiver.by_temperature().items()):
-        print(f"    {key / 100}: {dict(row)}")
-    statuses = {" ".join(map(str, key)): count for key, count in sorted(tally.statuses.items())}
-    print(f"    {statuses}, unanswered: {tally.unanswered.total()}")
-    return 1 if problem else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    columns = [vllm, served, len(receiver.engines), tally.sent, sum(tally.choices.values()), *numbers]
+    yield f"| {' | '.join(map(str, columns))} | {compare(receiver, tally, theirs) or 'equal'} |"
+    for key, sums in sorted(receiver.by_temperature().items()):
+        yield f"    {key / 100}: {dict(sums)}"
+    yield f"    { {' '.join(map(str, key)): count for key, count in sorted(tally.statuses.items())} }"

@@ -1,9 +1,6 @@
 """The split by temperature of a real vLLM that has loaded the plug-in: exact, live, and at no request's expense."""
 
 import asyncio
-import os
-import signal
-import sys
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager
@@ -14,7 +11,6 @@ import pytest
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.app import running
 from sidecar.settings import load_settings
-from tests.debian_servers import free_port
 from tests.lab.conftest import completed
 
 pytestmark = pytest.mark.lab
@@ -22,18 +18,30 @@ pytestmark = pytest.mark.lab
 MIX = {0.0: 2, 0.2: 2, 0.45: 2, 0.6: 2, 1.2: 2, None: 1}
 DEFAULT = 1.0  # of the lab's model, for requests that name none
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
-
-
-def environment(vllm, **more):
-    polls = {"SPECDEC_SCRAPE_CPU_SHARE": "1"}  # each second, however long a busy machine takes for a page
-    return {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket), **polls, **more}
+COUNTERS = {
+    **{f"vllm:spec_decode_num_{name}_total": f"specdec_engine_{name}_total" for name in COUNTS},
+    "vllm:generation_tokens_total": "specdec_generation_tokens_total",
+    "vllm:prompt_tokens_total": "specdec_prompt_tokens_total",
+    "vllm:prefix_cache_queries_total": "specdec_prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total": "specdec_prefix_cache_hits_total",
+}
 
 
 @asynccontextmanager
 async def sidecar(vllm, **more):
-    """A sidecar in this process; gives its page's address."""
-    async with running(load_settings(None, environment(vllm, SPECDEC_LISTEN="127.0.0.1:0", **more))) as address:
+    """A sidecar in this process, beside a server with the plug-in; gives its page's address."""
+    environment = {
+        "SPECDEC_VLLM_URL": vllm.url,
+        "SPECDEC_PLUGIN__SOCKET": str(vllm.socket),
+        "SPECDEC_LISTEN": "127.0.0.1:0",
+        "SPECDEC_SCRAPE_CPU_SHARE": "1",  # each second, however long a busy machine takes for a page
+    }
+    async with running(load_settings(None, environment | more)) as address:
         yield f"http://{address}"
+
+
+def is_split(found, drafted):
+    return found.sum("specdec_draft_tokens_total") == found.value("specdec_engine_draft_tokens_total") == drafted
 
 
 async def settled(samples, vllm, ours):
@@ -45,10 +53,10 @@ async def settled(samples, vllm, ours):
     async with aiohttp.ClientSession() as http, http.post(f"{vllm.url}/v1/completions", json=body) as reply:
         assert reply.status == 200
     theirs = await samples.idle(vllm.url)
-    drafted = theirs.value("vllm:spec_decode_num_draft_tokens_total")
+    drafted, tokens = (theirs.value(f"vllm:{name}_tokens_total") for name in ("spec_decode_num_draft", "generation"))
 
     def has_all(found):
-        return found.value("specdec_engine_draft_tokens_total") == found.sum("specdec_draft_tokens_total") == drafted
+        return is_split(found, drafted) and found.value("specdec_generation_tokens_total") == tokens
 
     return theirs, await samples.until(ours, has_all)
 
@@ -56,14 +64,17 @@ async def settled(samples, vllm, ours):
 async def test_each_bucket_has_its_requests_own_numbers_and_together_they_have_vllms(observed, samples):
     await observed.start()
     async with sidecar(observed) as ours:
-        _, before = await settled(samples, observed, ours)
+        theirs_before, before = await settled(samples, observed, ours)
         sent = await completed(observed.url, MIX, 60)
         theirs, after = await settled(samples, observed, ours)
+        for name, own in COUNTERS.items():
+            assert after.value(own) - before.value(own) == theirs.value(name) - theirs_before.value(name), name
         for name in COUNTS:
             assert after.sum(f"specdec_{name}_total") == theirs.value(f"vllm:spec_decode_num_{name}_total"), name
         for position in map(str, range(3)):
             theirs_at = theirs.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", position=position)
             assert after.sum("specdec_accepted_tokens_per_position_total", position=position) == theirs_at
+            assert after.value("specdec_engine_accepted_tokens_per_position_total", position=position) == theirs_at
         told = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
         for temperature, sums in sent.acceptance.items():
             label = TemperatureBuckets().label(round(100 * (DEFAULT if temperature is None else temperature)))
@@ -146,31 +157,29 @@ async def test_times_by_temperature_are_within_the_clients_and_the_engines(obser
     assert found["time_to_first_token"] > 0.8 * until_first
 
 
-async def test_a_sidecar_that_is_killed_again_and_again_harms_nothing(observed, samples):
-    await observed.start()
-    given = environment(observed, SPECDEC_LISTEN=f"127.0.0.1:{free_port()}")
-    url = f"http://{given['SPECDEC_LISTEN']}"
-    ending = asyncio.Event()
-
-    async def traffic():
-        while not ending.is_set():
-            await completed(observed.url, MIX, 11)
-
-    sending = asyncio.create_task(traffic())
-    for _ in range(5):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sidecar", "run", env=os.environ | given, stderr=asyncio.subprocess.DEVNULL
-        )
-        # Without traffic, the engine would never notice this one.
-        await samples.until(url, lambda found: bool(found.sum("specdec_plugin_info", state="observing")))
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
-    ending.set()
-    await sending
-    async with sidecar(observed) as ours:
-        theirs, found = await settled(samples, observed, ours)
-        for name in COUNTS:
-            assert found.sum(f"specdec_{name}_total") == theirs.value(f"vllm:spec_decode_num_{name}_total"), name
+async def test_vllm_killed_and_started_again(observed, samples):
+    vllm = observed
+    vllm.kill()
+    async with sidecar(vllm) as ours:
+        await vllm.start()
+        await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        await completed(vllm.url, MIX, 20)
+        drafted = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
+        before = await samples.until(ours, lambda found: is_split(found, drafted))
+        vllm.kill()
+        down = await samples.until(ours, lambda found: found.value("specdec_up") == 0)
+        for gone in ("specdec_kv_cache_usage_ratio", "specdec_requests_running", "specdec_kv_cache_capacity_tokens"):
+            assert down.value(gone) is None
+        assert not [name for name, _ in down if name.startswith("specdec_engine_latency")]
+        await vllm.start()
+        back = await samples.until(ours, lambda found: found.value("specdec_up") == 1)
+        assert is_split(back, drafted)
+        await completed(vllm.url, MIX, 20)
+        again = (await samples.idle(vllm.url)).value("vllm:spec_decode_num_draft_tokens_total")
+        end = await samples.until(ours, lambda found: is_split(found, drafted + again))
+        await samples.until(ours, lambda found: found.value("specdec_request_coverage_ratio") == 1)
+        falling = [key for key, old in before.items() if key[0].endswith("_total") and end.get(key, 0) < old]
+        assert not falling
 
 
 MARKER = "xyzzy-plugh-4711"

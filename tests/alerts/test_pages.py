@@ -10,7 +10,7 @@ import yaml
 from sidecar.alerting.rules import load_rules
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.tree import keys, variable
-from tests.alerts.scene import RULES
+from tests.alerts.scene import RULES, assert_valid
 
 RUNBOOKS = RULES / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("*.md"))
@@ -63,10 +63,7 @@ def test_queries_are_sound(tmp_path):
     queries = [query for page in PAGES for query in re.findall(r"```promql\n(.+?)```", page.read_text(), re.DOTALL)]
     assert len(queries) >= len(PAGES)
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
-    path = tmp_path / "queries.yaml"
-    path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
-    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False, timeout=99)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_valid(tmp_path, rules)
 
 
 def amtool(*arguments):
@@ -79,18 +76,17 @@ def test_alertmanager_takes_the_configuration():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def rendered(directory, *alerts, status="firing"):
-    """The title and the text of one notification, as lines; each alert is its labels, and all have a namespace."""
-    labels = [{"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"} | alert for alert in alerts]
-    common = dict(set.intersection(*(set(one.items()) for one in labels)))
+def rendered(directory, status="firing", **labels):
+    """The title and the text of one notification of one alert, as lines."""
+    group = {"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"}
     annotations = {"description": "It loses.", "context": "Acceptance 45%.", "runbook_url": "https://r.example/Low.md"}
     times = {"startsAt": "2026-11-21T03:12:07.5+01:00", "endsAt": "2026-11-21T03:40:00+01:00"}
     data = {
         "status": status,
-        "groupLabels": {"alertname": "SpecDecodeAcceptanceLow", "namespace": "llm"},
-        "commonLabels": common,
+        "groupLabels": group,
+        "commonLabels": group | labels,
         "commonAnnotations": {"summary": "m: speculative decoding costs more than it gives"},
-        "alerts": [{"status": status, "labels": one, "annotations": annotations} | times for one in labels],
+        "alerts": [{"status": status, "labels": group | labels, "annotations": annotations} | times],
     }
     path = directory / "data.json"
     path.write_text(json.dumps(data))
@@ -107,7 +103,7 @@ def rendered(directory, *alerts, status="firing"):
 @pytest.mark.servers
 def test_a_page_says_what_a_person_needs_at_night(tmp_path):
     alert = {"cluster": "eu", "pod": "vllm-7d9c4b-x2x9z", "instance": "10.1.2.3:9911", "model_name": "m"}
-    title, text = rendered(tmp_path, alert | {"severity": "critical"})
+    title, text = rendered(tmp_path, **alert, severity="critical")
     where = "cluster eu, namespace llm, pod vllm-7d9c4b-x2x9z"
     assert title == f"[1] m: speculative decoding costs more than it gives, {where}"
     assert text == [
@@ -121,7 +117,7 @@ def test_a_page_says_what_a_person_needs_at_night(tmp_path):
 
 @pytest.mark.servers
 def test_a_resolved_page_says_how_long_it_fired(tmp_path):
-    title, text = rendered(tmp_path, {}, status="resolved")
+    title, text = rendered(tmp_path, status="resolved")
     assert title == "[resolved] m: speculative decoding costs more than it gives, namespace llm"
     assert text[2] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
 

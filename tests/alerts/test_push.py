@@ -200,19 +200,6 @@ async def test_an_alertmanager_that_hangs_or_is_away_is_a_failure_without_creden
     assert "127.0.0.1:9" in str(away.log.calls)
 
 
-async def test_run_evaluates_until_it_is_cancelled(scene, eventually):
-    replica = Replica()
-    pushed = await scene(replica, INTERVAL="100ms", RESEND="100ms")
-    pushed.report = LOW
-    task = asyncio.create_task(pushed.push.run())
-    await eventually(lambda: len(replica.posts) >= 1)
-    pushed.now += 1
-    await eventually(lambda: len(replica.posts) >= 2)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_new_settings_bring_new_thresholds(scene):
     replica = Replica()
     pushed = await scene(replica)

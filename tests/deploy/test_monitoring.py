@@ -4,21 +4,14 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.settings.groups import Limits
 from tests.deploy.deploy_tools import CHART, KUBERNETES, ROOT, read, read_all
 
 
-def generated(folder, *, root):
-    """Runs the generator of manifests on ``root``'s alerts and dashboards."""
-    command = [sys.executable, str(ROOT / "scripts" / "manifests_generate.py"), str(folder)]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-
-
 def test_every_rule_file_and_every_dashboard_is_there(tmp_path):
-    assert generated(tmp_path, root=ROOT).returncode == 0
+    command = [sys.executable, "scripts/manifests_generate.py", tmp_path]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60)
     rules = [read(path)["groups"] for path in sorted((ROOT / "alerts").glob("*.yaml"))]
     assert rules
     assert [one["spec"]["groups"] for one in read_all((tmp_path / "rules.yaml").read_text())] == rules
@@ -26,18 +19,6 @@ def test_every_rule_file_and_every_dashboard_is_there(tmp_path):
     assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in made)
     found = {name: text for one in made for name, text in one["data"].items()}
     assert found == {path.name: path.read_text() for path in (ROOT / "dashboards").glob("*.json")}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "not JSON"), ('{"title": "' + "x" * 1024 * 1024 + '"}', "larger")], ids=["broken", "large"]
-)
-def test_a_dashboard_that_grafana_or_kubernetes_would_refuse_is_refused(text, said, tmp_path):
-    for folder in ("alerts", "dashboards", "out"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "dashboards" / "one.json").write_text(text)
-    done = generated(tmp_path / "out", root=tmp_path)
-    assert (done.returncode, list((tmp_path / "out").iterdir())) == (1, [])
-    assert said in done.stderr
 
 
 def test_prometheus_accepts_as_many_series_as_a_sidecar_can_have_and_no_more():

@@ -27,10 +27,6 @@ _UNNOTICED = (
     "pod:specdec_by_time:bool: max -> min in: ",
     "pod_temperature:specdec_loses:bool: max -> min in: ",
     "pod_temperature:specdec_by_time:bool: max -> min in: ",
-    # Equal, unless a speedup comes and goes: where it is known, the verdict goes by it.
-    "SpecDecodeSlowerThanPlainAtTemperature: removed: and pod_temperature:specdec_by_time:bool == 1",
-    # Equal: the first position is accepted at least as often as all of them.
-    "SpecDecodeAcceptanceCollapsed: 0.05 -> 0.3 in: pod:specdec_acceptance:judged",
     # Equal: all engines' information is 1.
     "pod:specdec_adaptive:bool: max -> min in: ",
     # Equal: only whether there is any is asked.

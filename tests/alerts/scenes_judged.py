@@ -251,6 +251,7 @@ def collapsed():
             Pod("part").bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01),
             Pod("engines").drafting(5, 0.04, first=0.06).drafting(5, 0.04, first=0.06, engine="1"),
             Pod("idle").drafting(0.01, 0.0),
+            Pod("hour").drafting(0.3, after(25, 0.3, 0.0), requests=1),
             Pod("adaptive").drafting(5, 0.01).speculating(ADAPTIVE),
         ],
         [(9, []), (13, [fault]), (38, [fault]), (47, [])],

@@ -1,9 +1,11 @@
 """Each line of the list against traffic of known composition."""
 
 import asyncio
+import fcntl
 import json
 import signal
 import socket
+import termios
 
 import pytest
 
@@ -139,8 +141,9 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
                 for number in range(30):
                     some = ["min_p"] if number % 3 == 0 else []
                     plugin.send(packet(done=[done | {"temperature": 100 * (number % 2), "parameters": some}]))
-            await asyncio.sleep(0)
-            process.send_signal(signal.SIGINT)  # what has arrived is read before it ends
+                while any(fcntl.ioctl(plugin, termios.TIOCOUTQ, bytes(4))):  # not all has been read
+                    await asyncio.sleep(0.02)
+            process.send_signal(signal.SIGINT)
             out, _ = await process.communicate()
     assert process.returncode == 0
     found = json.loads(out)

@@ -152,10 +152,8 @@ def settings_of(vllm_url, socket, alertmanager_url):
 @asynccontextmanager
 async def traffic(vllm, mix):
     """Requests of one mix of temperatures until the block ends."""
-    sending = TrafficOptions(
-        phases=(Phase(PATIENCE, mix),), concurrency=6, max_requests=10**9, min_tokens=16, max_tokens=64,
-        structured=0.0, long_prompts=0.0,
-    )  # fmt: skip
+    phases = (Phase(PATIENCE, mix),)
+    sending = TrafficOptions(phases, concurrency=6, max_requests=10**9, min_tokens=16, max_tokens=64)
     task = asyncio.create_task(Traffic(vllm, sending).run())
     try:
         yield time.time()

@@ -8,24 +8,14 @@ from sidecar.engine.snapshot import HistogramReading
 from tests.engine.engine_tools import EDGES
 
 
-def window(*readings, seconds=60.0):
-    """A histogram window of (time, counts or None, edges)."""
-    kept = HistogramWindow(seconds)
+def grown(*readings):
+    """The growth over a window of (time, counts or None, edges)."""
+    kept = HistogramWindow(60.0)
     for at, counts, *edges in readings:
         shown = {} if counts is None else {Phase.TTFT: HistogramReading(edges[0] if edges else EDGES, counts)}
         kept.append(at, shown)
-    return kept
-
-
-def grown(*readings, **options):
-    found = window(*readings, **options).growth(Phase.TTFT)
+    found = kept.growth(Phase.TTFT)
     return None if found is None else found.counts
-
-
-def test_histogram_growth_over_the_window():
-    assert grown((0, (1, 2, 3)), (30, (2, 4, 6))) == (1, 2, 3)
-    assert grown((0, (1, 2, 3)), (30, (2, 4, 6)), (90, (5, 5, 9))) == (3, 1, 3)
-    assert grown((0, (1, 2, 3)), (30, (2, 4, 6)), (89, (5, 5, 9))) == (4, 3, 6)  # the start lies before the second
 
 
 def test_histogram_growth_needs_two_readings():
@@ -35,8 +25,9 @@ def test_histogram_growth_needs_two_readings():
     assert grown((0, (1, 2, 3)), (30, None)) is None
 
 
-def test_histogram_growth_bridges_polls_without_it():
+def test_histogram_growth_is_the_windows_and_bridges_polls_without_it():
     assert grown((0, (1, 2, 3)), (30, None), (40, (2, 3, 4))) == (1, 1, 1)
+    assert grown((0, (1, 2, 3)), (30, (2, 4, 6)), (90, (5, 5, 9))) == (3, 1, 3)
 
 
 def test_changed_buckets_begin_the_window_anew():

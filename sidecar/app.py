@@ -46,7 +46,7 @@ async def running(
         pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
         supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # ends polling before that
         scrapes: ScrapeSink = LoggedState(state, log, StateLog(log))
-        requests: PluginSink = state.plugin
+        requests: PluginSink = state.plugin.heard
         if recorder is not None:
             scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)
         receiver = await stack.enter_async_context(PluginReceiver(settings.plugin.socket, requests, log))

@@ -43,7 +43,7 @@ class Product:
         self._page = page
         self._engines = self._read(page).engines
         for number, engine in enumerate(self._engines):
-            self._state.plugin.hello(number, hello(engine))
+            self._state.plugin.heard(number, hello(engine))
 
     def shown(self) -> Shown:
         """What our page is made from."""
@@ -57,9 +57,9 @@ class Product:
         """What the plug-ins have sent since the last poll, then vLLM's page."""
         self.polls += 1
         for number, engine in enumerate(self._engines):
-            self._state.plugin.tick(number, tick(engine, self.polls))
+            self._state.plugin.heard(number, tick(engine, self.polls))
             for request in range(_REQUESTS_A_POLL):
-                self._state.plugin.finished(number, finished(request, self.polls))
+                self._state.plugin.heard(number, finished(request, self.polls))
         self._sink.scraped(float(self.polls), 0.002, 1.0, self._read(body))
 
     def _read(self, body: bytes) -> PageSnapshot:

@@ -59,7 +59,7 @@ async def _measured(*, with_requests: bool) -> tuple[float, int]:
     engines = list(snapshots.read(reader.read(page)).engines)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plugin.sock"
-        async with PluginReceiver(path, state.plugin, structlog.get_logger()):
+        async with PluginReceiver(path, state.plugin.heard, structlog.get_logger()):
             sender = multiprocessing.get_context("spawn").Process(target=_send, args=(path, engines))
             if with_requests:
                 sender.start()

@@ -21,7 +21,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.recording.heard import Heard
 from sidecar.recording.recording import Scrape
-from sidecar.requests.messages import FinishedRequest, Hello, Tick
+from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Tick, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings.groups import Limits
 from sidecar.settings.groups import Scrape as ScrapeSettings
@@ -74,7 +74,7 @@ class Server:
     async def __aenter__(self) -> Self:
         options = RequestOptions(endpoint=ENDPOINTS["completions"], timeout=600)
         log = structlog.get_logger("benchmark")
-        await self._stack.enter_async_context(PluginReceiver(self._socket, self, log))
+        await self._stack.enter_async_context(PluginReceiver(self._socket, self._take, log))
         self._pages = await self._stack.enter_async_context(page_source(ScrapeSettings(vllm_url=self._url), Limits()))
         self._client = await self._stack.enter_async_context(Client(self._url, options))
         return self
@@ -84,23 +84,18 @@ class Server:
     ) -> None:
         await self._stack.aclose()
 
-    def hello(self, connection: int, hello: Hello) -> None:
-        self.heard.append(Heard(time.time(), connection, hello=hello))
-
-    def tick(self, connection: int, tick: Tick) -> None:
-        self.heard.append(Heard(time.time(), connection, tick=tick))
-
-    def finished(self, connection: int, request: FinishedRequest) -> None:
-        self.heard.append(Heard(time.time(), connection, request=request))
-
-    def closed(self, connection: int) -> None:
-        self.heard.append(Heard(time.time(), connection))
-
-    def dropped(self, reason: str, count: int) -> None:
-        raise RuntimeError(f"{count} messages of the plug-in: {reason}")
-
-    def unreadable(self, connection: int, version: int) -> None:
-        raise RuntimeError(f"the plug-in of connection {connection} writes version {version}")
+    def _take(self, connection: int, message: Message) -> None:
+        if isinstance(message, Dropped | Unreadable):
+            raise TypeError(f"of connection {connection}: {message}")
+        self.heard.append(
+            Heard(
+                time.time(),
+                connection,
+                hello=message if isinstance(message, Hello) else None,
+                tick=message if isinstance(message, Tick) else None,
+                request=message if isinstance(message, FinishedRequest) else None,
+            )
+        )
 
     async def connect(self) -> None:
         """Finds the model."""

@@ -12,7 +12,7 @@ from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginStat
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
-from sidecar.requests.messages import FinishedRequest, Hello, Speculation, Tick
+from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Speculation, Tick, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
 
 OTHER_ENGINE: Final = "other_engine"  # it is not on this sidecar's page
@@ -23,7 +23,7 @@ _MOST_WAITING: Final = 8192  # finished requests of all engines that wait for th
 
 
 class PluginStates:
-    """A plug-in sink: keeps what every engine says; bounded whatever is sent. Nothing is judged before a poll."""
+    """Keeps what every engine says; bounded whatever is sent. Nothing is judged before a poll."""
 
     def __init__(self, listening_since: float, lowest_coverage: float) -> None:
         """``listening_since`` is in Unix seconds: an engine that started later has been heard from its beginning.
@@ -41,22 +41,36 @@ class PluginStates:
         self._heard = False
         self._events = 0
 
-    def hello(self, connection: int, hello: Hello) -> None:
-        """See ``PluginSink``."""
+    def heard(self, connection: int, message: Message) -> None:
+        """A ``PluginSink``."""
+        engine = self._connected.get(connection)
+        match message:
+            case Hello():
+                self._hello(connection, message)
+            case Tick() if engine is not None:
+                self._tick(engine, message)
+            case FinishedRequest() if engine is not None:
+                self._request(engine, message)
+            case Unreadable():
+                self._heard = True
+                self._unreadable[connection] = message.version
+            case Dropped():
+                self._dropped[message.reason] += 1
+            case None:
+                self._end(connection)
+
+    def _hello(self, connection: int, hello: Hello) -> None:
         self._heard = True
         engine = self._engines.get(hello.start)
         if engine is None:
             self._make_room()
             engine = self._engines[hello.start] = PluginEngine(hello, whole=hello.started >= self._since)
         engine.hello = hello
-        self.closed(connection)
+        self._end(connection)
         engine.connections.add(connection)
         self._connected[connection] = engine
 
-    def tick(self, connection: int, tick: Tick) -> None:
-        """See ``PluginSink``."""
-        if (engine := self._connected.get(connection)) is None:
-            return
+    def _tick(self, engine: PluginEngine, tick: Tick) -> None:
         if self._is_elsewhere(engine):
             self._dropped[OTHER_ENGINE] += 1  # its totals are kept, as its page may come
         lost, is_first = engine.lost, engine.total is None
@@ -64,11 +78,8 @@ class PluginStates:
         if engine.whole or not is_first:  # what was lost before this sidecar listened is not its to report
             self._dropped[LOST] += engine.lost - lost
 
-    def finished(self, connection: int, request: FinishedRequest) -> None:
-        """See ``PluginSink``."""
+    def _request(self, engine: PluginEngine, request: FinishedRequest) -> None:
         self._events += 1
-        if (engine := self._connected.get(connection)) is None:
-            return
         if self._is_elsewhere(engine):
             self._dropped[OTHER_ENGINE] += 1
         elif len(self._finished) >= _MOST_WAITING:
@@ -76,21 +87,11 @@ class PluginStates:
         else:
             self._finished.append((engine, request))
 
-    def closed(self, connection: int) -> None:
-        """See ``PluginSink``."""
+    def _end(self, connection: int) -> None:
         self._unreadable.pop(connection, None)
         engine = self._connected.pop(connection, None)
         if engine is not None:
             engine.connections.discard(connection)
-
-    def dropped(self, reason: str, count: int) -> None:
-        """See ``PluginSink``."""
-        self._dropped[reason] += count
-
-    def unreadable(self, connection: int, version: int) -> None:
-        """See ``PluginSink``."""
-        self._heard = True
-        self._unreadable[connection] = version
 
     def polled(self, at: float, page: PageSnapshot, *, restarted: bool) -> None:
         """Takes in a good poll's page: which engines there are, and what vLLM itself counted.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from sidecar.requests.messages import FinishedRequest, Hello, PluginSink, Tick, UnixSeconds
+from sidecar.requests.messages import FinishedRequest, Hello, Tick, UnixSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,10 @@ class Heard:
     tick: Tick | None = None
     request: FinishedRequest | None = None
 
-    def tell(self, sink: PluginSink) -> None:
-        """Passes the message on as it was when it came."""
-        if self.hello is not None:
-            sink.hello(self.connection, self.hello)
-        elif self.tick is not None:
-            sink.tick(self.connection, self.tick)
-        elif self.request is not None:
-            sink.finished(self.connection, self.request)
-        elif self.connection:
-            sink.closed(self.connection)
+    @property
+    def message(self) -> Hello | Tick | FinishedRequest | None:
+        """As a ``PluginSink`` takes it."""
+        return self.hello or self.tick or self.request
 
 
 def encode(heard: Heard) -> bytes:

@@ -20,7 +20,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log
 from sidecar.recording.heard import Heard, encode
-from sidecar.requests.messages import FinishedRequest, Hello, PluginSink, Tick
+from sidecar.requests.messages import FinishedRequest, Hello, Message, PluginSink, Tick
 
 _PENDING: Final = 64 * 1024 * 1024  # bytes waiting to be written, about
 _ROW: Final = 1024  # bytes of a message, and of a row of its tables, about
@@ -84,7 +84,21 @@ class Recorder:
 
     def tee_requests(self, sink: PluginSink) -> PluginSink:
         """A sink that records and passes on to ``sink``."""
-        return _Plugin(self, sink)
+
+        def heard(connection: int, message: Message) -> None:
+            now = time.time()
+            match message:
+                case Hello():
+                    self.heard(Heard(now, connection, hello=message))
+                case Tick():
+                    self.heard(Heard(now, connection, tick=message))
+                case FinishedRequest():
+                    self.heard(Heard(now, connection, request=message))
+                case None:
+                    self.heard(Heard(now, connection))
+            sink(connection, message)
+
+        return heard
 
     def tee_scrapes(self, sink: ScrapeSink, source: PageSource) -> ScrapeSink:
         """A sink that records ``source``'s whole pages and passes on to ``sink``."""
@@ -157,34 +171,6 @@ class _File:
             self._file.truncate(begin)
             raise
         return size
-
-
-class _Plugin:
-    def __init__(self, recorder: Recorder, sink: PluginSink) -> None:
-        self._recorder = recorder
-        self._sink = sink
-
-    def hello(self, connection: int, hello: Hello) -> None:
-        self._tell(Heard(time.time(), connection, hello=hello))
-
-    def tick(self, connection: int, tick: Tick) -> None:
-        self._tell(Heard(time.time(), connection, tick=tick))
-
-    def finished(self, connection: int, request: FinishedRequest) -> None:
-        self._tell(Heard(time.time(), connection, request=request))
-
-    def closed(self, connection: int) -> None:
-        self._tell(Heard(time.time(), connection))
-
-    def dropped(self, reason: str, count: int) -> None:
-        self._sink.dropped(reason, count)
-
-    def unreadable(self, connection: int, version: int) -> None:
-        self._sink.unreadable(connection, version)
-
-    def _tell(self, heard: Heard) -> None:
-        self._recorder.heard(heard)
-        heard.tell(self._sink)
 
 
 class _Scrapes:

@@ -35,7 +35,8 @@ def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: S
     state = State(settings, first.at)
     for event in chain((first,), events):
         if isinstance(event, Heard):
-            event.tell(state.plugin)
+            if event.connection:
+                state.plugin.heard(event.connection, event.message)
         elif event.snapshot is not None:
             state.scraped(event.at, event.duration, settings.scrape_interval, event.snapshot)
         elif event.error is not None:

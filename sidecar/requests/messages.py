@@ -4,10 +4,11 @@ One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet 
 range and a bound, and a packet that violates one is refused as a whole. Unknown keys of an object are ignored.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Final, Literal, NamedTuple, Protocol
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -225,42 +226,31 @@ class Packet:
         return all(one.accepted_tokens <= one.draft_tokens for one in counts)
 
 
-class PluginSink(Protocol):
-    """Takes what the plug-ins sent, on the event loop. Calls are quick, never block and never raise.
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A packet of another version of the format."""
 
-    ``connection`` is a number that is never used again; its first call is ``hello`` or ``unreadable``, its last
-    ``closed``.
-    """
+    version: int
 
-    def hello(self, connection: int, hello: Hello) -> None:
-        """An engine connected, or its plug-in's state changed."""
 
-    def tick(self, connection: int, tick: Tick) -> None:
-        """Totals of the engine."""
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something was refused; ``reason`` is one of the receiver's ``DROP_REASONS``."""
 
-    def finished(self, connection: int, request: FinishedRequest) -> None:
-        """A request ended."""
+    reason: str
 
-    def closed(self, connection: int) -> None:
-        """The engine is gone, or was disconnected."""
 
-    def dropped(self, reason: str, count: int) -> None:
-        """``count`` messages were refused; ``reason`` is one of the receiver's ``DROP_REASONS``."""
+Message = Hello | Tick | FinishedRequest | Unreadable | Dropped | None
+PluginSink = Callable[[int, Message], None]
+"""Takes what the plug-ins sent, on the event loop, with the number of the connection, which is never used again.
 
-    def unreadable(self, connection: int, version: int) -> None:
-        """A plug-in sent a packet of ``version``, another version of the format."""
+A connection's first message is a hello, or unreadable; its last is None: it has ended. What is dropped may be of none,
+whose number is 0. Calls are quick, never block and never raise.
+"""
 
 
 class Malformed(Exception):
     """Not a packet of any version."""
-
-
-class AnotherVersion(Exception):
-    """A packet of another version of the format."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(version)
-        self.version = version
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +258,10 @@ class _OfAnyVersion:
     v: Annotated[int, Field(ge=0, le=_MOST)]
 
 
-def read_packet(text: bytes) -> Packet:
+def read_packet(text: bytes) -> Packet | Unreadable:
     """Reads one packet.
 
     Raises:
-        AnotherVersion: it is of another version of the format.
         Malformed: a field is not there, or not of its type or within its range, or the numbers contradict each other.
     """
     try:
@@ -280,7 +269,7 @@ def read_packet(text: bytes) -> Packet:
     except ValidationError as error:
         raise Malformed from error
     if packet.v != VERSION:
-        raise AnotherVersion(packet.v)
+        return Unreadable(packet.v)
     if not isinstance(packet, Packet) or not packet.adds_up:
         raise Malformed
     return packet

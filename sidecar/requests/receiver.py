@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from sidecar.log import Log, StateLog
-from sidecar.requests.messages import MAX_PACKET_BYTES, AnotherVersion, Malformed, Packet, PluginSink, read_packet
+from sidecar.requests.messages import MAX_PACKET_BYTES, Dropped, Malformed, PluginSink, Unreadable, read_packet
 
 MALFORMED: Final = "malformed"  # no packet of the format, or one without a hello before it; its sender is disconnected
 TOO_MANY_CONNECTIONS: Final = "too_many_connections"  # the one silent longest was disconnected for another
@@ -102,7 +102,7 @@ class PluginReceiver:
             return
         except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
             self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
-            self._sink.dropped(NO_DESCRIPTORS, 1)
+            self._sink(0, Dropped(NO_DESCRIPTORS))
             asyncio.get_running_loop().remove_reader(listener)
             self._start(self._accept_later(listener))
             return
@@ -118,7 +118,7 @@ class PluginReceiver:
 
     def _make_room(self) -> None:
         if len(self._heard) >= self._max_connections:
-            self._sink.dropped(TOO_MANY_CONNECTIONS, 1)
+            self._sink(0, Dropped(TOO_MANY_CONNECTIONS))
             silent = min(self._heard, key=self._heard.__getitem__)
             del self._heard[silent]
             with suppress(OSError):
@@ -137,27 +137,23 @@ class PluginReceiver:
                 await asyncio.sleep(0)  # the other connections' turn
         self._heard.pop(connection, None)
         if heard:
-            self._sink.closed(number)
+            self._sink(number, None)
 
     def _take(self, number: int, text: bytes, *, is_first: bool) -> bool:
         """Delivers a packet of the connection ``number``; False if its sender is to be disconnected."""
-        packet: Packet | None = None
         try:
             packet = read_packet(text)
-        except AnotherVersion as other:
-            self._sink.unreadable(number, other.version)
-            return True
         except Malformed:
-            pass
+            packet = None
+        if isinstance(packet, Unreadable):
+            self._sink(number, packet)
+            return True
         if packet is None or (is_first and packet.hello is None):
-            self._sink.dropped(MALFORMED, 1)
+            self._sink(number, Dropped(MALFORMED))
             return False
-        if packet.hello is not None:
-            self._sink.hello(number, packet.hello)
-        if packet.tick is not None:
-            self._sink.tick(number, packet.tick)
-        for request in packet.done:
-            self._sink.finished(number, request)
+        for message in (packet.hello, packet.tick, *packet.done):
+            if message is not None:
+                self._sink(number, message)
         return True
 
 

@@ -200,18 +200,18 @@ class Vllm:
     def tell(self, sink, at, minute, seconds):
         """Sends the plug-in's messages of the last ``seconds`` to ``sink``."""
         connection = self.lives
-        sink.closed(connection - 1)  # an earlier life's
-        sink.hello(connection, self._hello())
+        sink(connection - 1, None)  # an earlier life's
+        sink(connection, self._hello())
         if self.plugin_state is not HelloState.OBSERVING:
             return
         found = {HUNDREDTHS[label]: one.counts for label, one in self.temperatures.items()}
         rows = [_row(*one) for one in (found or {0: {**self.engine().counts, "requests": 0}}).items()]
         totals = Totals(*(sum(getattr(row, name) for row in rows) for name in COUNTS))
         prompts = tuple(PromptTotals(*row) for row in self._prompts(totals))
-        sink.tick(connection, Tick(at=at, lost=0, total=totals, temperature=tuple(rows), prompt=prompts))
+        sink(connection, Tick(at=at, lost=0, total=totals, temperature=tuple(rows), prompt=prompts))
         for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
             for _ in range(round(self.engine().requests(minute) * seconds / 60)):
-                sink.finished(connection, _request(HUNDREDTHS[label], rate(minute), at, pace(minute)))
+                sink(connection, _request(HUNDREDTHS[label], rate(minute), at, pace(minute)))
 
     def _prompts(self, totals):
         """Rows by prompt length: short ones, and if they accept differently, as many long ones."""

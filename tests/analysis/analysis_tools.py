@@ -97,7 +97,7 @@ class PluginEnd:
         self.hello(**hello)
 
     def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", engine=0, speculation=EAGLE, plugin="0.1.0"):
-        self.server.state.plugin.hello(
+        self.server.state.plugin.heard(
             self.connection,
             Hello(
                 plugin=plugin,
@@ -124,7 +124,7 @@ class PluginEnd:
         """Sends the totals; ``only``: rows of this temperature alone."""
         found = {name: one for name, one in self.totals.items() if only is None or name == only}
         drafts, accepted = (sum(one[index] for one in self.totals.values()) for index in (1, 2))
-        self.server.state.plugin.tick(
+        self.server.state.plugin.heard(
             self.connection,
             Tick(
                 at=self.server.at if at is None else at,
@@ -144,10 +144,10 @@ class PluginEnd:
         return tuple(kind(key, requests, drafts, 3 * drafts, accepted) for key, (requests, drafts, accepted) in found)
 
     def finish(self, temperature=0, **changes):
-        self.server.state.plugin.finished(self.connection, finished(temperature, self.server.at, **changes))
+        self.server.state.plugin.heard(self.connection, finished(temperature, self.server.at, **changes))
 
     def close(self):
-        self.server.state.plugin.closed(self.connection)
+        self.server.state.plugin.heard(self.connection, None)
 
 
 def _temperature(name, requests, drafts, accepted):

@@ -228,11 +228,11 @@ def test_one_of_two_engines_observed_is_said(server):
 
 
 def test_another_format_is_named_until_its_sender_leaves(server):
-    server.state.plugin.unreadable(1, 2)
+    server.state.plugin.heard(1, messages.Unreadable(2))
     plugin = server.report().plugin
     assert (plugin.state, plugin.heard) == (PluginState.OTHER_FORMAT, True)
     assert "version 2" in plugin.text
-    server.state.plugin.closed(1)
+    server.state.plugin.heard(1, None)
     assert server.report().plugin.state is PluginState.NOT_CONNECTED
 
 

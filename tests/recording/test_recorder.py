@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sidecar.recording.heard import Heard
 from sidecar.recording.recording import read_heard
-from sidecar.requests.messages import read_packet
+from sidecar.requests.messages import Dropped, Unreadable, read_packet
 from tests.recording.recorder_tools import Log, lines_of, recorder
 from tests.requests.packets import DONE, HELLO, TICK, packet
 
@@ -16,20 +16,13 @@ REQUEST = Heard(1000.0, 1, request=PACKET.done[0])
 WITHOUT_ADAPTER = replace(REQUEST, request=replace(PACKET.done[0], adapter=None))
 
 
-class Nothing:
-    def __getattr__(self, name):
-        return lambda *told: None
-
-
 async def test_what_was_heard_is_read_as_it_was_written_but_for_adapters(tmp_path):
+    messages, told = (PACKET.hello, PACKET.tick, PACKET.done[0], Dropped("malformed"), Unreadable(7), None), []
     async with recorder(tmp_path) as one:
-        sink = one.tee_requests(Nothing())
-        sink.hello(1, PACKET.hello)
-        sink.tick(1, PACKET.tick)
-        sink.finished(1, PACKET.done[0])
-        sink.dropped("malformed", 1)
-        sink.unreadable(2, 7)
-        sink.closed(1)
+        sink = one.tee_requests(lambda *values: told.append(values))
+        for message in messages:
+            sink(1, message)
+    assert told == [(1, message) for message in messages]
     assert one.requests == 1
     begun, *heard = read_heard(tmp_path, [])
     assert (begun.connection, begun.hello) == (0, None)
@@ -41,23 +34,6 @@ async def test_what_was_heard_is_read_as_it_was_written_but_for_adapters(tmp_pat
     ]
     assert [one.at for one in heard] == sorted(one.at for one in heard)
     assert "tenant" not in str(lines_of(tmp_path, "plugin"))
-
-
-async def test_a_message_is_passed_on_as_it_came(tmp_path):
-    told = []
-
-    class Sink:
-        def __getattr__(self, name):
-            return lambda *values: told.append((name, *values))
-
-    async with recorder(tmp_path) as one:
-        sink = one.tee_requests(Sink())
-        for heard in (Heard(0.0, 1, hello=PACKET.hello), Heard(0.0, 1, tick=PACKET.tick), REQUEST, Heard(0.0, 1)):
-            heard.tell(sink)
-        Heard(0.0).tell(sink)
-    assert told == [
-        ("hello", 1, PACKET.hello), ("tick", 1, PACKET.tick), ("finished", 1, PACKET.done[0]), ("closed", 1),
-    ]  # fmt: skip
 
 
 async def test_a_disk_that_fails_leaves_what_was_written(tmp_path, eventually):

@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from sidecar.requests import plugin
-from sidecar.requests.messages import read_packet
+from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Tick, Unreadable, read_packet
 from sidecar.requests.receiver import PluginReceiver
 from tests.requests.plain_receiver import PlainReceiver
 from tests.requests.scheduler_double import Scheduler, fresh
@@ -29,26 +29,18 @@ class Sink:
         self.hellos, self.ticks, self.requests = [], [], []
         self.drops = Counter()
 
-    def hello(self, connection, hello):
-        self.calls.append(("hello", connection))
-        self.hellos.append(hello)
-
-    def tick(self, connection, tick):
-        self.calls.append(("tick", connection))
-        self.ticks.append(tick)
-
-    def finished(self, connection, request):
-        self.calls.append(("finished", connection))
-        self.requests.append(request)
-
-    def closed(self, connection):
-        self.calls.append(("closed", connection))
-
-    def dropped(self, reason, count):
-        self.drops[reason] += count
-
-    def unreadable(self, connection, version):
-        self.calls.append(("unreadable", connection, version))
+    def __call__(self, connection, message):
+        match message:
+            case Dropped():
+                self.drops[message.reason] += 1
+                return
+            case Hello():
+                self.hellos.append(message)
+            case Tick():
+                self.ticks.append(message)
+            case FinishedRequest():
+                self.requests.append(message)
+        self.calls.append((message if isinstance(message, Unreadable | None) else type(message), connection))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
+from sidecar.requests.messages import FinishedRequest, Hello, Tick, Unreadable
 from tests.requests.conftest import descriptors
 from tests.requests.packets import DONE, HELLO, TICK, packet
 
@@ -18,7 +19,7 @@ from tests.requests.packets import DONE, HELLO, TICK, packet
 async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, eventually):
     connect().send(packet(done=[DONE, DONE], tick=TICK, hello=HELLO))
     await eventually(lambda: len(sink.calls) == 4)
-    assert sink.calls == [("hello", 1), ("tick", 1), ("finished", 1), ("finished", 1)]
+    assert sink.calls == [(Hello, 1), (Tick, 1), (FinishedRequest, 1), (FinishedRequest, 1)]
     assert (sink.hellos[0].model, sink.ticks[0].total.drafts, sink.requests[0].adapter) == ("m", 10, "tenant")
 
 
@@ -30,7 +31,7 @@ async def test_connections_are_told_apart_and_their_ends_told(receiver, sink, co
     first.close()
     await eventually(lambda: len(sink.calls) == 3)
     (_, one), (_, other), (call, ended) = sink.calls
-    assert (call, ended, sink.hellos[0].engine) == ("closed", one, 0)
+    assert (call, ended, sink.hellos[0].engine) == (None, one, 0)
     assert one != other
 
 
@@ -41,7 +42,7 @@ async def test_a_malformed_packet_ends_its_connection_alone(refused, receiver, s
         one.send(packet(hello=HELLO, done=[DONE]))
     await eventually(lambda: len(sink.requests) == 2)
     bad.send(refused)
-    await eventually(lambda: ("closed", 2) in sink.calls)
+    await eventually(lambda: (None, 2) in sink.calls)
     good.send(packet(done=[DONE]))
     await eventually(lambda: len(sink.requests) == 3)
     assert sink.drops == {"malformed": 1}
@@ -66,8 +67,8 @@ async def test_another_version_is_told_until_its_sender_leaves(receiver, sink, c
     one.send(b'{"v": 2, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
     one.close()
-    await eventually(lambda: ("closed", 1) in sink.calls)
-    assert sink.calls == [("unreadable", 1, 2), ("closed", 1)]
+    await eventually(lambda: (None, 1) in sink.calls)
+    assert sink.calls == [(Unreadable(2), 1), (None, 1)]
     assert not sink.drops
 
 
@@ -76,7 +77,7 @@ async def test_stopping_disconnects_and_tells_no_end(receiving, sink, connect, e
         one = connect()
         one.send(packet(hello=HELLO))
         await eventually(lambda: sink.hellos)
-    assert sink.calls == [("hello", 1)]
+    assert sink.calls == [(Hello, 1)]
     with pytest.raises(BrokenPipeError):
         one.send(packet(done=[DONE]))
 

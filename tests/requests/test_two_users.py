@@ -17,12 +17,11 @@ import asyncio, sys, structlog
 from pathlib import Path
 from sidecar.requests.receiver import PluginReceiver
 
-class Sink:
-    def __getattr__(self, name):
-        return lambda *told: print(name, flush=True)
+def sink(connection, message):
+    print(type(message).__name__.lower(), flush=True)
 
 async def main():
-    async with PluginReceiver(Path(sys.argv[1]), Sink(), structlog.get_logger()) as receiver:
+    async with PluginReceiver(Path(sys.argv[1]), sink, structlog.get_logger()) as receiver:
         print("listening" if not receiver.problem else receiver.problem, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
@@ -69,7 +68,7 @@ def test_the_folders_modes_that_are_documented_work(mode, group, folder):
         with as_user(VLLM, group, SENDS, str(path), PACKET) as vllm:
             pass
         assert vllm.returncode == 0
-        assert [sidecar.stdout.readline() for _ in range(2)] == ["hello\n", "closed\n"]
+        assert [sidecar.stdout.readline() for _ in range(2)] == ["hello\n", "nonetype\n"]
         if group:
             with as_user(VLLM, 0, SENDS, str(path), PACKET, stderr=subprocess.PIPE) as stranger:
                 assert "Permission denied" in stranger.communicate()[1]

@@ -123,7 +123,7 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:
     """The same by what arrives at the socket within a few seconds: until one is bad, or all engines have said hello."""
     silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # what there is to say is printed
-    receiver = PluginReceiver(settings.plugin.socket, state.plugin, silent)
+    receiver = PluginReceiver(settings.plugin.socket, state.plugin.heard, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
             found = state.plugin.report(receiver.problem)

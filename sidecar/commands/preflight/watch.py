@@ -15,7 +15,7 @@ from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.messages import FinishedRequest, Hello, Tick
+from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 
@@ -39,11 +39,6 @@ class Watched:
     kv_tokens: float | None = None
     problem: str = ""
 
-    def hello(self, connection: int, hello: Hello) -> None:  # noqa: ARG002 - the protocol's signature, here and below
-        """See ``PluginSink``."""
-        self.hellos = [one for one in self.hellos if one.start != hello.start] + [hello]
-        self.speculates |= hello.speculation is not None
-
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
         """See ``ScrapeSink``."""
         engine = merge(page.engines)
@@ -54,26 +49,18 @@ class Watched:
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
 
-    def tick(self, connection: int, tick: Tick) -> None:
-        """See ``PluginSink``; only requests that end count."""
-
-    def finished(self, connection: int, request: FinishedRequest) -> None:  # noqa: ARG002
-        """See ``PluginSink``."""
-        if len(self.requests) < _MOST_REQUESTS:
-            self.requests.append(request)
-        else:
-            self.lost += 1
-
-    def closed(self, connection: int) -> None:
-        """See ``PluginSink``."""
-
-    def dropped(self, reason: str, count: int) -> None:  # noqa: ARG002
-        """See ``PluginSink``; the reason does not matter here."""
-        self.lost += count
-
-    def unreadable(self, connection: int, version: int) -> None:  # noqa: ARG002
-        """See ``PluginSink``."""
-        self.problem = f"the plug-in writes another version of the format ({version}); write it anew"
+    def heard(self, connection: int, message: Message) -> None:  # noqa: ARG002 - the signature is the sink's
+        """A ``PluginSink``."""
+        match message:
+            case Hello():
+                self.hellos = [one for one in self.hellos if one.start != message.start] + [message]
+                self.speculates |= message.speculation is not None
+            case FinishedRequest() if len(self.requests) < _MOST_REQUESTS:
+                self.requests.append(message)
+            case FinishedRequest() | Dropped():
+                self.lost += 1
+            case Unreadable():
+                self.problem = f"the plug-in writes another version of the format ({message.version}); write it anew"
 
 
 async def watch(settings: Settings, seconds: float) -> Watched:
@@ -86,7 +73,7 @@ async def watch(settings: Settings, seconds: float) -> Watched:
     found = Watched()
     clock = asyncio.get_running_loop().time
     begun = clock()
-    receiver = PluginReceiver(settings.plugin.socket, found, structlog.get_logger("sidecar"))
+    receiver = PluginReceiver(settings.plugin.socket, found.heard, structlog.get_logger("sidecar"))
     async with page_source(settings, settings.limits) as source, receiver:
         found.scraped(begun, 0.0, 0.0, await first_page(source, settings.vllm_url))
         if not found.speculates:

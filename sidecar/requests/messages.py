@@ -230,7 +230,7 @@ class Packet:
 class Unreadable:
     """A packet of another version of the format."""
 
-    version: int
+    version: Annotated[int, Field(ge=0, le=_MOST, validation_alias="v")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +253,6 @@ class Malformed(Exception):
     """Not a packet of any version."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OfAnyVersion:
-    v: Annotated[int, Field(ge=0, le=_MOST)]
-
-
 def read_packet(text: bytes) -> Packet | Unreadable:
     """Reads one packet.
 
@@ -268,13 +263,11 @@ def read_packet(text: bytes) -> Packet | Unreadable:
         packet = _packets().validate_json(text, strict=True)
     except ValidationError as error:
         raise Malformed from error
-    if packet.v != VERSION:
-        return Unreadable(packet.v)
-    if not isinstance(packet, Packet) or not packet.adds_up:
+    if not packet.adds_up if isinstance(packet, Packet) else packet.version == VERSION:
         raise Malformed
     return packet
 
 
 @cache
-def _packets() -> TypeAdapter[Packet | _OfAnyVersion]:
-    return TypeAdapter(Annotated[Packet | _OfAnyVersion, Field(union_mode="left_to_right")])
+def _packets() -> TypeAdapter[Packet | Unreadable]:
+    return TypeAdapter(Annotated[Packet | Unreadable, Field(union_mode="left_to_right")])

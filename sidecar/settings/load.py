@@ -18,9 +18,7 @@ from sidecar.settings.yaml_file import read_yaml
 # (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables). ``…_PORT`` could also be
 # meant as a setting, so there the value must be Kubernetes' too.
 _SERVICE_LINK = re.compile(
-    r"SPECDEC_(\w+_)?SERVICE_(HOST|PORT(_\w+)?)=.*"
-    r"|SPECDEC_(\w+_)?PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"
-    r"|SPECDEC_(\w+_)?PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*",
+    r"SPECDEC_(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_)\w*=.*|SPECDEC_(\w+_)?PORT=(tcp|udp|sctp)://.*",
     re.ASCII | re.DOTALL,
 )
 

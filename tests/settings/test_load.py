@@ -127,10 +127,6 @@ def test_a_baseline_file_takes_the_place_of_a_baseline(config):
             "baseline: {m: {ttft: {p50: x}}}",
             ".baseline.m.ttft.p50=x: expected duration, a number of seconds or a number and ms, s, m or h",
         ),
-        (
-            "baseline: {m: {tttf: {}}}",
-            ".baseline.m.tttf.[key]=tttf: input should be 'ttft', 'itl', 'tpot', 'e2e' or 'queue'",
-        ),
         ("model: {ttft: {p50: 1}}", ".model: unknown setting; remove it"),
         ("baseline: {}\nbaseline: {}", "=base.yaml: line 2 is not valid YAML: duplicate key 'baseline'"),
         ("plain_steps: {m: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}",

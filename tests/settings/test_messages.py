@@ -79,8 +79,8 @@ IN_FILES = [
         ),
     ),
     (
-        "baseline: {m: {ttft: {p50: -1}}}",
-        "baseline.m.ttft.p50 (in config.yaml)=-1: input should be greater than or equal to 0",
+        "baseline: {m: {tttf: {}}}",
+        "baseline.m.tttf.[key] (in config.yaml)=tttf: input should be 'ttft', 'itl', 'tpot', 'e2e' or 'queue'",
     ),
     (
         "baseline: {'': {}}",

@@ -3,31 +3,25 @@
 import argparse
 import asyncio
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import structlog
 
 from sidecar.app import running
-from sidecar.commands.arguments import add_duration, positive
+from sidecar.commands.arguments import add_duration
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
 HELP = "run the sidecar and record what it sees, without prompts and completions"
-_GIGABYTE = 1_000_000_000
+_MOST_BYTES = 1_000_000_000  # of disk: about a day of one engine's pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``record``."""
     parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="where to put the recording")
     add_duration(parser)
-    parser.add_argument(
-        "--max-bytes",
-        type=positive,
-        default=_GIGABYTE,
-        metavar="N",
-        help="stop recording, but not the sidecar, after this many bytes (default: 1000000000)",
-    )
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -39,14 +33,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
-        recorder = Recorder(arguments.out, max_bytes=arguments.max_bytes, log=structlog.get_logger("sidecar"))
+        recorder = Recorder(arguments.out, max_bytes=_MOST_BYTES, log=structlog.get_logger("sidecar"))
         asyncio.run(_run(whole, recorder, arguments.duration))
     except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)
         return 1
     print(
-        f"{recorder.requests} requests and {recorder.scrapes} pages in {arguments.out}, {recorder.written:,} bytes; "
-        f"{recorder.dropped} lost to a slow disk. To analyse the recording: specdec-sidecar replay {arguments.out}"
+        f"{recorder.requests} requests and {recorder.scrapes} pages in {arguments.out}, {recorder.written:,} bytes. "
+        f"To analyse the recording: specdec-sidecar replay {arguments.out}"
     )
     return 0
 
@@ -59,5 +53,6 @@ def _problem(error: OSError, out: Path) -> str:
 
 async def _run(settings: Settings, recorder: Recorder, seconds: float | None) -> None:
     stop = stop_on_signals()
-    async with recorder, running(settings, recorder):
-        await stopped(stop, seconds)
+    with closing(recorder):
+        async with running(settings, recorder):
+            await stopped(stop, seconds)

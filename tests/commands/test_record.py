@@ -32,8 +32,9 @@ async def recorded(folder, **options):
     socket = folder / "plugin.sock"
     async with HttpVllm(FAST, plugin_socket=socket) as vllm:
         settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=str(socket)))
-        async with recorder(folder, **options) as one, running(settings, one):
-            yield vllm, settings
+        with recorder(folder, **options) as one:
+            async with running(settings, one):
+                yield vllm, settings
 
 
 async def live(settings, requests):

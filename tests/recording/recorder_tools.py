@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from contextlib import closing
 
 import structlog
 
@@ -23,5 +24,6 @@ class Log:
     warning = info
 
 
-def recorder(folder, max_bytes=10**9, every=0.05, log=None):
-    return Recorder(folder, max_bytes=max_bytes, log=log or structlog.get_logger(), every=every)
+def recorder(folder, max_bytes=10**9, log=None):
+    """For a ``with`` block."""
+    return closing(Recorder(folder, max_bytes=max_bytes, log=log or structlog.get_logger()))

@@ -1,10 +1,9 @@
 """The recorder by itself; tests/commands/test_record.py tests the command."""
 
-import asyncio
 import resource
-import threading
 from dataclasses import replace
 
+from sidecar.recording import recorder as module
 from sidecar.recording.heard import Heard
 from sidecar.recording.recording import read_heard
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
@@ -16,9 +15,9 @@ REQUEST = Heard(1000.0, 1, request=PACKET.done[0])
 WITHOUT_ADAPTER = replace(REQUEST, request=replace(PACKET.done[0], adapter=None))
 
 
-async def test_what_was_heard_is_read_as_it_was_written_but_for_adapters(tmp_path):
+def test_what_was_heard_is_passed_on_and_read_as_it_was_written_but_for_adapters(tmp_path):
     messages, told = (PACKET.hello, PACKET.tick, PACKET.done[0], Dropped("malformed"), Unreadable(7), None), []
-    async with recorder(tmp_path) as one:
+    with recorder(tmp_path) as one:
         sink = one.tee_requests(lambda *values: told.append(values))
         for message in messages:
             sink(1, message)
@@ -36,48 +35,29 @@ async def test_what_was_heard_is_read_as_it_was_written_but_for_adapters(tmp_pat
     assert "tenant" not in str(lines_of(tmp_path, "plugin"))
 
 
-async def test_a_disk_that_fails_leaves_what_was_written(tmp_path, eventually):
+def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
     log = Log()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with recorder(tmp_path, every=0.01, log=log) as one:
+    with recorder(tmp_path, log=log) as one:
         one.heard(REQUEST)
-        await eventually(lambda: one.written)
+        one.page(1.0, 2.0, b"short")
         resource.setrlimit(resource.RLIMIT_FSIZE, (one.written + 10, before[1]))
         try:
-            one.heard(REQUEST)
-            await eventually(lambda: log.lines)
-            one.heard(REQUEST)
+            for _ in range(2):
+                one.heard(REQUEST)
+                one.page(1.0, 2.0, bytes(range(256)) * 100)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert log.lines == ["cannot write the recording; recording stops, the sidecar continues"]
+    assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["short"]
     assert list(read_heard(tmp_path, []))[1:] == [WITHOUT_ADAPTER]
 
 
-async def test_the_event_loop_never_encodes_nor_writes(tmp_path, eventually):
-    threads = set()
-
-    class Page(bytes):
-        def decode(self, **options):
-            threads.add(threading.current_thread())
-            return super().decode(**options)
-
-    async with recorder(tmp_path, every=0.005) as one:
-        one.page(1.0, 2.0, Page(b"during\n"))
-        await eventually(lambda: threads)
-        one.page(2.0, 3.0, Page(b"at the end\n"))
-    assert threading.main_thread() not in threads
-    assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["during\n", "at the end\n"]
-
-
-async def test_what_waits_for_the_disk_is_bounded(tmp_path):
-    rows = replace(PACKET.tick, temperature=PACKET.tick.temperature[:1] * 1023, prompt=(), steps=())
-    async with recorder(tmp_path, every=3600) as one:
-        for _ in range(7):
-            one.page(1.0, 2.0, b"#" * 8 * 1024 * 1024)
-        for _ in range(20):
-            one.heard(Heard(1.0, 1, tick=rows))  # about 1 MiB each
-        assert (one.scrapes, one.dropped) == (7, 20 - 7)
+def test_what_waits_for_the_next_poll_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_WAITING", 1000)
+    with recorder(tmp_path) as one:
         one.heard(REQUEST)
-        assert (one.requests, one.dropped) == (1, 20 - 7)
-        one._stopped = True  # nothing of it is written
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert one.written == 0
+        for _ in range(10):
+            one.heard(REQUEST)
+        assert one.written > 0

@@ -11,8 +11,7 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, Final
 
-from sidecar.engine.names import Counter
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.names import SPECULATION
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.recording.heard import Heard
 from sidecar.requests.messages import (
@@ -28,7 +27,6 @@ from sidecar.requests.messages import (
 
 _DEFAULT: Final = 1.0  # vLLM's temperature for requests that name none
 _CHAT: Final = "/chat/completions"
-_COUNTERS: Final = (Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 _OUTCOMES: Final = {"completed": Outcome.LENGTH, "aborted": Outcome.ABORTED, "error": Outcome.ERROR}
 
 
@@ -60,28 +58,18 @@ def read_request(text: str) -> tuple[float, FinishedRequest]:
 def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, page: PageSnapshot) -> Iterator[Heard]:
     """Each request at its end, with a tick; the totals begin where vLLM's counters stood on the first ``page``."""
     for engine in page.engines[:1]:
-        total = Totals(*(int(engine.counters.get(one, 0)) for one in _COUNTERS))
-        yield Heard(begun, 1, hello=_hello(engine.key, begun))
+        total = Totals(*(int(engine.counters.get(one, 0)) for one in SPECULATION))
+        who, model, number = "recording", engine.key.model_name, int(engine.key.engine or 0)
+        state = HelloState.OBSERVING
+        hello = Hello(plugin=who, vllm=None, model=model, engine=number, start=who, started=begun, state=state)
+        yield Heard(begun, 1, hello=hello)
         rows: dict[int, TemperatureTotals] = {}
         for end, one in sorted(requests, key=itemgetter(0)):
-            row = rows[one.temperature] = _added(rows.get(one.temperature) or _nothing(one.temperature), one)
-            total = Totals(
-                total.drafts + one.drafts,
-                total.draft_tokens + one.draft_tokens,
-                total.accepted_tokens + one.accepted_tokens,
-            )
+            before = rows.get(one.temperature, TemperatureTotals(one.temperature, Endings(0, 0, 0, 0), 0, 0, 0, (), ()))
+            row = rows[one.temperature] = _added(before, one)
+            total = Totals(*_sums(total, (one.drafts, one.draft_tokens, one.accepted_tokens)))
             yield Heard(end, 1, tick=Tick(at=end, lost=0, total=total, temperature=(row,)))
             yield Heard(end, 1, request=one)
-
-
-def _hello(key: EngineKey, begun: float) -> Hello:
-    who, engine = "recording", int(key.engine or 0)
-    state = HelloState.OBSERVING
-    return Hello(plugin=who, vllm=None, model=key.model_name, engine=engine, start=who, started=begun, state=state)
-
-
-def _nothing(temperature: int) -> TemperatureTotals:
-    return TemperatureTotals(temperature, Endings(0, 0, 0, 0), 0, 0, 0, (), ())
 
 
 def _added(row: TemperatureTotals, one: FinishedRequest) -> TemperatureTotals:

@@ -72,7 +72,7 @@ class Server:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        options = RequestOptions(endpoint=ENDPOINTS["completions"], timeout=600)
+        options = RequestOptions(endpoint=ENDPOINTS["completions"])
         log = structlog.get_logger("benchmark")
         await self._stack.enter_async_context(PluginReceiver(self._socket, self._take, log))
         self._pages = await self._stack.enter_async_context(page_source(ScrapeSettings(vllm_url=self._url), Limits()))

@@ -22,11 +22,6 @@ class Interval:
     error: float | None = None
 
     @property
-    def low(self) -> float | None:
-        """The lower bound."""
-        return None if self.error is None else self.value - self.error
-
-    @property
     def high(self) -> float | None:
         """The upper bound."""
         return None if self.error is None else self.value + self.error

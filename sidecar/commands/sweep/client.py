@@ -14,6 +14,7 @@ from sidecar.errors import MeasurementError
 from sidecar.log import redacted
 
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError)
+_LONGEST_REPLY: Final = 600.0  # seconds
 _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 
 
@@ -33,7 +34,7 @@ class Client:
         self._session = aiohttp.ClientSession(
             headers=headers,
             connector=aiohttp.TCPConnector(limit=0, ssl=options.tls),
-            timeout=aiohttp.ClientTimeout(total=options.timeout),
+            timeout=aiohttp.ClientTimeout(total=_LONGEST_REPLY),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self.model = options.model or ""  # the one to request, known once connected

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Final
 
-from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number, positive, whole, written
+from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number, whole, written
 from sidecar.commands.stopping import stop_on_signals
 from sidecar.commands.sweep.options import MOST_AT_ONCE, SweepOptions, add_request_arguments, request_options
 from sidecar.commands.sweep.render import text
@@ -19,8 +19,8 @@ from sidecar.commands.sweep.workload import Load, Workload, levels
 from sidecar.settings import Settings
 
 HELP = "measure a vLLM by temperature and load, and say whether speculation pays"
+_MOST: Final = 10_000
 _TEMPERATURE: Final = number(10.0, "temperatures from 0 to 10", above=-math.ulp(0))  # 0 included
-_INTERRUPTED: Final = 130  # exit code that shells give for SIGINT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     rate = listed(number(MOST_AT_ONCE, f"requests per second up to {MOST_AT_ONCE}, such as 2,5"))
     parser.add_argument("--rate", type=rate, metavar="R,R", help="Poisson arrivals: requests per second")
-    parser.add_argument("--requests", type=positive, default=32, metavar="N", help="per level and round (default: 32)")
+    parser.add_argument(
+        "--requests", type=whole(_MOST), default=32, metavar="N", help="per level and round (default: 32)"
+    )
     rounds = "repeat all levels; `compare` needs 4 or more to estimate how much runs differ (default: 1)"
-    parser.add_argument("--rounds", type=positive, default=1, metavar="N", help=rounds)
+    parser.add_argument("--rounds", type=whole(_MOST), default=1, metavar="N", help=rounds)
     end = "stop after this long and report what was measured (default: 30m)"
     parser.add_argument("--duration", type=duration, default=1800.0, metavar="TIME", help=end)
     parser.add_argument("--json", action="store_true", help="print JSON rather than tables")
@@ -46,25 +48,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if everything was measured, 1 if only a part was, 130 after Ctrl-C.
+    """Returns 0 if everything was measured, 1 if only a part was.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
         MeasurementError: a server answers no request, or the baseline speculates.
-        SettingsError: the key cannot be used, or the sweep would be too many requests.
+        SettingsError: the key cannot be used.
     """
-    result, interrupted = asyncio.run(_run(_options(arguments, settings)))
-    summary = summarize(result, settings.thresholds)
-    print(json.dumps(asdict(summary), indent=2, allow_nan=False) if arguments.json else "\n".join(text(summary)))
+    result = asyncio.run(_run(_options(arguments, settings)))
+    levels = summarize(result, settings.thresholds)
+    if arguments.json:
+        about = {name: getattr(result, name) for name in ("model", "max_tokens", "rounds", "complete", "faults")}
+        print(json.dumps({**about, "levels": [asdict(one) for one in levels]}, indent=2, allow_nan=False))
+    else:
+        print("\n".join(text(result, levels)))
     saved = arguments.save is None or written("--save", arguments.save, encode(result))
-    if interrupted:
-        return _INTERRUPTED
     return 0 if saved and result.complete else 1
 
 
-async def _run(options: SweepOptions) -> tuple[SweepResult, bool]:
-    """The result, and whether a signal ended the sweep."""
-    stop = stop_on_signals()
+async def _run(options: SweepOptions) -> SweepResult:
     clock = asyncio.get_running_loop().time
     begun, ended, said = clock(), 0, ""
 
@@ -75,8 +77,7 @@ async def _run(options: SweepOptions) -> tuple[SweepResult, bool]:
             print(f"{ended}/{options.total} requests done{left}; measuring {what}", file=sys.stderr)
         ended, said = ended + 1, what
 
-    result = await sweep(options, stop, on_end)
-    return result, stop.is_set() and clock() - begun < options.seconds
+    return await sweep(options, stop_on_signals(), on_end)
 
 
 def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:

@@ -37,10 +37,19 @@ def _quantile(of: Callable[[Sample], float | None], share: float, measured: Meas
     return quantile(sorted(known for one in measured.samples if (known := of(one)) is not None), share)
 
 
-def _times(name: str, of: Callable[[Sample], float | None]) -> Iterable[Metric]:
-    """P50, P95 and P99 of a request's time."""
-    for share in (0.5, 0.95, 0.99):
-        yield Metric(f"{name} P{share * 100:.0f}", partial(_quantile, of, share), milliseconds, share)
+def _quantiles(
+    name: str,
+    of: Callable[[Sample], float | None],
+    shares: Iterable[float] = (0.5, 0.95, 0.99),
+    shown: Callable[[float | None], str] = milliseconds,
+) -> Iterable[Metric]:
+    """Of single requests, by default of a time."""
+    for share in shares:
+        yield Metric(f"{name} P{share * 100:.0f}", partial(_quantile, of, share), shown, share)
+
+
+def _accepted(one: Sample) -> float | None:
+    return one.accepted_tokens / one.draft_tokens if one.draft_tokens else None
 
 
 def _tokens_per_second(measured: Measured) -> float | None:
@@ -52,11 +61,13 @@ METRICS: Final[Mapping[str, Metric]] = {
     for metric in (
         Metric("requests", lambda one: len(one.samples), count),
         Metric("failed", lambda one: one.failed, count),
-        Metric("acceptance", lambda one: one.acceptance.rate, ratio),
-        Metric("length", lambda one: one.acceptance.length, ratio),
-        *_times("TTFT", lambda one: one.ttft),
-        *_times("TPOT", lambda one: one.tpot),
+        *_quantiles("TTFT", lambda one: one.ttft),
+        *_quantiles("TPOT", lambda one: one.tpot),
         Metric("tokens/s", _tokens_per_second, number),
+        Metric("draft tokens", lambda one: one.acceptance.draft_tokens, count),
+        Metric("acceptance", lambda one: one.acceptance.rate, ratio),
+        *_quantiles("acceptance", _accepted, (0.1, 0.5, 0.9), ratio),
+        Metric("length", lambda one: one.acceptance.length, ratio),
     )
 }
 """By name. Seconds, and ratios from 0 to 1; the table has times in milliseconds."""

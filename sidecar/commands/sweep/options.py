@@ -7,26 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.arguments import duration, whole
+from sidecar.commands.arguments import whole
 from sidecar.commands.sweep.prompts import BUILT_IN, read_prompts
 from sidecar.commands.sweep.workload import Level
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
 
 MOST_AT_ONCE: Final = 1024
-MOST_REQUESTS: Final = 100_000  # of a whole sweep, both servers together
 ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by the command line's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """How requests are sent, to any server; ``timeout`` is seconds for a whole reply."""
+    """How requests are sent, to any server."""
 
     prompts: tuple[str, ...] = BUILT_IN
     model: str | None = None  # None: the first that the server names
     endpoint: str = ENDPOINTS["chat"]
     max_tokens: int = 128
-    timeout: float = 120.0
     api_key: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | bool = True
 
@@ -39,7 +37,6 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
     group.add_argument("--max-tokens", type=whole(2**31), default=128, metavar="N", help="per request (default: 128)")
     prompts = "lines of text, .jsonl, or a .json list such as ShareGPT's; the first 10,000 (default: 20 built in)"
     group.add_argument("--prompts", type=Path, metavar="FILE", help=prompts)
-    group.add_argument("--request-timeout", type=duration, default=120.0, metavar="TIME", help="default: 120s")
     group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the servers' API key")
 
 
@@ -60,7 +57,6 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
         model=arguments.model,
         endpoint=ENDPOINTS[arguments.endpoint],
         max_tokens=arguments.max_tokens,
-        timeout=arguments.request_timeout,
         api_key=key,
         tls=settings.tls(),
     )
@@ -72,9 +68,6 @@ class SweepOptions:
 
     ``servers`` are the addresses of the one to measure and of its baseline, if there is one.
     ``seconds`` is for the whole sweep, which then ends with what it has measured. ``settings`` are for vLLM's pages.
-
-    Raises:
-        SettingsError: the sweep would be too many requests.
     """
 
     servers: tuple[str, ...]
@@ -84,12 +77,6 @@ class SweepOptions:
     rounds: int
     seconds: float
     settings: Settings
-
-    def __post_init__(self) -> None:
-        if self.total > MOST_REQUESTS:
-            raise SettingsError(
-                [f"{self.total:,} requests are more than {MOST_REQUESTS:,}: fewer levels or --requests"]
-            )
 
     @property
     def total(self) -> int:

@@ -1,7 +1,7 @@
 """A sweep's prompts: from a file, or twenty built in, of different kinds."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,6 @@ from sidecar.errors import InputError
 
 _MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
 _MOST_PROMPTS: Final = 10_000
-_KEYS: Final = ("prompt", "text", "question", "input")
 _HUMAN: Final = ("human", "user")
 
 BUILT_IN: Final = (
@@ -42,49 +41,37 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     """The first 10,000 prompts of a file: lines of text, JSON lines (``.jsonl``), or one JSON list (``.json``).
 
     A JSON value is a string, an object with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and
-    OpenAI's formats), whose first human turn is used; conversations without one are skipped.
+    OpenAI's formats), whose first human turn is used; what has no prompt is skipped.
 
     Raises:
-        InputError: the file cannot be read, is too large, or contains something else.
+        InputError: the file cannot be read, is too large, or has no prompts.
     """
     try:
-        text = read_input(path, _MOST_BYTES).decode()
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text") from None
-    prompts = tuple(islice(filter(None, _prompts(text, path)), _MOST_PROMPTS))
+        found = _prompts(read_input(path, _MOST_BYTES).decode(), path.suffix)
+        prompts = tuple(islice(filter(None, found), _MOST_PROMPTS))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: not UTF-8 text, or not JSON as its name says ({type(error).__name__})") from None
     if not prompts:
         raise InputError(f"{path}: no prompts")
     return prompts
 
 
-def _prompts(text: str, path: Path) -> Iterator[str | None]:
+def _prompts(text: str, suffix: str) -> Iterable[str | None]:
+    if suffix == ".json":
+        return map(_prompt, json.loads(text))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if path.suffix not in (".json", ".jsonl"):
-        yield from lines
-        return
-    try:
-        entries = json.loads(text) if path.suffix == ".json" else map(json.loads, lines)
-        for number, entry in enumerate(entries, 1):
-            yield _prompt(entry, f"{path}, entry {number}")
-    except (ValueError, TypeError, RecursionError):
-        raise InputError(f"{path}: not {'a JSON list' if path.suffix == '.json' else 'JSON lines'}") from None
+    return map(_prompt, map(json.loads, lines)) if suffix == ".jsonl" else lines
 
 
-def _prompt(found: object, place: str) -> str | None:
-    """The prompt in a JSON value; None for a conversation without a human turn."""
-    if isinstance(found, dict):
-        turns = found.get("conversations", found.get("messages"))
-        if isinstance(turns, list):
-            return next(filter(None, map(_said, turns)), None)
-        found = next((found[key] for key in _KEYS if key in found), None)
-    if not isinstance(found, str) or not found.strip():
-        raise InputError(f"{place}: no text under any of {', '.join((*_KEYS, 'conversations', 'messages'))}")
-    return found
+def _prompt(entry: object) -> str | None:
+    if isinstance(entry, dict):
+        turns = entry.get("conversations", entry.get("messages"))
+        entry = next(filter(None, map(_said, turns)), None) if isinstance(turns, list) else entry.get("prompt")
+    return entry if isinstance(entry, str) else None
 
 
-def _said(turn: object) -> str | None:
+def _said(turn: object) -> object:
     """The text of a human turn."""
     if not isinstance(turn, dict) or turn.get("from", turn.get("role")) not in _HUMAN:
         return None
-    words = turn.get("value", turn.get("content"))
-    return words if isinstance(words, str) and words.strip() else None
+    return turn.get("value", turn.get("content"))

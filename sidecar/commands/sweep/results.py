@@ -61,12 +61,8 @@ def load(path: Path) -> SweepResult:
     """
     try:
         found = _RESULT.validate_json(read_input(path, _MOST_BYTES))
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = ".".join(map(str, fault["loc"])) or "the file"
-        raise InputError(
-            f"{path}: not a file that `sweep --save` of this version wrote ({where}: {fault['msg']})"
-        ) from None
+    except ValidationError:
+        raise InputError(f"{path}: not a file that `sweep --save` of this version wrote") from None
     if not any(level.speculating.samples for level in found.levels):
         raise InputError(f"{path}: no request was answered in it")
     return found

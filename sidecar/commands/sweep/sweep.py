@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
-from sidecar.commands.sweep.counters import CounterReader
+from sidecar.commands.sweep.counters import CounterReader, counts_drafts
 from sidecar.commands.sweep.level import Server, measure
 from sidecar.commands.sweep.measured import Measured, together
 from sidecar.commands.sweep.options import SweepOptions
@@ -41,9 +41,7 @@ async def sweep(options: SweepOptions, stop: asyncio.Event, on_end: Callable[[st
             for level in options.levels * options.rounds:
                 for place, server in enumerate(servers):
                     if not stop.is_set():
-                        rounds[level][place].append(found := await measure(server, level, options, stop, on_end))
-                        if place and found.acceptance.draft_tokens:  # a server whose page cannot be read
-                            raise _speculates(server)
+                        rounds[level][place].append(await measure(server, level, options, stop, on_end))
             return _result(options, [server.client for server in servers], rounds)
     finally:
         timer.cancel()
@@ -58,15 +56,11 @@ async def _ready(stack: AsyncExitStack, options: SweepOptions) -> list[Server]:
     servers = [await _server(stack, url, options) for url in options.servers]
     for baseline in servers[1:]:
         page = await baseline.counters.read()
-        if page is not None and page.counters:
-            raise _speculates(baseline)
+        if page is not None and counts_drafts(page):
+            raise MeasurementError(f"{baseline.client.name} speculates; --baseline-url is a vLLM without speculation")
     for server in servers:
         await _warm_up(server.client, options)
     return servers
-
-
-def _speculates(baseline: Server) -> MeasurementError:
-    return MeasurementError(f"{baseline.client.name}: the baseline speculates too; give a vLLM without speculation")
 
 
 async def _server(stack: AsyncExitStack, url: str, options: SweepOptions) -> Server:

@@ -19,7 +19,7 @@ async def swept(
     url, prompts=BUILT_IN, stop=None, *, at_once=(4,), rates=(), temperatures=(0.0, 1.2), mixes=(), **options
 ):
     given = {"count": 24, "rounds": 1, "seconds": 1800.0, "max_tokens": 48} | options
-    sending = {name: given.pop(name) for name in ("max_tokens", "timeout", "api_key") if name in given}
+    sending = {name: given.pop(name) for name in ("max_tokens", "api_key") if name in given}
     on_end, baseline = given.pop("on_end", lambda _: None), given.pop("baseline_url", None)
     loads = (*(Load(at_once=one) for one in at_once), *(Load(rate=one) for one in rates))
     asked = SweepOptions(
@@ -37,7 +37,7 @@ def summarized(result, **thresholds):
 
 
 def printed(result):
-    return list(text(summarized(result)))
+    return list(text(result, summarized(result)))
 
 
 def simulated(**options):

@@ -1,15 +1,11 @@
 """``plan``: does a draft fit beside its target, and how much KV cache does it cost? Contacts no server."""
 
 import argparse
-import json
 import re
-from collections.abc import Callable
 
 from sidecar.commands.arguments import number, positive, whole
-from sidecar.commands.plan.advice import plan
 from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, Model
-from sidecar.commands.plan.render import as_json, text
-from sidecar.errors import InputError
+from sidecar.commands.plan.render import text
 from sidecar.settings import Settings
 
 HELP = "calculate whether a draft fits beside its target, and how much KV cache it costs"
@@ -32,44 +28,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpu.add_argument("--gpu", choices=tuple(GPU_GB), metavar="NAME", help=f"one of {', '.join(GPU_GB)}")
     memory, share = number(1e5, "gigabytes, such as 80"), number(1.0, "a share above 0 and at most 1")
     gpu.add_argument("--gpu-memory", type=memory, metavar="GB", help="memory of each GPU, 10^9 bytes")
-    gpus, held = whole(_MOST_GPUS), "vLLM's draft_tensor_parallel_size: 1, or the same as --gpus (default)"
-    parser.add_argument("--gpus", type=gpus, default=1, metavar="N", help="GPUs that share the target (default: 1)")
-    parser.add_argument("--draft-gpus", type=gpus, metavar="N", help=held)
+    gpus = "GPUs that share both models (default: 1)"
+    parser.add_argument("--gpus", type=whole(_MOST_GPUS), default=1, metavar="N", help=gpus)
     used = "vLLM's --gpu-memory-utilization (default: 0.9)"
     parser.add_argument("--utilization", type=share, default=0.9, metavar="SHARE", help=used)
-    shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens; or bytes per token"
+    shape = "layers x KV heads x head size, such as 80x8x128, to count in tokens"
     parser.add_argument("--kv", type=kv, metavar="SHAPE", help=f"the target's {shape}")
     parser.add_argument("--draft-kv", type=kv, metavar="SHAPE", help=f"the draft's {shape}")
     parser.add_argument("--context", type=positive, metavar="TOKENS", help="also count requests of this length")
-    parser.add_argument("--json", action="store_true", help="print JSON rather than text")
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Returns 0 with a plan printed, whatever its verdict.
-
-    Raises:
-        InputError: vLLM would not split the draft over so many GPUs.
-    """
-    target_kv, draft_kv = (
-        None if shape is None else shape(arguments.kv_precision) for shape in (arguments.kv, arguments.draft_kv)
+    """Returns 0 with a plan printed, whatever its verdict."""
+    size = BYTES[arguments.kv_precision]
+    target_kv, draft_kv = (None if one is None else one * size for one in (arguments.kv, arguments.draft_kv))
+    deployment = Deployment(
+        target=Model(arguments.target, arguments.target_precision, target_kv),
+        draft=None if arguments.draft is None else Model(arguments.draft, arguments.draft_precision, draft_kv),
+        gpus=arguments.gpus,
+        gpu_gb=arguments.gpu_memory or GPU_GB[arguments.gpu],
+        utilization=arguments.utilization,
     )
-    draft = None if arguments.draft is None else Model(arguments.draft, arguments.draft_precision, draft_kv)
-    draft_gpus = arguments.draft_gpus or arguments.gpus
-    if draft_gpus not in (1, arguments.gpus):
-        allowed = "1" if arguments.gpus == 1 else f"1 or {arguments.gpus}"
-        raise InputError(f"--draft-gpus={draft_gpus}: with --gpus {arguments.gpus} it can only be {allowed}")
-    found = plan(
-        Deployment(
-            target=Model(arguments.target, arguments.target_precision, target_kv),
-            draft=draft,
-            gpus=arguments.gpus,
-            gpu_gb=arguments.gpu_memory or GPU_GB[arguments.gpu],
-            utilization=arguments.utilization,
-            draft_gpus=draft_gpus,
-            context=arguments.context,
-        )
-    )
-    print(json.dumps(as_json(found), indent=2, allow_nan=False) if arguments.json else "\n".join(text(found)))
+    print("\n".join(text(deployment, arguments.context)))
     return 0
 
 
@@ -82,12 +62,10 @@ def billions(text: str) -> float:
     return value
 
 
-def kv(text: str) -> Callable[[str], float]:
-    """Bytes per token at a precision of the cache, from a shape or from the bytes themselves."""
+def kv(text: str) -> int:
+    """Values per token of context from a shape: a key and a value each."""
     match = _SHAPE.fullmatch(text.strip())
-    values = 2 * int(match[1]) * int(match[2]) * int(match[3]) if match else 0  # a key and a value each
-    if values:
-        return lambda precision: values * BYTES[precision]
-    expected = "layers x KV heads x head size, such as 80x8x128, or bytes per token"
-    given = number(1e9, expected)(text)
-    return lambda _precision: given
+    values = 2 * int(match[1]) * int(match[2]) * int(match[3]) if match else 0
+    if not values:
+        raise argparse.ArgumentTypeError("write layers x KV heads x head size, such as 80x8x128")
+    return values

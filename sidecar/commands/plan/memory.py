@@ -40,54 +40,44 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """``gpus`` of ``gpu_gb`` each that share the target; vLLM may use ``utilization`` of them.
-
-    ``draft_gpus`` is vLLM's ``draft_tensor_parallel_size``: all of them, or 1, and then one GPU holds all of the draft.
-    ``context`` is the length of the requests to count, if any.
-    """
+    """``gpus`` of ``gpu_gb`` each that share both models, as vLLM does; vLLM may use ``utilization`` of them."""
 
     target: Model
     draft: Model | None
     gpus: int
     gpu_gb: float
     utilization: float
-    draft_gpus: int
-    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """GB, and tokens if the KV cache's bytes per token are known. A budget below 0 does not fit.
 
-    ``left_gb`` is all memory minus the weights; ``kv_gb`` is the part of it that vLLM may use for the KV cache: on each
-    GPU as many blocks as the fullest one has room for.
+    ``kv_gb`` is the part of ``left_gb`` that vLLM may use for the KV cache.
     """
 
     memory_gb: float
     target_gb: float
     draft_gb: float
-    weights_gb: float
-    left_gb: float
     kv_gb: float
     kv_tokens: float | None
-    requests_at_context: int | None
+
+    @property
+    def weights_gb(self) -> float:
+        """Of both models."""
+        return self.target_gb + self.draft_gb
+
+    @property
+    def left_gb(self) -> float:
+        """All memory minus the weights."""
+        return self.memory_gb - self.weights_gb
 
 
 def budget(deployment: Deployment) -> Budget:
     """Computes the budget; the draft's own keys and values, if known, take a part of each token."""
     target, draft = deployment.target, deployment.draft
     draft_gb, draft_kv = (draft.weights_gb, draft.kv_bytes or 0.0) if draft else (0.0, 0.0)
-    memory, weights = deployment.gpus * deployment.gpu_gb, target.weights_gb + draft_gb
-    held = draft_gb * deployment.gpus / deployment.draft_gpus  # by all GPUs, were each as full as the fullest
-    kv = memory * deployment.utilization - target.weights_gb - held
+    memory = deployment.gpus * deployment.gpu_gb
+    kv = memory * deployment.utilization - target.weights_gb - draft_gb
     tokens = None if target.kv_bytes is None else max(kv, 0.0) * 1e9 / (target.kv_bytes + draft_kv)
-    return Budget(
-        memory_gb=memory,
-        target_gb=target.weights_gb,
-        draft_gb=draft_gb,
-        weights_gb=weights,
-        left_gb=memory - weights,
-        kv_gb=kv,
-        kv_tokens=tokens,
-        requests_at_context=None if tokens is None or deployment.context is None else int(tokens // deployment.context),
-    )
+    return Budget(memory_gb=memory, target_gb=target.weights_gb, draft_gb=draft_gb, kv_gb=kv, kv_tokens=tokens)

@@ -1,78 +1,64 @@
-"""A plan as text and as JSON."""
+"""A plan as text."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 
-from sidecar.commands.plan.advice import Plan
-from sidecar.commands.plan.memory import Budget
+from sidecar.commands.plan.advice import METHODS, checks, remarks, verdict
+from sidecar.commands.plan.memory import Budget, Deployment, budget
 from sidecar.commands.tables import aligned, count
 
 
-def as_json(found: Plan) -> dict[str, Any]:
-    """The plan as plain JSON values."""
-    return asdict(found) | {"reasons": found.reasons}
+def text(deployment: Deployment, context: int | None) -> Iterator[str]:
+    """The memory, the cache, the rules, the methods, the limits of the rules, and the verdict.
 
-
-def text(found: Plan) -> Iterator[str]:
-    """The memory, the rules, the methods, the verdict, and the limits of the rules."""
-    yield from _weights(found)
+    ``context`` is the length of the requests to count, if any.
+    """
+    found = budget(deployment)
+    rules = list(checks(deployment, found))
+    yield from _weights(deployment, found)
     yield ""
-    yield from aligned(*_cache(found))
+    yield from aligned(*_cache(deployment, found, context))
     yield ""
-    checks = [(check.name, check.shown, check.rule, "yes" if check.passed else "NO") for check in found.checks]
-    yield from aligned(("rule of thumb", "found", "wanted", "met"), checks)
-    if found.methods:
+    rows = [(rule.name, rule.found, rule.rule, "yes" if rule.passed else "NO") for rule in rules]
+    yield from aligned(("rule of thumb", "found", "wanted", "met"), rows)
+    if deployment.draft is None:
         yield ""
-        yield from _methods(found)
+        yield "methods without a draft model:"
+        yield from (f"  {line}" for line in aligned(("method", "needs", "suits"), METHODS, left=range(3)))
     yield ""
-    yield from (f"note: {remark}" for remark in found.remarks)
-    yield ""
-    yield f"verdict: {found.verdict}"
-    yield from (f"  {reason}" for reason in found.reasons)
+    yield from (f"note: {remark}" for remark in remarks(deployment.target, deployment.draft))
+    yield f"verdict: {verdict(found, rules)}"
+    yield from (f"  {rule.remedy}" for rule in rules if not rule.passed)
 
 
-def _weights(found: Plan) -> list[str]:
-    deployment, memory = found.deployment, found.memory
-    rows = [("memory", memory.memory_gb, f"{deployment.gpus} x {deployment.gpu_gb:g} GB")]
+def _weights(deployment: Deployment, found: Budget) -> list[str]:
+    rows = [("memory", found.memory_gb, f"{deployment.gpus} x {deployment.gpu_gb:g} GB")]
     for name, model in (("target", deployment.target), ("draft", deployment.draft)):
         if model is not None:
             rows.append((name, model.weights_gb, f"{model.billions:.4g}B {model.precision}"))
-    rows += [("weights", memory.weights_gb, ""), ("left", memory.left_gb, "all memory minus the weights")]
+    rows += [("weights", found.weights_gb, ""), ("left", found.left_gb, "all memory minus the weights")]
     return [f"{name:<8}{_gb(size):>12}  {note}".rstrip() for name, size, note in rows]
 
 
-def _cache(found: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _cache(deployment: Deployment, found: Budget, context: int | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """What is left for the KV cache: a header and rows; with a draft, also without it, and the difference."""
-    context, with_draft, without = found.deployment.context, found.memory, found.memory_without_draft
-    columns = ("with the draft", "without it", "lost") if without else ("",)
+    budgets = [found]
+    columns: tuple[str, ...] = ("",)
+    if deployment.draft is not None:
+        budgets.append(budget(replace(deployment, draft=None)))
+        columns = ("with the draft", "without it", "lost")
 
-    def row(name: str, read: Callable[[Budget], float | None], show: Callable[[float], str]) -> list[tuple[str, ...]]:
-        found = [read(one) for one in (with_draft, without) if one is not None]
-        known = [one for one in found if one is not None]
-        lost = [known[1] - known[0]] if len(known) == 2 else []
-        return [(name, *map(show, (*known, *lost)))] if known else []
+    def row(name: str, read: Callable[[Budget], float], show: Callable[[float], str]) -> tuple[str, ...]:
+        values = [read(one) for one in budgets]
+        lost = [values[1] - values[0]] if len(values) == 2 else []
+        return (name, *map(show, (*values, *lost)))
 
-    return (f"at a utilization of {found.deployment.utilization:g}", *columns), [
-        *row("KV cache", lambda one: one.kv_gb, _gb),
-        *row("KV tokens", lambda one: one.kv_tokens, count),
-        *row(f"requests of {context or 0:,} tokens", lambda one: one.requests_at_context, count),
-    ]
-
-
-def _methods(found: Plan) -> Iterator[str]:
-    rows = [
-        (
-            method.name,
-            "in the target" if method.memory_gb is None else _gb(method.memory_gb),
-            "yes" if found.memory.kv_gb > (method.memory_gb or 0.0) else "NO",
-            method.needs,
-            method.purpose,
-        )
-        for method in found.methods
-    ]
-    yield "methods without a draft model:"
-    yield from (f"  {line}" for line in aligned(("method", "memory", "fits", "needs", "suits"), rows, left=range(5)))
+    rows = [row("KV cache", lambda one: one.kv_gb, _gb)]
+    if found.kv_tokens is not None:
+        rows.append(row("KV tokens", lambda one: one.kv_tokens or 0.0, count))
+        if context is not None:
+            rows.append(row(f"requests of {context:,} tokens", lambda one: (one.kv_tokens or 0.0) // context, count))
+    return (f"at a utilization of {deployment.utilization:g}", *columns), rows
 
 
 def _gb(value: float) -> str:

@@ -14,7 +14,7 @@ from sidecar.alerting.alertmanager import alert_session, post_alerts
 from sidecar.analysis.limitation import EXPLANATIONS
 from sidecar.analysis.report import EngineReport, PluginState, Report
 from sidecar.analysis.state import State
-from sidecar.commands.check.vllm_flags import NEWEST, Version, findings, read_version
+from sidecar.commands.check.vllm_flags import NEWEST, Version, findings, vllm_version
 from sidecar.commands.running_sidecar import own_url, sidecar_status
 from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--vllm-version",
-        type=_version,
+        type=vllm_version,
         default=NEWEST,
         metavar="VERSION",
         help=f"the vLLM version for --args (default: {'.'.join(map(str, NEWEST))})",
@@ -60,13 +60,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     source = f"{arguments.config} and the environment" if arguments.config else "from the environment; no file"
     print(f"settings: valid ({source})")
     return asyncio.run(_check(settings))
-
-
-def _version(text: str) -> Version:
-    version = read_version(text)
-    if version is None:
-        raise argparse.ArgumentTypeError("write a version such as 0.32")
-    return version
 
 
 def _check_arguments(line: str, version: Version) -> int:
@@ -105,15 +98,13 @@ async def _check(settings: Settings) -> int:
 async def _running(settings: Settings) -> tuple[str, str] | None:
     """The plug-in's state and text by a sidecar that runs here already, as it has the socket; None without one.
 
-    The state is empty if it is unknown: that sidecar may watch another vLLM.
+    The state is empty if it is unknown.
     """
     url = own_url(settings)
     try:
         found = await sidecar_status(url, tls=False)
-        watched, plugin = found["vllm_url"], found["plugin"]
-        if watched != redacted(settings.vllm_url):
-            return "", f"unknown: the sidecar at {url} watches {watched}, and says of that: {plugin['text']}"
-        return plugin["state"], f"{plugin['text']} (says the sidecar at {url})"
+        plugin = found["plugin"]
+        return plugin["state"], f"{plugin['text']} (says the sidecar at {url} of {found['vllm_url']})"
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:

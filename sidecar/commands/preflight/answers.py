@@ -4,14 +4,14 @@ The limits are rules of thumb (docs/measure.md lists them); only a measurement c
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 from typing import Final
 
 from sidecar.analysis.quantile import interpolated
-from sidecar.commands.check.vllm_flags import NEWEST, REJECTED, read_version, unserved
+from sidecar.commands.check.vllm_flags import REJECTED
 from sidecar.commands.preflight.watch import Watched
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import FinishedRequest
@@ -22,12 +22,6 @@ _COOL: Final = 50  # temperature, hundredths
 _HOT: Final = 80
 _LONG_PROMPT: Final = 8192  # tokens; drafts are accepted less often after long prompts
 
-_ABOUT_REQUESTS: Final = (
-    *("cool sampling", "time goes to decoding", "long outputs", "short prompts", "free output"),
-    "parameters that speculation serves",
-)
-_ABOUT_LOAD: Final = ("light load", "no queue", "room in the KV cache")
-
 
 class Answer(StrEnum):
     """What a line recommends."""
@@ -35,7 +29,6 @@ class Answer(StrEnum):
     USE = "use it"
     LEAVE = "leave it off"
     OPEN = "open"
-    UNKNOWN = "not seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +46,8 @@ class Line:
 
 
 def answers(found: Watched) -> list[Line]:
-    """Every line of the list, answered or not."""
-    lines = {one: Line(one, Answer.UNKNOWN, "no request") for one in _ABOUT_REQUESTS}
-    lines |= {one: Line(one, Answer.UNKNOWN, "not on vLLM's page") for one in _ABOUT_LOAD}
-    answered = [*(_about_requests(found) if found.requests else ()), *_about_load(found)]
-    return list((lines | {one.condition: one for one in answered}).values())
+    """Every line of the list about which something was seen."""
+    return [*(_about_requests(found.requests) if found.requests else ()), *_about_load(found)]
 
 
 def conclusion(found: Watched, lines: Sequence[Line]) -> str:
@@ -89,17 +79,16 @@ def _too_few(found: Watched) -> str:
     return f"{text} No plug-in was heard: {how}."
 
 
-def _about_requests(found: Watched) -> Iterator[Line]:
-    requests = found.requests
+def _about_requests(requests: Sequence[FinishedRequest]) -> Iterator[Line]:
     temperatures = sorted(one.temperature for one in requests)
-    cool, hot = _share(one <= _COOL for one in temperatures), _share(one > _HOT for one in temperatures)
+    cool, hot = fmean(one <= _COOL for one in temperatures), fmean(one > _HOT for one in temperatures)
     yield Line(
         "cool sampling",
         Answer.USE if cool >= _MOST else Answer.LEAVE if hot >= _MOST else Answer.OPEN,
         f"median {interpolated(temperatures, 0.5) / 100:g}; {cool:.0%} up to 0.5, {hot:.0%} above 0.8",
         f"{hot:.0%} of requests are sampled above a temperature of 0.8",
     )
-    yield _decoding(requests)
+    yield from _decoding(requests)
     outputs, prompts = (sorted(one.output_tokens for one in requests), sorted(one.prompt_tokens for one in requests))
     median = interpolated(outputs, 0.5)
     yield Line(
@@ -108,42 +97,35 @@ def _about_requests(found: Watched) -> Iterator[Line]:
         _tokens(outputs),
         f"half of the outputs have at most {median:,.0f} tokens",
     )
-    long = _share(one > _LONG_PROMPT for one in prompts)
+    long = fmean(one > _LONG_PROMPT for one in prompts)
     seen = f"{_tokens(prompts)}; {long:.0%} above {_LONG_PROMPT:,}"
     yield Line("short prompts", _graded(long, 0.1), seen)
-    structured = _share(one.structured for one in requests)
+    structured = fmean(one.structured for one in requests)
     yield Line("free output", _graded(structured, 0.2), f"{structured:.0%} of requests ask for structured output")
-    yield _parameters(found)
+    yield _parameters(requests)
 
 
-def _decoding(requests: Sequence[FinishedRequest]) -> Line:
+def _decoding(requests: Sequence[FinishedRequest]) -> Iterator[Line]:
     times = [(one.arrival, one.first_token, one.last_token) for one in requests]
     known = [(a, b, c) for a, b, c in times if a is not None and b is not None and c is not None and a <= b <= c]
     total = sum(end - arrival for arrival, _, end in known)
-    if total <= 0:
-        return Line("time goes to decoding", Answer.UNKNOWN, "no request's times")
-    share = sum(end - first for _, first, end in known) / total
-    seen = f"{share:.0%} of the time of {len(known)} requests is after the first token"
-    against = f"only {share:.0%} of the time is spent after the first token"
-    return Line("time goes to decoding", _graded(-share, -_MOST, -0.4), seen, against)
+    if total > 0:
+        share = sum(end - first for _, first, end in known) / total
+        seen = f"{share:.0%} of the time of {len(known)} requests is after the first token"
+        against = f"only {share:.0%} of the time is spent after the first token"
+        yield Line("time goes to decoding", _graded(-share, -_MOST, -0.4), seen, against)
 
 
-def _parameters(found: Watched) -> Line:
-    told = next((one.vllm for one in found.hellos if one.vllm), "")
-    version = read_version(told) or NEWEST
-    requests = found.requests
-    used = {name for one in requests for name in one.parameters}
-    fates = {name: fate for fate, names in unserved(version).items() for name in names if name in used}
-    shares = {name: _share(name in one.parameters for one in requests) for name in fates}
-    rejected = {name for name, fate in fates.items() if fate == REJECTED}
-    share = _share(not rejected.isdisjoint(one.parameters) for one in requests)
-    seen = "; ".join(f"{name} in {shares[name]:.0%}: {fate}" for name, fate in fates.items())
+def _parameters(requests: Sequence[FinishedRequest]) -> Line:
+    shares = {name: fmean(name in one.parameters for one in requests) for name in REJECTED}
+    used = [f"{name} in {share:.0%}" for name, share in shares.items() if share]
+    rejected = fmean(any(name in one.parameters for name in REJECTED) for one in requests)
     return Line(
         "parameters that speculation serves",
-        Answer.LEAVE if rejected else Answer.OPEN if fates else Answer.USE,
-        f"{seen or 'all served'} by vLLM {told or '.'.join(map(str, NEWEST))}",
-        f"{share:.0%} of requests use parameters that speculation rejects",
-        bool(rejected),
+        Answer.LEAVE if used else Answer.USE,
+        f"{' and '.join(used)}: rejected with status 400 (vLLM 0.14 and later)" if used else "all served",
+        f"{rejected:.0%} of requests use parameters that speculation rejects",
+        bool(used),
     )
 
 
@@ -153,7 +135,7 @@ def _about_load(found: Watched) -> Iterator[Line]:
         seen = f"{mean:.1f} requests running on average, {max(running):.0f} at most"
         yield Line("light load", _graded(mean, 8, 32), seen, f"{mean:.0f} requests run at once on average")
     if waiting := _gauge(found, Gauge.REQUESTS_WAITING):
-        share = _share(one > 0 for one in waiting)
+        share = fmean(one > 0 for one in waiting)
         seen = f"requests waited {share:.0%} of the time"
         yield Line("no queue", _graded(share, 0.1, 0.1), seen, seen, share > 0.1)
     if usage := _gauge(found, Gauge.KV_CACHE_USAGE):
@@ -171,10 +153,6 @@ def _gauge(found: Watched, gauge: Gauge) -> list[float]:
 def _graded(value: float, use: float, leave: float = math.inf) -> Answer:
     """Speaks for speculation up to ``use``, and against it above ``leave``."""
     return Answer.USE if value <= use else Answer.LEAVE if value > leave else Answer.OPEN
-
-
-def _share(tests: Iterable[bool]) -> float:
-    return fmean(tests)
 
 
 def _tokens(ordered: Sequence[int]) -> str:

@@ -79,27 +79,16 @@ async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked
     assert "cannot listen for the plug-in (Address already in use)" in lines[-1]
 
 
-async def test_beside_a_running_sidecar_it_says_what_that_one_says(checked, socket_path):
-    listen = f"127.0.0.1:{free_port()}"
-    async with FaultyVllm() as vllm:
-        given = {"VLLM_URL": vllm.url, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
-        async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
-            code, lines = await checked(vllm.url, LISTEN=listen)
-    assert code == 0
-    assert lines[-1].startswith("plug-in: No plug-in has connected")
-    assert lines[-1].endswith(f" (says the sidecar at http://{listen})")
-
-
-async def test_what_a_sidecar_says_of_another_vllm_does_not_count_for_this_one(checked, socket_path):
+async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(checked, socket_path):
     listen = f"127.0.0.1:{free_port()}"
     async with FaultyVllm() as vllm:
         with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
         given = {"VLLM_URL": with_password, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
         async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
-            _, lines = await checked(NOWHERE, LISTEN=listen)
-    assert lines[-1].startswith(
-        f"plug-in: unknown: the sidecar at http://{listen} watches {watched}, and says of that: "
-    )
+            code, lines = await checked(vllm.url, LISTEN=listen)
+    assert code == 0
+    assert lines[-1].startswith("plug-in: No plug-in has connected")
+    assert lines[-1].endswith(f" (says the sidecar at http://{listen} of {watched})")
 
 
 async def test_check_says_what_cannot_be_known(checked):

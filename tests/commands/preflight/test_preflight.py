@@ -32,10 +32,10 @@ def hello(**fields):
     return Hello(**{**given, "state": HelloState.OBSERVING, **fields})
 
 
-def watched(*requests, running=2.0, waiting=0.0, usage=0.2, version="0.32.0", **fields):
+def watched(*requests, running=2.0, waiting=0.0, usage=0.2, **fields):
     gauges = {Gauge.REQUESTS_RUNNING: running, Gauge.REQUESTS_WAITING: waiting, Gauge.KV_CACHE_USAGE: usage}
     poll = {gauge: value for gauge, value in gauges.items() if value is not None}
-    given = {"hellos": [hello(vllm=version)], **fields}
+    given = {"hellos": [hello()], **fields}
     return Watched(seconds=10.0, requests=list(requests), polls=[poll] * 10, **given)
 
 
@@ -58,46 +58,37 @@ def test_suitable_traffic_is_advised_to_use_it():
         ("cool sampling", {"temperature": 70}, Answer.OPEN),
         ("time goes to decoding", {"ttft": 1.5}, Answer.LEAVE),
         ("time goes to decoding", {"ttft": 1.0}, Answer.OPEN),
-        ("time goes to decoding", {"arrival": None}, Answer.UNKNOWN),
-        ("time goes to decoding", {"arrival": 101.0}, Answer.UNKNOWN),
+        ("time goes to decoding", {"arrival": None}, None),
+        ("time goes to decoding", {"arrival": 101.0}, None),
         ("long outputs", {"output_tokens": 10}, Answer.LEAVE),
         ("long outputs", {"output_tokens": 30}, Answer.OPEN),
         ("short prompts", {"prompt_tokens": 9000}, Answer.OPEN),
         ("free output", {"structured": True}, Answer.OPEN),
         ("light load", {"running": 20.0}, Answer.OPEN),
         ("light load", {"running": 64.0}, Answer.LEAVE),
-        ("light load", {"running": None}, Answer.UNKNOWN),
+        ("light load", {"running": None}, None),
         ("no queue", {"waiting": 3.0}, Answer.LEAVE),
         ("room in the KV cache", {"usage": 0.8}, Answer.OPEN),
         ("room in the KV cache", {"usage": 0.95}, Answer.LEAVE),
-        ("room in the KV cache", {"usage": None}, Answer.UNKNOWN),
+        ("room in the KV cache", {"usage": None}, None),
     ],
 )
 def test_each_line_is_answered_from_the_requests_or_from_the_page(condition, change, answer):
     page = {name: change[name] for name in ("running", "waiting", "usage") if name in change}
     requests = [request(**{name: value for name, value in change.items() if name not in page})] * 30
     found, _ = answered(watched(*requests, **page))
-    assert found.pop(condition) is answer
+    assert found.pop(condition, None) is answer
     assert set(found.values()) == {Answer.USE}
 
 
-@pytest.mark.parametrize(
-    ("version", "parameter", "answer"),
-    [
-        ("0.32.0", "logit_bias", Answer.LEAVE),
-        ("0.32.0", "presence_penalty", Answer.USE),
-        ("0.12.0", "min_p", Answer.OPEN),
-        ("0.12.0", "logprobs", Answer.USE),
-        ("0.12rc1.dev7+gabcdef", "repetition_penalty", Answer.OPEN),
-        (None, "min_p", Answer.LEAVE),
-    ],
-)
-def test_parameters_are_judged_by_the_version(version, parameter, answer):
-    requests = [request(parameters=(parameter,))] * 10 + [request()] * 30
-    found, verdict = answered(watched(*requests, version=version))
-    assert found[PARAMETERS] is answer
-    rejected = "Leave it off for now: 25% of requests use parameters that speculation rejects."
-    assert (verdict == rejected) == (answer is Answer.LEAVE)
+def test_parameters_that_speculation_rejects_leave_it_off():
+    used = [request(parameters=(name,)) for name in ("min_p", "logit_bias", "presence_penalty", "logprobs")]
+    lines = answers(watched(*used * 5))
+    (line,) = (line for line in lines if line.condition == PARAMETERS)
+    assert line.seen == "min_p in 25% and logit_bias in 25%: rejected with status 400 (vLLM 0.14 and later)"
+    assert conclusion(watched(*used * 5), lines) == (
+        "Leave it off for now: 50% of requests use parameters that speculation rejects."
+    )
 
 
 def test_a_mix_is_undecided_and_most_lines_against_it_leave_it_off():
@@ -124,7 +115,7 @@ def test_a_mix_is_undecided_and_most_lines_against_it_leave_it_off():
 def test_without_requests_it_says_why(change, said):
     found, verdict = answered(watched(**change))
     assert said in verdict
-    assert {found["cool sampling"], found[PARAMETERS]} == {Answer.UNKNOWN}
+    assert set(found) == {"light load", "no queue", "room in the KV cache"}
 
 
 async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
@@ -151,7 +142,7 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
     assert ": 30 requests, " in found["seen"]
     assert lines["cool sampling"]["seen"] == "median 0.5; 50% up to 0.5, 50% above 0.8"
     assert lines["long outputs"]["seen"] == "P50 53 tokens, P95 53"
-    assert lines[PARAMETERS]["seen"] == "min_p in 33%: rejected with status 400 by vLLM 0.32.0"
+    assert lines[PARAMETERS]["seen"] == "min_p in 33%: rejected with status 400 (vLLM 0.14 and later)"
     assert found["conclusion"] == "Leave it off for now: 33% of requests use parameters that speculation rejects."
 
 

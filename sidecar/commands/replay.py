@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.analysis.report import ModelReport, TemperatureReport
-from sidecar.commands.report.render import as_text
+from sidecar.commands.report.render import lines
 from sidecar.errors import InputError, SettingsError
 from sidecar.export.declaration import Shown
 from sidecar.export.status import status
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         model = max(report.models, key=lambda one: sum(bucket.window.draft_tokens for bucket in one.temperatures))
         print(json.dumps(_as_json(model), indent=2, allow_nan=False))
     else:
-        print("\n".join(as_text(status(Shown(report, settings)), f"recording {arguments.directory}")))
+        print("\n".join(lines(status(Shown(report, settings)), f"recording {arguments.directory}")))
     return 0
 
 

@@ -19,18 +19,13 @@ _Json = Mapping[str, Any]
 _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 
 
-def as_text(status: _Json, origin: str) -> Iterator[str]:
-    """For a terminal."""
-    return _lines(status, origin, aligned, "", "  ")
+def lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[str]:
+    """For a terminal, or in Markdown for a ticket.
 
-
-def as_markdown(status: _Json, origin: str) -> Iterator[str]:
-    """For a ticket."""
-    return _lines(status, origin, markdown, "### ", "- ")
-
-
-def _lines(status: _Json, origin: str, table: _Table, heading: str, item: str) -> Iterator[str]:
-    """Without models while vLLM's page cannot be read: what is known of them describes another moment."""
+    Without models while vLLM's page cannot be read: what is known of them describes another moment.
+    """
+    table: _Table = markdown if is_markdown else aligned
+    heading, item = ("### ", "- ") if is_markdown else ("", "  ")
     scrape, why, plugin = status["scrape"], status["answer"]["why"], status["plugin"]["text"]
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""

@@ -1,5 +1,4 @@
 import asyncio
-import json
 from dataclasses import replace
 
 import pytest
@@ -62,7 +61,6 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     said = status(shown(tree))
     assert text.startswith(f"Does speculation pay? {said['answer']['text']}\n\n{said['answer']['why']}\n")
     assert said["plugin"]["text"] in text
-    assert json.loads(await reported(tree, "--format", "json")) == said
 
 
 async def test_who_accepts_less_and_what_each_engine_does(reported):
@@ -112,21 +110,18 @@ async def test_a_running_sidecar(capsys, socket_path):
         settings = load_settings(None, sidecar_settings(vllm.url, PLUGIN__SOCKET=str(socket_path)))
         async with running(settings):
             await Traffic(vllm, TrafficOptions(phases=(Phase(60, {0.0: 1, 1.0: 1}),), max_requests=60)).run()
-            requests = {}
-            while sum(requests.values()) < 60:  # the last ones are in the next poll
-                assert await asyncio.to_thread(command, "report", "--format", "json", LISTEN=str(settings.listen)) == 0
-                out = capsys.readouterr().out
-                # The sidecar's log lines come before it and after it.
-                found, _ = json.JSONDecoder().raw_decode(out, out.index("{\n"))
-                split = [one for of_model in found["models"] for one in of_model["temperatures"]]
-                requests = {one["temperature"]: sum(one["requests"].values()) for one in split}
-    assert {label for label, count in requests.items() if count} == {"0", "0.7-1"}
+            split = {}
+            while sum(split.values()) < 60:  # the last ones are in the next poll
+                assert await asyncio.to_thread(command, "report", LISTEN=str(settings.listen)) == 0
+                rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+                split = {row[0]: int(row[8]) for row in rows if row and row[0] in ("0", "0.7-1") and len(row) == 15}
+    assert set(split) == {"0", "0.7-1"}
 
 
 def test_no_sidecar_at_the_address(capsys):
     assert command("report", "--url", "http://user:secret@127.0.0.1:1") == 1
     err = capsys.readouterr().err
-    assert err.startswith("no report from http://***@127.0.0.1:1 (unreachable): ")
+    assert err.startswith("no report from http://***@127.0.0.1:1: ")
     assert err.endswith("; set --url to the address of a running sidecar, not of vLLM\n")
     assert "secret" not in err
 
@@ -148,5 +143,5 @@ async def test_another_server_is_told_from_a_sidecar(capsys, served, body):
     async with served(handler) as url:
         assert await asyncio.to_thread(command, "report", "--url", url) == 1
     err = capsys.readouterr().err
-    assert "not_an_exposition" in err
+    assert err.startswith(f"no report from {url}: ")
     assert len(err.splitlines()) == 1

@@ -90,10 +90,3 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     assert set(yaml.safe_load(file.read_text())) == {"baseline"}
     assert refused[:2] == (1, "")
     assert refused[2].endswith(" speculates: --load measures plain steps, of a vLLM that does not\n")
-
-
-def test_unusable_arguments_are_refused(capsys):
-    with pytest.raises(SystemExit) as ended:
-        command("baseline", "--load", "0,1")
-    assert ended.value.code == 2
-    assert "argument --load: write a whole number from 1 to 1024" in capsys.readouterr().err

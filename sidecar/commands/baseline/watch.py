@@ -9,19 +9,20 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.engines import Engines
 from sidecar.analysis.steps import Steps
-from sidecar.commands.first_page import first_page, speculates
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import RequestOptions
+from sidecar.commands.watching import first_page, polling, speculates
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Counter, Phase
 from sidecar.engine.page_source import page_source
-from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
-from sidecar.log import redacted
+from sidecar.log import StateLog, redacted
 from sidecar.recording.recording import read_scrapes
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
@@ -43,11 +44,10 @@ class Watched:
         # Windows without end, so that nothing leaves them.
         endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=dict.fromkeys(_WINDOWS, inf))
         self._engines = Engines(endless)
-        self._fault: str | None = None  # the last one printed: a lasting fault is printed once
+        self._log = StateLog(structlog.get_logger("sidecar"))
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores durations and intervals."""
-        self._fault = None
         self.began, self.until = self.began or at, at
         self._engines.observe(at, page)
         for key, state in self._engines.states.items():
@@ -60,10 +60,7 @@ class Watched:
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""
-        fault = f"no page ({error.reason}): {error}"
-        if fault != self._fault:
-            print(fault, file=sys.stderr)
-        self._fault = fault
+        self._log.fault("vllm", "cannot read vLLM's page", reason=error.reason, problem=str(error))
 
     def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
         """By model, what the histograms of all of its engines have grown by."""
@@ -89,23 +86,10 @@ async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[in
     async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
         if speculates(await first_page(source, url)) and loads:
             raise MeasurementError(f"{redacted(url)} speculates: --load measures plain steps, of a vLLM that does not")
-        polling = asyncio.create_task(_poll(Poller(source, settings, found), seconds))
-        try:
-            if loads:
-                await _send(url, seconds, loads, options)
-            await polling
-        finally:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
-    return found
-
-
-async def _poll(poller: Poller, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await poller.run()
-    except TimeoutError:
+        async with polling(source, settings, found) as poller:
+            await (_send(url, seconds, loads, options) if loads else asyncio.sleep(seconds))
         await poller.poll()  # once more, at the very end
+    return found
 
 
 async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:

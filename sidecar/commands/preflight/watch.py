@@ -7,12 +7,11 @@ from typing import Final
 
 import structlog
 
-from sidecar.commands.first_page import first_page, speculates
 from sidecar.commands.stopping import stop_on_signals, stopped
+from sidecar.commands.watching import first_page, polling, speculates
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Gauge
 from sidecar.engine.page_source import page_source
-from sidecar.engine.scrape import Poller
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Unreadable
@@ -77,10 +76,8 @@ async def watch(settings: Settings, seconds: float) -> Watched:
     async with page_source(settings, settings.limits) as source, receiver:
         found.scraped(begun, 0.0, 0.0, await first_page(source, settings.vllm_url))
         if not found.speculates:
-            polling = asyncio.create_task(Poller(source, settings, found).run())
-            await stopped(stop, seconds)
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
+            async with polling(source, settings, found):
+                await stopped(stop, seconds)
         found.problem = found.problem or receiver.problem
     found.seconds = clock() - begun
     return found

@@ -1,14 +1,20 @@
-"""A vLLM's first page: shows that a command cannot do its work before it waits or sends requests."""
+"""What commands that watch a vLLM for a while share."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from sidecar.engine.names import SPECULATION
 from sidecar.engine.page_source import PageSource
+from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
 from sidecar.log import redacted
+from sidecar.settings.groups import Scrape
 
 
 async def first_page(source: PageSource, url: str) -> PageSnapshot:
-    """The page of the vLLM at ``url``, which ``source`` reads.
+    """The page of the vLLM at ``url``, which ``source`` reads: before a command waits or sends requests in vain.
 
     Raises:
         MeasurementError: there is none.
@@ -23,3 +29,15 @@ async def first_page(source: PageSource, url: str) -> PageSnapshot:
 def speculates(page: PageSnapshot) -> bool:
     """Whether the page has vLLM's counters of speculation, which it has from the start."""
     return any(counter in engine.counters for engine in page.engines for counter in SPECULATION)
+
+
+@asynccontextmanager
+async def polling(source: PageSource, scrape: Scrape, sink: ScrapeSink) -> AsyncIterator[Poller]:
+    """Polls until the end of the block."""
+    poller = Poller(source, scrape, sink)
+    task = asyncio.create_task(poller.run())
+    try:
+        yield poller
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

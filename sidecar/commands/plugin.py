@@ -3,7 +3,6 @@
 import argparse
 import os
 import shutil
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -54,16 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder."""
     parser.add_argument(
         "folder",
-        type=_folder,
+        type=Path,
         metavar="DIR",
         help="created if missing; readable by any user, since vLLM may run as another",
     )
-
-
-def _folder(text: str) -> Path:
-    if not text:  # of a variable that is not set
-        raise argparse.ArgumentTypeError("it is empty; write . for the current directory")
-    return Path(text)
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -103,7 +96,7 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
         package / "entry_points.txt": _ENTRY_POINTS,
     }
     try:
-        if project.exists() and not _is_ours(project):
+        if project.exists() and f'name = "{_PROJECT}"' not in project.read_text(encoding="utf-8", errors="replace"):
             raise InputError(f"{project} is not the plug-in's; give the plug-in a folder of its own")
         _make(folder)
         _make(package)
@@ -115,12 +108,6 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return tuple(files)
-
-
-def _is_ours(project: Path) -> bool:
-    with suppress(ValueError, AttributeError):  # not TOML, or "project" is not a table
-        return bool(tomllib.loads(project.read_text(encoding="utf-8")).get("project", {}).get("name") == _PROJECT)
-    return False
 
 
 def _make(folder: Path) -> None:

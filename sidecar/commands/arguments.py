@@ -17,12 +17,15 @@ _Value = TypeVar("_Value")
 
 def duration(text: str) -> float:
     """Seconds from a value such as ``500ms``, ``10m`` or ``1h``; at least 100 ms and at most a day."""
-    return _checked(lambda value: parse_duration(value, 0.1, _LONGEST), text)
+    return parse_duration(text, 0.1, _LONGEST)
 
 
 def base_url(text: str) -> str:
     """An http or https URL. A fault never repeats it, since it may hold a password."""
-    return _checked(parse_base_url, text)
+    try:
+        return parse_base_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def whole(most: int) -> Callable[[str], int]:
@@ -105,10 +108,3 @@ def add_duration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--duration", type=duration, metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)"
     )
-
-
-def _checked(read: Callable[[str], _Value], text: str) -> _Value:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

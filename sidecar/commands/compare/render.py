@@ -46,10 +46,6 @@ def verdict(comparison: Comparison) -> Iterator[str]:
                 size, word = abs(change.value), "higher" if change.value > 0 else "lower"
                 least, most = size - change.error, size + change.error
                 yield f"  {metric} is {least:.0%} to {most:.0%} {word} at {level.level}"
-    gated = (level.changes[metric] for level in comparison.levels for metric in MEDIANS)
-    errors = [one.error for one in gated if one is not None and one.error is not None]
-    if errors:
-        yield f"  the errors of TTFT, TPOT and tokens/s at the median are {min(errors):.1%} to {max(errors):.1%}"
 
 
 class Gate(StrEnum):

@@ -25,8 +25,9 @@ def text(deployment: Deployment, context: int | None) -> Iterator[str]:
         yield ""
         yield "methods without a draft model:"
         yield from (f"  {line}" for line in aligned(("method", "needs", "suits"), METHODS, left=range(3)))
+    notes = [f"note: {remark}" for remark in remarks(deployment.target, deployment.draft)]
+    yield from ("", *notes) if notes else ()
     yield ""
-    yield from (f"note: {remark}" for remark in remarks(deployment.target, deployment.draft))
     yield f"verdict: {verdict(found, rules)}"
     yield from (f"  {rule.remedy}" for rule in rules if not rule.passed)
 

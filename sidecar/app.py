@@ -4,10 +4,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
 import structlog
 
+from sidecar.alerting.push import Push
 from sidecar.analysis.changes import LoggedState
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
@@ -19,6 +19,7 @@ from sidecar.export.web import PROBES, Pages, make_web
 from sidecar.http.guard import GuardedServer
 from sidecar.http.limits import GuardOptions
 from sidecar.log import StateLog, set_log_level
+from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
@@ -26,14 +27,10 @@ from sidecar.settings.addresses import Address
 from sidecar.settings.reload import Reloader
 from sidecar.supervise import Supervisor
 
-if TYPE_CHECKING:  # most sidecars import neither
-    from sidecar.alerting.push import Push
-    from sidecar.recording.recorder import Recorder
-
 
 @asynccontextmanager
 async def running(
-    settings: Settings, recorder: "Recorder | None" = None, reloader: Reloader | None = None
+    settings: Settings, recorder: Recorder | None = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
     """Runs the sidecar until the block is left; yields the address of its own page.
 
@@ -94,12 +91,10 @@ async def running(
         yield Address(*address)
 
 
-def _push(report: Callable[[], Report], settings: Settings, log: StateLog) -> "Push | None":
+def _push(report: Callable[[], Report], settings: Settings, log: StateLog) -> Push | None:
     """None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
-    from sidecar.alerting.push import Push  # noqa: PLC0415 - off by default; saves its memory
-
     web = settings.web_config_file
     scheme = "http" if web is None or web.tls is None else "https"
     return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", log)

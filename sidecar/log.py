@@ -6,9 +6,6 @@ credentials from URLs in the finished line.
 
 import logging
 import re
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import structlog
@@ -86,39 +83,26 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     return {key: event.pop(key) for key in ("ts", "level", "event", "logger") if key in event} | dict(event)
 
 
-@dataclass(slots=True)
-class _Fault:
-    since: float
-    times: int = 0
-    reasons: set[str] = field(default_factory=set)
-
-
 class StateLog:
     """Logs when a fault begins, when its reason is new, and when it is over; nothing in between.
 
-    ``key`` names what is at fault; there are few. The clock is in seconds and never runs backwards.
+    ``key`` names what is at fault; there are few.
     """
 
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._clock = clock
-        self._faults: dict[str, _Fault] = {}
+        self._reasons: dict[str, set[str]] = {}  # those logged, by fault
 
     def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
-        """Counts one occurrence; logs it if ``reason`` is new in this fault, with ``exc_info`` as an error."""
-        known = self._faults.get(key)
-        if known is None:
-            known = self._faults[key] = _Fault(self._clock())
-        known.times += 1
-        if reason in known.reasons or len(known.reasons) >= _MAX_REASONS:
+        """Logs one occurrence if ``reason`` is new in this fault, with ``exc_info`` as an error."""
+        known = self._reasons.setdefault(key, set())
+        if reason in known or len(known) >= _MAX_REASONS:
             return
-        known.reasons.add(reason)
+        known.add(reason)
         log = self._log.error if "exc_info" in fields else self._log.warning
         log(event, **({"reason": reason} if reason else {}), **fields)
 
     def clear(self, key: str, event: str, **fields: Any) -> None:
-        """Ends a fault, if there is one; logs how many ``times`` it occurred and the ``seconds`` since it began."""
-        known = self._faults.pop(key, None)
-        if known is None:
-            return
-        self._log.info(event, times=known.times, seconds=round(self._clock() - known.since, 3), **fields)
+        """Ends a fault, and logs that if there is one."""
+        if self._reasons.pop(key, None) is not None:
+            self._log.info(event, **fields)

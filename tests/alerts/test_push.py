@@ -57,7 +57,7 @@ class Pushed:
             lambda: self.report,
             load_settings(None, {f"SPECDEC_ALERTING__{name}": value for name, value in environment.items()}),
             "http://pod-7:9911",
-            StateLog(self.log, lambda: self.now),
+            StateLog(self.log),
             monotonic=lambda: self.now,
             wall=lambda: WALL + self.now - self.set_back,
         )

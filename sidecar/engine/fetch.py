@@ -23,12 +23,18 @@ class Fetcher:
         page_bytes: int = 8 * 1024 * 1024,
         tls: ssl.SSLContext | bool = True,
     ) -> None:
-        """``timeout`` is seconds for a whole exchange."""
+        """Needs a running event loop. ``timeout`` is seconds for a whole exchange."""
         self._base = base_url
         self._timeout = timeout
         self._page_bytes = page_bytes
         self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+        self._session = aiohttp.ClientSession(
+            headers=_HEADERS,
+            auto_decompress=False,
+            connector=aiohttp.TCPConnector(limit=1),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
 
     async def get(self, path: str) -> bytes:
         """The body at ``path``, which is sent unescaped.
@@ -51,31 +57,18 @@ class Fetcher:
             raise Unreachable(_reason(error)) from error
 
     async def close(self) -> None:
-        """Closes the connection; the next ``get`` opens another."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Closes the connection."""
+        await self._session.close()
 
     async def _get(self, path: str) -> bytes:
         url = URL(self._base + path, encoded=True)
-        async with self._open_session().get(url, ssl=self._tls, allow_redirects=False) as response:
+        async with self._session.get(url, ssl=self._tls, allow_redirects=False) as response:
             if response.status != 200:
                 raise BadStatus(f"status {response.status}")
             body = await read_at_most(response, self._page_bytes)
         if body is None:
             raise PageTooLarge(f"more than {self._page_bytes} bytes")
         return body
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers=_HEADERS,
-                auto_decompress=False,
-                connector=aiohttp.TCPConnector(limit=1),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-        return self._session
 
 
 async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes | None:

@@ -52,8 +52,6 @@ async def test_a_sidecar_that_starts_again_has_the_same_totals(vllm, sidecar, wo
         await page.until(lambda samples: agrees(samples, vllm))
 
 
-# A process that dies closes its sockets; here the garbage collector does.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_totals_go_on_when_vllm_restarts(vllm, sidecar, work, agrees, total):
     name = "specdec_draft_tokens_total"
     async with sidecar(vllm.url) as page:

@@ -68,7 +68,7 @@ class PlainReceiver:
 
     def _read(self, connection):
         engine = None
-        with suppress(OSError):
+        with connection, suppress(OSError):
             while packet := connection.recv(65_537):
                 assert len(packet) <= 65_536
                 with self._taking:

@@ -14,9 +14,6 @@ from sidecar.requests.messages import read_packet
 from tests.requests.conftest import CheckingReceiver, descriptors
 from tests.requests.scheduler_double import OldScheduler, Scheduler, request
 
-# A receiver that dies may leave a connection to be closed with its thread.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture
 def clock(monkeypatch):

@@ -21,8 +21,8 @@ _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
 _PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, about
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
-_GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.7)
-_LOSING = replace(_GAINING, cold_acceptance=0.45, hot_acceptance=0.15)
+_GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
+_LOSING = replace(_GAINING, cold_acceptance=0.65, hot_acceptance=0.3)
 
 _CYCLING = f"Acceptance falls as the traffic turns hot, {_CYCLE / 60:.0f} minutes a round."
 _STAYS_LOW = "Acceptance stays below 0.5: verdicts turn net_negative and alerts fire."

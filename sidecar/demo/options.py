@@ -12,10 +12,10 @@ class SimulatorOptions:
     speed: float = 1.0  # factor on engine speed; above about 10 the event loop is the limit
 
     num_speculative_tokens: int = 3  # draft tokens per verification step; 0: no speculation
-    cold_acceptance: float = 0.95  # accepted / drafted at temperature 0 (0-1)
-    hot_acceptance: float = 0.35  # the same from hot_temperature on (0-1); linear between the two
-    hot_temperature: float = 1.2  # with these defaults acceptance crosses 0.5 at temperature 0.9
-    structured_acceptance: float = 1.0  # factor on the acceptance of structured output
+    cold_acceptance: float = 0.975  # probability of a draft token, if those before it were accepted, at temperature 0
+    hot_acceptance: float = 0.56  # the same from hot_temperature on; linear between the two
+    hot_temperature: float = 1.2  # with these defaults 95 % of the draft tokens are accepted at 0, 35 % at 1.2
+    structured_acceptance: float = 1.0  # factor on that probability for structured output
     prefix_hits: float = 0.25  # share of the requests that find half of their prompt in the prefix cache (0-1)
 
     max_num_seqs: int = 16  # requests that run at once

@@ -6,7 +6,6 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import SimpleNamespace
 
 from sidecar.demo.options import SimulatorOptions
@@ -131,9 +130,8 @@ class Scheduler:
             request, accepted = self.requests.get(request_id), 0
             drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
             if request is not None and drafted:
-                rate = acceptance_rate(request.sampling_params.temperature, self._options)
-                rate *= self._options.structured_acceptance if request.use_structured_output else 1.0
-                chance = position_probability(rate, drafted)
+                chance = acceptance(request.sampling_params.temperature, self._options)
+                chance *= self._options.structured_acceptance if request.use_structured_output else 1.0
                 while accepted < drafted and request.random.random() < chance:
                     accepted += 1
             sampled.append([0] * (1 + accepted))
@@ -204,23 +202,7 @@ class Scheduler:
         self._free_request(request)
 
 
-def acceptance_rate(temperature: float, options: SimulatorOptions) -> float:
-    """Expected accepted / drafted tokens (0-1) at ``temperature``: falls linearly, then is flat."""
+def acceptance(temperature: float, options: SimulatorOptions) -> float:
+    """The probability that a draft token is accepted if those before it were: falls linearly, then is flat."""
     heat = min(max(temperature, 0.0) / options.hot_temperature, 1.0)
     return options.cold_acceptance + heat * (options.hot_acceptance - options.cold_acceptance)
-
-
-@lru_cache(maxsize=1024)
-def position_probability(rate: float, positions: int) -> float:
-    """The probability (0-1) per position at which ``rate`` of all draft tokens is accepted.
-
-    A position counts only if all before it were accepted, so the rate is the mean of p, p^2 … p^positions.
-    """
-    low, high = 0.0, 1.0
-    for _ in range(40):  # bisects to float precision
-        middle = (low + high) / 2
-        if sum(middle**position for position in range(1, positions + 1)) / positions < rate:
-            low = middle
-        else:
-            high = middle
-    return high

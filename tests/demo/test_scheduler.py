@@ -3,9 +3,11 @@
 import time
 from random import Random
 
+import pytest
+
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.request import Request, RequestStatus, SamplingParams
-from sidecar.demo.scheduler import Scheduler, acceptance_rate
+from sidecar.demo.scheduler import Scheduler, acceptance
 
 
 def submit(scheduler, *, prompt=8, temperature=0.0, max_tokens=20, structured=False):
@@ -43,18 +45,20 @@ def accepted(requests):
     return sum(length * steps for request in requests for length, steps in enumerate(request.lengths))
 
 
-def test_acceptance_falls_with_temperature_and_crosses_a_half_near_0_9():
+def test_acceptance_falls_with_temperature_and_crosses_a_half_near_0_8():
     options = SimulatorOptions()
     measured = []
-    for temperature in (0.0, 0.4, 0.8, 1.0, 1.2, 2.0):
+    for temperature in (0.0, 0.4, 0.7, 0.9, 1.2, 2.0):
         scheduler = Scheduler(options)
         requests = [submit(scheduler, temperature=temperature, max_tokens=2000) for _ in range(8)]
         run(scheduler)
         measured.append(accepted(requests) / drafted(requests))
-        assert abs(measured[-1] - acceptance_rate(temperature, options)) < 0.02
+        chance = acceptance(temperature, options)
+        assert abs(measured[-1] - (chance + chance**2 + chance**3) / 3) < 0.02
     assert measured[:5] == sorted(measured[:5], reverse=True)
     assert measured[2] > 0.5 > measured[3]
-    assert abs(measured[4] - measured[5]) < 0.02  # flat from there on
+    assert measured[0] == pytest.approx(0.95, abs=0.02)
+    assert measured[4:] == pytest.approx([0.35, 0.35], abs=0.02)  # flat from there on
 
 
 def test_one_request_adds_up_to_the_token():
@@ -92,7 +96,7 @@ def test_structured_output_accepts_less_where_it_is_said_to():
     scheduler = Scheduler(SimulatorOptions(structured_acceptance=0.5))
     free, structured = (submit(scheduler, max_tokens=4000, structured=one) for one in (False, True))
     run(scheduler)
-    assert abs(accepted([structured]) / drafted([structured]) - 0.475) < 0.03
+    assert abs(accepted([structured]) / drafted([structured]) - 0.28) < 0.03
     assert accepted([free]) / drafted([free]) > 0.9
 
 

@@ -54,7 +54,9 @@ def pytest_runtest_protocol(item):
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_the_environment(monkeypatch):
+def _nothing_of_the_shell(monkeypatch):
+    """Neither its settings nor the width of its terminal, by which argparse breaks lines."""
+    monkeypatch.setenv("COLUMNS", "120")
     for name in [name for name in os.environ if name.startswith("SPECDEC_")]:
         monkeypatch.delenv(name)
 

@@ -39,7 +39,7 @@ async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, plugin_soc
         return {name for name, _ in samples}
 
     async with FaultyVllm(SimulatorOptions(speed=20.0), plugin_socket=plugin_socket) as vllm, sidecar(vllm.url) as page:
-        traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), concurrency=8, max_tokens=32))
+        traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9, max_tokens=32))
         sending = asyncio.create_task(traffic.run())
         before = names(await page.until(lambda samples: total(samples, "specdec_requests_total") > 100))
         # Ticks that seem to be from before the engine's start are not compared with vLLM's counters.

@@ -33,7 +33,6 @@ class Page:
 class _Memory:
     """Where a page of so many ``lines`` has its wanted samples: ``keys[i]`` in line ``places[i]``."""
 
-    series: tuple[Series, ...]
     lines: int
     places: tuple[int, ...]
     keys: list[bytes]
@@ -61,7 +60,7 @@ class PageReader:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
         if self._memory is None or not body.endswith(b"\n") or (values := _values(body, self._memory)) is None:
             return self._learn(body)
-        return Page(self._memory.series, values, 0)
+        return Page(self._series, values, 0)
 
     def _learn(self, body: bytes) -> Page:
         """The same, line by line; remembers the shape. Raises as ``read``."""
@@ -84,7 +83,7 @@ def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | Non
         return None
     lines = body.split(b"\n")
     keys = b"\n".join([lines[place] for place in places]).split()[::2]
-    memory = _Memory(page.series, len(lines), places, keys)
+    memory = _Memory(len(lines), places, keys)
     values = _values(body, memory)
     # Compared as text, since NaN differs from NaN.
     return memory if values is not None and list(map(repr, values)) == list(map(repr, page.values)) else None

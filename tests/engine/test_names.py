@@ -59,19 +59,6 @@ def test_quantiles_lie_in_the_bucket_of_the_true_one(page_name, recorded, truth)
             assert all(histogram.counts[i] == 0 for i in below)
 
 
-@pytest.mark.parametrize(
-    ("name", "capacities"),
-    [
-        ("vllm-0.33.0.prom", [27648 * 16]),
-        ("vllm-0.33.0-dp2.prom", [27648 * 16, 27648 * 16]),
-        ("vllm-0.6.6.post1-v0.prom", [27648 * 16]),
-        ("vllm-0.7.3-v1.prom", [None]),  # has no cache_config_info
-    ],
-)
-def test_capacity_comes_from_the_cache_config(name, capacities, recorded):
-    assert [engine.kv_cache_capacity_tokens for engine in snapshot(recorded(name)).engines] == capacities
-
-
 def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
     body = recorded("extra/vllm-0.6.6.post1-v0.openmetrics.txt")
     assert_true(body, truth["vllm-0.6.6.post1-v0.prom"])

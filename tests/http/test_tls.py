@@ -40,17 +40,6 @@ async def status(server, context=None, path="/", **options):
         return 0
 
 
-async def test_requests_over_tls(authority):
-    async with guarded(authority.web_config()) as (server, _, connect):
-        reader, writer = await connect(ssl=authority.trusting(), server_hostname="localhost")
-        for _ in range(3):
-            writer.write(GET)
-            assert await response(reader) == b"200 quick"
-        assert server.connections == 1
-        writer.close()
-        await until(lambda: server.connections == 0)
-
-
 async def test_plain_http_and_a_stranger_to_the_authority_get_nothing(authority):
     async with guarded(authority.web_config()) as (server, _, connect):
         reader, _ = await connect(GET)

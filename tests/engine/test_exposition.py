@@ -109,10 +109,12 @@ _SAMPLES = ['{engine="0"} 1', '{engine="1"} 2', '{engine="2"} 3']
         (['{model_name="a\x0bb"} 1'], ['{model_name="a\x0bb"} 2']),
     ],
 )
-def test_a_changed_page_is_noticed_in_the_same_poll(before, after, reader):
-    first = (gauge(RUNNING, *before) + gauge(WAITING, _SAMPLES[0])).encode()
-    second = (gauge(RUNNING, *after) + gauge(WAITING, _SAMPLES[0])).encode()
-    for body in (first, first, second, second, first):
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_changed_page_is_noticed_in_the_same_poll(before, after, place, reader):
+    for samples in (before, before, after, after, before):
+        blocks = [gauge(WAITING, _SAMPLES[0])]
+        blocks.insert(place, gauge(RUNNING, *samples))
+        body = "".join(blocks).encode()
         agrees(reader.read(body), body)
 
 

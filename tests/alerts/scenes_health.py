@@ -11,13 +11,15 @@ def gap_wide():
         made = Pod(instance, **own).drafting(drafts, 0.8, requests=requests)
         return made.baseline(0.02, 0.04).tpot(0.02, p99, minutes=20, then=then)
 
-    firing = [of("wide", 1.55), of("slow", 1.55)]
+    engines = pod("engines", requests=2.1).drafting(5, 0.8, requests=2.1, engine="1").tpot(0.02, 0.03, engine="1")
+    firing = [of("wide", 1.55), of("slow", 1.55), of("engines", 1.55)]
     yield Scene(
         "against the baseline, with as many requests as it takes",
         "SpecDecodeLatencyGapWide",
         [
             pod("wide"),
             pod("slow", drafts=1.05),
+            engines,
             pod("less", 0.049),
             pod("idle", 0.06, drafts=0.05),
             pod("few", 0.06, requests=3.8),

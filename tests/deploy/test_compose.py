@@ -11,11 +11,6 @@ from sidecar.settings import load_settings
 from tests.deploy.deploy_tools import DEPLOY, ROOT, option, read
 
 FOLDER = DEPLOY / "compose"
-# What a service may have, of the compose specification; a misspelt key is one that is not here.
-KEYS = {
-    "build", "cap_drop", "command", "depends_on", "deploy", "entrypoint", "environment", "image", "mem_limit",
-    "networks", "ports", "profiles", "read_only", "restart", "security_opt", "shm_size", "tmpfs", "user", "volumes",
-}  # fmt: skip
 PROFILES = ("demo", "vllm")
 COMPOSE = read(FOLDER / "compose.yaml")
 SERVICES = COMPOSE["services"]
@@ -23,12 +18,6 @@ SERVICES = COMPOSE["services"]
 
 def running(profile):
     return [one for one in SERVICES.values() if profile in one.get("profiles", [profile])]
-
-
-def test_keys_are_those_of_the_specification():
-    assert {key for key in COMPOSE if not key.startswith("x-")} == {"name", "services", "volumes"}
-    for name, one in SERVICES.items():
-        assert set(one) <= KEYS, name
 
 
 def test_each_profile_has_one_sidecar_where_prometheus_looks_for_it():

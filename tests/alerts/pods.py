@@ -75,9 +75,10 @@ class Pod:
         total = sum(one.requests for one in self.vllm.temperatures.values())
         return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=total)
 
-    def generating(self, tokens, *, engine="0"):
-        """Tokens per second without drafts."""
-        self.vllm.engine(engine).plain_tokens = planned(tokens)
+    def generating(self, tokens, *, engine="0", step=PLAIN_STEP):
+        """Tokens per second without drafts, in steps of so many seconds."""
+        made = self.vllm.engine(engine)
+        made.plain_tokens, made.step = planned(tokens), step
         return self
 
     def finishing(self, acceptance, *, temperature="0", pace=1.0):

@@ -64,16 +64,12 @@ of_sidecar = partial(of, model=None)
 
 @dataclass
 class Scene:
-    """``checks`` are (minute, what fires); ``numbers`` are (minute, expression, {labels: value}).
-
-    The annotation ``context`` is left out of the rules unless a check expects it.
-    """
+    """``checks`` are (minute, what fires)."""
 
     name: str
     alert: str | None
     pods: list
     checks: list = field(default_factory=list)
-    numbers: list = field(default_factory=list)
     reads: tuple = ()  # alerts that the alert's expression reads
 
     def __post_init__(self):
@@ -83,7 +79,7 @@ class Scene:
     @property
     def end(self):
         """The minute of the last check."""
-        return max((minute for minute, *_ in (*self.checks, *self.numbers)), default=0)
+        return max((minute for minute, _ in self.checks), default=0)
 
     def test(self, text, seconds=SCRAPE, scraped_as=alone):
         """The input of promtool, without series that ``text``, the rules' text, does not name.
@@ -112,14 +108,6 @@ class Scene:
                 }
                 for minute, firing in self.checks
             ],
-            "promql_expr_test": [
-                {
-                    "expr": expr,
-                    "eval_time": f"{minute}m",
-                    "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
-                }
-                for minute, expr, samples in self.numbers
-            ],
         }
 
 
@@ -141,10 +129,14 @@ def recorded(text):
 
 
 def concerned(rules, scene):
-    """The rules that a scene is about, with all that they depend on; the others would only take time."""
+    """The rules that a scene is about, with all that they depend on; the others would only take time.
+
+    The annotation ``context`` is left out unless a check expects it.
+    """
+    if not any("context" in one.annotations for _, firing in scene.checks for one in firing):
+        rules = [_without_context(rule) for rule in rules]
     alerts = [rule for rule in rules if scene.alert and rule.get("alert") in {scene.alert, *scene.reads}]
     waiting = set().union(*(recorded(f"{rule['expr']} {rule.get('annotations')}") for rule in alerts))
-    waiting |= {name for _, query, _ in scene.numbers for name in recorded(query)}
     found = set()
     while waiting:
         found |= waiting
@@ -155,12 +147,10 @@ def concerned(rules, scene):
 
 def promtool(directory, scene, rules, **scraped):
     """The output of promtool if the scene fails under these rules, else None; ``scraped`` as in ``Scene.test``."""
-    with_context = any("context" in one.annotations for _, firing in scene.checks for one in firing)
-    kept = rules if with_context else [_without_context(rule) for rule in rules]
-    text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in kept)
+    text = "\n".join(rule["expr"] + str(rule.get("annotations")) for rule in rules)
     document = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [scene.test(text, **scraped)]}
     (directory / "scenes.yaml").write_text(json.dumps(document))  # JSON is also YAML, and quick to write
-    return _run(directory, kept, "test", "rules", "scenes.yaml")
+    return _run(directory, rules, "test", "rules", "scenes.yaml")
 
 
 def assert_valid(directory, rules):

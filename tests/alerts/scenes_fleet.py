@@ -1,7 +1,7 @@
-"""Scenes for what only Prometheus knows: other pods, other times. And every recorded number, worked out by hand."""
+"""Scenes for what only Prometheus knows: other pods, other times."""
 
 from sidecar.requests.messages import Speculation
-from tests.alerts.pods import DAY, JOB, Pod
+from tests.alerts.pods import DAY, Pod
 from tests.alerts.scene import Firing, Scene, of
 from tests.alerts.scenes_judged import ADAPTIVE, COLLAPSED, LOW, SLOWER
 from tests.alerts.vllm_pages import after, plan
@@ -66,28 +66,35 @@ def regressed():
         )
         return made.away(minutes if past else 0, DAY)
 
+    lower = ("small", "k-alike", "k-own", "engines")
+    engines = pod("engines", 0.8, 0.6)
+    engines.drafting(plan((90, 2.5), (DAY - 90, 0), (0, 2.5)), after(DAY, 0.5, 0.6), engine="1")
     yield Scene(
         "below the same hour of the day before: the pod's own or, where it has none, the model's in its namespace",
         REGRESSED,
         [
             pod("fell", 0.8, 0.745),
             pod("less", 0.8, 0.753),
+            engines,
             pod("rose", 0.7, 0.8),
             pod("small", 0.8, 0.7, drafts=0.8),
             pod("lenient", 0.8, 0.72, acceptance_regression=0.1),
             pod("k-alike", 0.8, 0.7, k=(3, 3.12)),
             pod("k-more", 0.8, 0.6, k=(3, 3.5)),
+            pod("k-own", 0.8, 0.7, k=(5, 5)),
             pod("brief", 0.8, 0.6, minutes=25, model="another"),
             pod("old", 0.8, None, "new"),
-            pod("fresh", None, 0.7, "new"),
-            pod("elsewhere", None, 0.7, "new", namespace="staging"),
+            pod("old-too", 0.5, None, "new", drafts=2.5),
+            pod("old-brief", 0.1, None, "new", minutes=25),
+            pod("fresh", None, 0.6, "new"),
+            pod("elsewhere", None, 0.6, "new", namespace="staging"),
             pod("young", None, 0.3, "young"),
             pod("adaptive", 0.8, 0.6, "adaptive").speculating(ADAPTIVE),
         ],
         [
             (85, []),
             (DAY + 25, []),
-            (DAY + 45, [of("fell", 0.055), of("small", 0.1), of("k-alike", 0.1), of("fresh", 0.1, model="new")]),
+            (DAY + 45, [of("fell", 0.055), *[of(one, 0.1) for one in lower], of("fresh", 0.1, model="new")]),
         ],
     )
     before = Speculation(method="eagle3", num_speculative_tokens=3)
@@ -106,7 +113,9 @@ def regressed():
 
 
 def stopped():
-    off = after(40, 5, 0)
+    off, part = after(40, 5, 0), after(40, 0.6, 0)
+    engines = Pod("engines").drafting(part, 0.8, requests=0).generating(0.6)
+    engines.drafting(part, 0.8, requests=0, engine="1").generating(0.6, engine="1")
     yield Scene(
         "tokens but no drafts, where there were drafts before",
         "SpecDecodeStopped",
@@ -117,9 +126,14 @@ def stopped():
             Pod("idle").drafting(off, 0.8, requests=0).generating(0.95),
             Pod("less").drafting(after(40, 5, 0.1), 0.8).generating(10),
             Pod("slow").drafting(after(40, 1.05, 0), 0.8, requests=0).generating(1.05),
+            engines,
             Pod("never").generating(10),
         ],
-        [(38, []), (58, []), (64, [of("off", 10 + 10 / 60), of("vanished", 10 + 10 / 60), of("slow", 1.05)])],
+        [
+            (38, []),
+            (58, []),
+            (64, [of("off", 10 + 10 / 60), of("vanished", 10 + 10 / 60), of("slow", 1.05), of("engines", 1.2)]),
+        ],
     )
 
 
@@ -135,9 +149,9 @@ def net_negative():
         yield pod("a", spec, 0.9, **late).drafting(5, 0.6).generating(10)
         yield pod("b", spec, 1.1, **late).drafting(1.05, 0.6).generating(10)
         yield pod("c", plain, 0.9).generating(10)
-        yield pod("d", plain, 1.1).generating(1.05)
+        yield pod("d", plain, 1.1).generating(0.9)  # and each request's first token
         # None of these says anything of what speculation costs.
-        yield pod("idle", (0.01, 0.011)).generating(0.5)
+        yield pod("idle", (0.01, 0.011)).generating(0.78)
         yield pod("slow", (9, 9.1)).drafting(0.95, 0.6).generating(10)
         yield pod("stopped", (0.001, 0.0011)).drafting(after(10, 5, 0), 0.6).generating(10)
 
@@ -167,11 +181,17 @@ def by_plain_pods():
     def drafting(instance, speedup, acceptance=0.7, **requests):
         return Pod(instance).drafting(5, acceptance, **requests).untimed(speedup)
 
+    engines = Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(1.2, engine="1").untimed(0.7)
+    part = Pod("part").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.9, engine="1").untimed(0.9)
+    part.vllm.engine("1").at_once = 16  # no plain pod has such a load
     yield Scene(
         "without a reference of its own it is compared with plain pods at the same load",
         SLOWER,
         [
-            Pod("plain").generating(50),
+            Pod("plain").generating(25, step=0.03),
+            Pod("plain-too").generating(50, step=0.015),
+            engines,
+            part,
             drafting("slow", 0.9),
             drafting("near", 0.94),
             drafting("few", 0.9, requests=0.1),
@@ -179,11 +199,7 @@ def by_plain_pods():
             drafting("low", 1.3, 0.39),  # loses by its rate alone
             Pod("measured").drafting(5, 0.7).timed(0.9, reference=1.5),  # its own baseline decides
         ],
-        [(9, []), (30, [of("slow", 0.9)])],
-        [
-            (30, 'round(pod:specdec_speedup:ratio{instance="fast:9911"}, 0.01)', {_key(instance="fast:9911"): 1.3}),
-            (30, 'pod:specdec_speedup:ratio{instance="plain:9911"}', {}),
-        ],
+        [(9, []), (30, [of("slow", 0.9), of("engines", 0.884), of("part", 0.9)])],
     )
     yield Scene(
         "what plain pods say of a low acceptance decides where the sidecar knows no time",
@@ -199,54 +215,4 @@ def by_plain_pods():
     )
 
 
-def _key(**labels):
-    """A sample's labels as promtool writes them."""
-    own = {"job": JOB} if "instance" in labels else {}
-    every = {"model_name": "m", "namespace": "prod"} | own | labels
-    pairs = ", ".join(f'{name}="{every[name]}"' for name in sorted(every))
-    return f"{{{pairs}}}"
-
-
-def numbers():
-    a = Pod("a").drafting(4, 0.8).drafting(1, 0.3, engine="1").generating(15).generating(5, engine="1")
-    b = Pod("b").drafting(15, 0.6).generating(40).tpot(0.04, 0.08)
-
-    def number(record, value, **labels):
-        selected = ",".join(f'{name}="{one}"' for name, one in labels.items())
-        return (30, f"round({record}{{{selected}}}, 1e-6)", {_key(**labels): value})
-
-    def of_a(record, value, **labels):
-        return number(record, value, instance="a:9911", **labels)
-
-    split = {"instance": "s:9911", "model_name": "split", "temperature": "1+"}
-    yield Scene(
-        "every recorded number",
-        None,
-        [
-            a.tpot(0.02, 0.05).tpot(0.03, 0.04, engine="1"),
-            b,
-            Pod("c").generating(40).tpot(0.05, 0.1),
-            Pod("s", model="split").bucket("0", 4, 0.8).bucket("1+", 1, 0.3),
-            *[Pod(one, model="lost").drafting(5, 0.3) for one in ("d", "e")],
-        ],
-        numbers=[
-            of_a("pod:specdec_engine_drafts:rate5m", 5),
-            of_a("pod:specdec_engine_draft_tokens:rate5m", 15),
-            of_a("pod:specdec_engine_accepted_tokens:rate5m", 10.5),
-            of_a("pod:specdec_acceptance:judged", 0.7),
-            of_a("pod_quantile:specdec_tpot_seconds:max", 0.03, quantile="0.5"),
-            of_a("pod_quantile:specdec_tpot_seconds:max", 0.05, quantile="0.99"),
-            of_a("pod:specdec_speculates:bool", 1),
-            number("pod:specdec_speculates:bool", 0, instance="c:9911"),
-            number("pod_temperature:specdec_acceptance:judged", 0.3, **split),
-            number("model_quantile:specdec_tpot_seconds:avg", 0.035, model_name="m", quantile="0.5", speculates="yes"),
-            number("model_quantile:specdec_tpot_seconds:avg", 0.1, model_name="m", quantile="0.99", speculates="no"),
-            number("model_quantile:specdec_tpot:slowdown", 0.65, model_name="m", quantile="0.99"),
-            number("model:specdec_pods_low:count", 2, model_name="lost"),
-        ],
-    )
-
-
-SCENES = [
-    scene for scenes in (across_pods, regressed, stopped, net_negative, by_plain_pods, numbers) for scene in scenes()
-]
+SCENES = [scene for scenes in (across_pods, regressed, stopped, net_negative, by_plain_pods) for scene in scenes()]

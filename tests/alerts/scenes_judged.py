@@ -143,8 +143,9 @@ def by_time():
         [
             Pod("engines").drafting(5, 0.7).drafting(5, 0.7, engine="1").timed(0.7).timed(1.2, engine="1"),
             Pod("fine").drafting(1, 0.7).drafting(9, 0.7, engine="1").timed(0.7).timed(1.4, engine="1"),
+            Pod("part").drafting(5, 0.7).timed(0.9).generating(5, engine="1"),  # of the other nothing is known
         ],
-        [(9, []), (25, [of("engines", 0.884)])],
+        [(9, []), (25, [of("engines", 0.884), of("part", 0.9)])],
     )
 
 

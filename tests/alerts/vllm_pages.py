@@ -57,7 +57,8 @@ class Engine:
         self.requests, self.running, self.waiting = planned(10), planned(0), planned(0)
         self.for_capacity = None
         self.plain_tokens = planned(0)  # generated without drafts, a second
-        self.speedup = None  # against steps of ``PLAIN_STEP``; without, a step takes as long as a plain one
+        self.step, self.at_once = PLAIN_STEP, AT_ONCE  # seconds of a step, and requests in one
+        self.speedup = None  # against steps of ``PLAIN_STEP``, in place of how long a step takes
         self.tpot = ()  # phases of (minutes, (P50, P99) in seconds)
         self.peak = None
         self.counts = Counter()
@@ -68,7 +69,7 @@ class Engine:
         k, acceptance = self.k(minute), self.acceptance(minute) or 0
         plain, requests = self.plain_tokens(minute) * seconds, self.requests(minute) / 60 * seconds
         accepted, steps = drafts * k * acceptance, drafts + plain
-        step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else PLAIN_STEP
+        step_seconds = PLAIN_STEP * (1 + k * acceptance) / self.speedup(minute) if self.speedup else self.step
         self.counts.update(
             drafts=drafts,
             draft_tokens=drafts * k,
@@ -98,7 +99,7 @@ class Engine:
                 yield f"{name}_seconds_bucket", f'{labels},le="{edge}"', count
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
-        yield f"{STEPS}_count", labels, counts["steps"] / AT_ONCE
+        yield f"{STEPS}_count", labels, counts["steps"] / self.at_once
         yield "num_requests_running", labels, self.running(minute)
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:

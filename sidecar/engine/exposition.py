@@ -95,7 +95,7 @@ def _values(body: bytes, memory: _Memory) -> list[float] | None:
     if len(lines) != memory.lines:
         return None
     tokens = b"\n".join([lines[place] for place in memory.places]).split()
-    if tokens[::2] != memory.keys:
+    if tokens[::2] != memory.keys or len(tokens) % 2:  # odd: the last line has no value
         return None
     values = tokens[1::2]
     try:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from math import ceil, log2
 from typing import Final
 
-from sidecar.analysis.plain_curve import PlainStep, line
-from sidecar.analysis.scatter import scatter
+from sidecar.analysis.plain_curve import PlainStep, line, scatter
 from sidecar.analysis.steps import Steps, joined
 from sidecar.settings.baselines import PlainStepTimes
 

@@ -8,7 +8,7 @@ from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.engine_speed import LoadTotals
 from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
 from sidecar.analysis.kv_cache import KvCacheUsage
-from sidecar.analysis.latency import Latency, latency
+from sidecar.analysis.latency import latency
 from sidecar.analysis.limitation import limitations
 from sidecar.analysis.report import EngineReport
 from sidecar.analysis.speedup import EngineSpeed, Withheld
@@ -144,6 +144,7 @@ class EngineState:
         """
         latest = self._latest if fresh else None
         window = self.window if latest else NO_DRAFTS
+        latencies = {phase: one for phase, grown in self.histograms.items() if (one := latency(grown)) is not None}
         return EngineReport(
             key=self.key,
             counters=dict(self._counters),
@@ -154,7 +155,7 @@ class EngineState:
             gauges=latest.gauges if latest else {},
             kv_cache_peak=self._kv_cache.peak(now) if latest else None,
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
-            latencies=self._latencies() if latest else {},
+            latencies=latencies if latest else {},
             acceptance=window if window.draft_tokens > 0 else None,
             limitations=limitations(
                 latest, several_processes=self._several_processes, itl_per_token=bool(self._check.per_token)
@@ -171,10 +172,6 @@ class EngineState:
         """What vLLM's histograms have grown by over latency_window."""
         grown = {phase: self._histograms.growth(phase) for phase in Phase}
         return {phase: known for phase, known in grown.items() if known is not None}
-
-    def _latencies(self) -> dict[Phase, Latency]:
-        found = {phase: latency(grown) for phase, grown in self.histograms.items()}
-        return {phase: known for phase, known in found.items() if known is not None}
 
 
 def _row(engine: EngineSnapshot, positions: int) -> Row:

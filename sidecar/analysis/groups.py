@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, together
 from sidecar.analysis.live_totals import LiveTotals
 from sidecar.analysis.report import GroupReport
-from sidecar.requests.messages import AdapterTotals, GroupTotals, OutputTotals, PromptTotals
+from sidecar.requests.messages import OTHER, AdapterTotals, GroupTotals, OutputTotals, PromptTotals
 from sidecar.settings import Settings
 
 PROMPT, OUTPUT, ADAPTER = "prompt_tokens", "output", "adapter"
@@ -19,7 +19,6 @@ _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the l
 _OUTPUT_LABELS: Final = ("free", "structured")
 _MOST_ADAPTERS: Final = 16
 _NO_ADAPTER: Final = "none"
-_OTHER: Final = "other"
 _CLEARLY: Final = 0.05  # a group accepts less if its acceptance is this much below that of the others
 _CONFIDENCE: Final = 2.0  # and lies below it by so many standard errors
 
@@ -56,9 +55,9 @@ class Groups:
 
     def _adapter(self, name: str) -> tuple[str, str]:
         named = [group for by, group in self._totals if by == ADAPTER]
-        if name not in named and name != _OTHER and len(named) >= _MOST_ADAPTERS:
+        if name not in named and name != OTHER and len(named) >= _MOST_ADAPTERS:
             self._overflow["group"] += 1
-            return ADAPTER, _OTHER
+            return ADAPTER, OTHER
         return ADAPTER, name
 
     def reports(self, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:

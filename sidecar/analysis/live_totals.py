@@ -9,6 +9,7 @@ from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import GroupTotals, TemperatureTotals
 
 _OUTCOMES: Final = 4
+DRAFTED_AT, ACCEPTED_AT = slice(_OUTCOMES + 3, None, 2), slice(_OUTCOMES + 4, None, 2)  # of ``Counts``, by position
 
 Counts = tuple[int, ...]
 """Finished requests by outcome, drafts, draft tokens, accepted tokens; then drafted and accepted at each position."""
@@ -64,16 +65,6 @@ class LiveTotals:
         return _acceptance(self._hour)
 
 
-def drafted_per_position(counts: Sequence[int]) -> tuple[int, ...]:
-    """Of ``Counts``."""
-    return tuple(counts[_OUTCOMES + 3 :: 2])
-
-
-def accepted_per_position(counts: Sequence[int]) -> tuple[int, ...]:
-    """Of ``Counts``."""
-    return tuple(counts[_OUTCOMES + 4 :: 2])
-
-
 def _acceptance(window: GrowthWindow) -> Acceptance:
     grown = window.growth
     if not grown:
@@ -85,6 +76,6 @@ def _acceptance(window: GrowthWindow) -> Acceptance:
         drafts=drafts,
         draft_tokens=draft_tokens,
         accepted_tokens=accepted_tokens,
-        drafted_per_position=grown[_OUTCOMES + 3 :: 2],
-        accepted_per_position=grown[_OUTCOMES + 4 :: 2],
+        drafted_per_position=grown[DRAFTED_AT],
+        accepted_per_position=grown[ACCEPTED_AT],
     )

@@ -12,7 +12,7 @@ from sidecar.analysis.live_totals import LiveTotals
 from sidecar.analysis.model_speed import ModelSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.speedup import Withheld
-from sidecar.analysis.temperature import OTHER, TemperatureBuckets
+from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.temperature_state import TemperatureState, measured
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings import Settings
@@ -32,13 +32,10 @@ class ModelState:
         curves = settings.plain_step_times
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
-        self.temperatures = {label: self._temperature() for label in self._buckets.labels}
+        self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
         self.groups = Groups(settings, overflow)
         self.observed = False  # whether the plug-in has reported it
         self._tail: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
-
-    def _temperature(self) -> TemperatureState:
-        return TemperatureState(self._settings.latency_window)
 
     def totals(self, temperature: int | str) -> LiveTotals:
         """Those of a temperature in hundredths."""
@@ -57,7 +54,9 @@ class ModelState:
         self.speed.finished(by_temperature)
 
     def _of(self, label: str) -> TemperatureState:
-        return self.temperatures.setdefault(label, self._temperature()) if label == OTHER else self.temperatures[label]
+        if label not in self.temperatures:
+            self.temperatures[label] = TemperatureState(self._settings.latency_window)
+        return self.temperatures[label]
 
     def mark(self, at: float) -> None:
         """The totals are those at ``at``, a good poll's time."""

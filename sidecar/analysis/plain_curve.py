@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import hypot
+from math import hypot, sqrt
 from typing import Final
 
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS
@@ -36,6 +36,15 @@ def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...
     """The deviations of a sum of times, from each one's number and deviations; missing ones are 0."""
     scaled = ([count * one for one in deviations] for count, deviations in terms)
     return tuple(sum(column) for column in zip_longest(*scaled, fillvalue=0.0))
+
+
+def scatter(off: Sequence[float]) -> float:
+    """The standard error of a sum: ``off`` is how far each of its parts, two at least, is from what it should be.
+
+    With parts a - R b it is that of the ratio R of the sums of a and b, times the sum of b (Cochran, Sampling
+    Techniques, 2.11).
+    """
+    return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
 
 
 def covers(times: PlainStepTimes, running: float) -> bool:

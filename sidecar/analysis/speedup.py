@@ -11,8 +11,7 @@ from math import hypot, inf
 from typing import Final
 
 from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.plain_curve import PlainStep, added_up
-from sidecar.analysis.scatter import scatter
+from sidecar.analysis.plain_curve import PlainStep, added_up, scatter
 from sidecar.analysis.steps import Steps
 from sidecar.engine.window import GrowthWindow, Row
 

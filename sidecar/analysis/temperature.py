@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+from sidecar.requests.messages import OTHER
+
 GREEDY: Final = "0"
-OTHER: Final = "other"  # past the number of temperatures that the plug-in tells apart
 _EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 
 
@@ -21,5 +22,5 @@ class TemperatureBuckets:
         self.labels = (GREEDY, *(f"{low:g}-{high:g}" for low, high in pairwise(lower)), f"{lower[-1]:g}+")
 
     def label(self, hundredths: int | str) -> str:
-        """The bucket of a temperature in hundredths, rounded up, or ``other``."""
+        """The bucket of a temperature in hundredths, rounded up; ``other`` past those that the plug-in tells apart."""
         return OTHER if isinstance(hundredths, str) else self.labels[bisect_left(self._edges, hundredths)]

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
-from sidecar.analysis.live_totals import LiveTotals, accepted_per_position, drafted_per_position
+from sidecar.analysis.live_totals import ACCEPTED_AT, DRAFTED_AT, LiveTotals
 from sidecar.analysis.model_speed import TemperatureSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.report import TemperatureReport
@@ -90,8 +90,8 @@ class TemperatureState:
             drafts=counts[4],
             draft_tokens=counts[5],
             accepted_tokens=counts[6],
-            drafted_per_position=drafted_per_position(counts),
-            accepted_per_position=accepted_per_position(counts),
+            drafted_per_position=counts[DRAFTED_AT],
+            accepted_per_position=counts[ACCEPTED_AT],
             acceptances=self._acceptances.snapshot(),
             lengths=self._lengths.snapshot(),
             ttft=self._ttft.snapshot(),

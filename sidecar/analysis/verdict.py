@@ -134,14 +134,16 @@ class Judge:
 
 def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines: Mapping[str, Judgement]) -> Judgement:
     """``whole`` with what its parts say about it: a fault has no healthy part, and one engine may lose alone."""
-    losing = {name: one for name, one in engines.items() if one.verdict is Verdict.NET_NEGATIVE}
-    if len(engines) == 1 or whole.verdict is Verdict.NET_NEGATIVE:
-        losing = {}
+    losing = [
+        f"Engine {name} alone loses: it accepts {one.acceptance or 0:.0%} of its draft tokens."
+        for name, one in engines.items()
+        if one.verdict is Verdict.NET_NEGATIVE and len(engines) > 1 and whole.verdict is not Verdict.NET_NEGATIVE
+    ]
     collapsed = _has_collapsed(whole) and not any((one.acceptance or 0) >= _COLLAPSED for one in temperatures.values())
     return replace(
         whole,
         advice=_FAULT if collapsed else whole.advice,
-        caveats=(*whole.evidence.caveats(), *(_engine_caveat(name, one) for name, one in losing.items())),
+        caveats=(*whole.evidence.caveats(), *losing),
         has_collapsed=collapsed,
     )
 
@@ -239,10 +241,6 @@ def _has_collapsed(judgement: Judgement) -> bool:
         return False
     rates = judgement.judged.position_rates
     return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
-
-
-def _engine_caveat(name: str, judgement: Judgement) -> str:
-    return f"Engine {name} alone loses: it accepts {judgement.acceptance or 0:.0%} of its draft tokens."
 
 
 def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float]) -> Verdict:

@@ -38,7 +38,8 @@ def test_nothing_is_claimed_beyond_the_loads_measured(load):
     assert plain_step(fit(measured(bent)), load) is None
 
 
-def test_one_load_measured_is_a_curve_for_that_load_alone():
+def test_one_load_measured_is_a_curve_for_that_load_alone_and_too_few_periods_make_none():
+    assert fit([period(1, 0.01)] * 5) is None
     curve = fit([period(8, 0.02)] * 20)
     assert plain_step(curve, 8).seconds == pytest.approx(0.02)
     assert plain_step(curve, 4) is None
@@ -51,10 +52,6 @@ def test_a_single_burst_does_not_spoil_the_curve_of_the_loads_below():
     assert curve.running[-1] == 16
     assert plain_step(curve, 8).seconds == pytest.approx(bent(8), rel=1e-3)
     assert plain_step(curve, 30) is None
-
-
-def test_too_few_periods_make_no_curve():
-    assert fit([period(1, 0.01)] * 5) is None
 
 
 def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():

@@ -46,19 +46,18 @@ def test_the_first_verdict_goes_by_the_thresholds(rate, expected):
     assert by_rates(rate) == [expected]
 
 
-def test_a_rate_below_a_threshold_is_judged_so_whatever_it_was():
-    """What alerts "below 0.5" has no exceptions."""
-    assert by_rates(0.66, 0.6499, 0.4999) == [POSITIVE, EVEN, NEGATIVE]
-
-
-def test_a_rate_at_a_threshold_does_not_flap():
-    assert by_rates(0.505, 0.495, 0.515, 0.497, 0.519, 0.49) == [EVEN, *[NEGATIVE] * 5]
-    assert by_rates(0.645, 0.655, 0.645, 0.669)[1:] == [EVEN, EVEN, EVEN]
-
-
-def test_a_rate_beyond_the_margin_rises():
-    assert by_rates(0.4, 0.52, 0.67, 0.655) == [NEGATIVE, EVEN, POSITIVE, POSITIVE]
-    assert by_rates(0.4, 0.9) == [NEGATIVE, POSITIVE]
+@pytest.mark.parametrize(
+    ("rates", "verdicts"),
+    [
+        ((0.66, 0.6499, 0.4999), [POSITIVE, EVEN, NEGATIVE]),  # what alerts "below 0.5" has no exceptions
+        ((0.505, 0.495, 0.515, 0.497, 0.519, 0.49), [EVEN, *[NEGATIVE] * 5]),
+        ((0.645, 0.655, 0.645, 0.669), [EVEN] * 4),
+        ((0.4, 0.52, 0.67, 0.655), [NEGATIVE, EVEN, POSITIVE, POSITIVE]),
+        ((0.4, 0.9), [NEGATIVE, POSITIVE]),
+    ],
+)
+def test_a_verdict_falls_at_a_threshold_and_rises_beyond_a_margin(rates, verdicts):
+    assert by_rates(*rates) == verdicts
 
 
 @pytest.mark.parametrize(

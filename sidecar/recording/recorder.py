@@ -23,7 +23,7 @@ from sidecar.recording.heard import Heard, encode
 from sidecar.requests.messages import FinishedRequest, Hello, Message, PluginSink, Tick
 
 _MOST_WAITING: Final = 1024 * 1024  # bytes of messages between two polls
-_LEVEL: Final = 6  # gzip's own default takes three times as long
+_LEVEL: Final = 6  # gzip's own default takes twice as long, for 4 % less
 
 
 class Recorder:

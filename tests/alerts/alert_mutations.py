@@ -29,11 +29,8 @@ _UNNOTICED = (
     "pod_temperature:specdec_by_time:bool: max -> min in: ",
     # Equal: all engines' information is 1.
     "pod:specdec_adaptive:bool: max -> min in: ",
-    # Equal: only whether there is any is asked.
-    "SpecDecodePushRefused: sum -> max in: ",
-    "SpecDecodeRulesFailing: sum -> max in: ",
     # Not a scene, since rules are missing in it: test_alerts_without_their_recording_rules_say_so.
-    "SpecDecodeRulesFailing: removed: or label_replace(sum without (engine) (specdec_engine_drafts_total) unless pod:",
+    "SpecDecodeRulesFailing: removed: or label_replace(group without (engine) (specdec_engine_drafts_total) unless pod:",
 )
 
 

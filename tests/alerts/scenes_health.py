@@ -296,7 +296,7 @@ def own():
         [(9, []), (14, [often, ended]), (28, [often])],
     )
     am = {"alertmanager": "am:9093"}
-    both = [of_sidecar(one, 10, **am) for one in ("am-often", "am-ended")]
+    both = [of_sidecar(one, **am) for one in ("am-often", "am-ended")]
     refused = failing("am", "specdec_alerts_sent_total", *(am | {"outcome": one} for one in ("failed", "rejected")))
     yield Scene(
         "an Alertmanager that refuses",

@@ -333,11 +333,21 @@ def rules_failing():
     )
 
 
+def links():
+    """A pod's alert links to the pod itself, one on a dead sidecar to a living one, and no dashboard is made up."""
+    for name, firing in (("SpecDecodeAcceptanceLow", of("low", 0.3)), ("SpecDecodeSidecarAbsent", of_sidecar("gone"))):
+        low = Pod("low").drafting(5, 0.3)
+        del low.environment["SPECDEC_ALERTING__RUNBOOKS"], low.environment["SPECDEC_ALERTING__DASHBOARDS"]
+        gone = Pod("gone", minutes=0).plain("specdec_up", (20, 1)).plain("up", (20, 1), (60, 0))
+        firing.annotations = {"runbook_url": f"http://low:9911/runbooks/{name}.md", "dashboard_url": ""}
+        yield Scene("links without addresses lead to the sidecars", name, [low, gone], [(40, [firing])])
+
+
 SCENES = [
     scene
     for scenes in (
         gap_wide, kv_cache, vllm_down, restarting, unstable, plugin, coverage, events_dropped, not_judged,
-        sidecar_absent, own, rules_failing,
+        sidecar_absent, own, rules_failing, links,
     )
     for scene in scenes()
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
 from tests.alerts.pods import DAY, Pod
-from tests.alerts.scene import RULES, Scene, concerned, of, of_sidecar, promtool, recorded, shipped
+from tests.alerts.scene import RULES, Scene, concerned, of, promtool, recorded, shipped
 from tests.alerts.scenes import SCENES
 from tests.alerts.scenes_health import scraped
 from tests.alerts.variants import LABELS
@@ -59,18 +59,6 @@ def test_scene_with_other_labels(scene, labels, tmp_path):
     if labels == "federated" and scene.alert == "SpecDecodeSidecarAbsent":
         pytest.skip("up is the federating Prometheus' own")
     passes(tmp_path, scene, scraped_as=LABELS[labels])
-
-
-@pytest.mark.servers
-def test_without_addresses_links_lead_to_the_sidecars_and_none_is_dead(tmp_path):
-    """A pod's alert links to the pod itself, one on a dead sidecar to a living one, and no dashboard is made up."""
-    low = Pod("low", minutes=50).drafting(5, 0.3)
-    del low.environment["SPECDEC_ALERTING__RUNBOOKS"], low.environment["SPECDEC_ALERTING__DASHBOARDS"]
-    gone = Pod("gone", minutes=0).plain("specdec_up", (20, 1)).plain("up", (20, 1), (60, 0))
-    for name, firing in (("SpecDecodeAcceptanceLow", of("low", 0.3)), ("SpecDecodeSidecarAbsent", of_sidecar("gone"))):
-        firing.annotations = {"runbook_url": f"http://low:9911/runbooks/{name}.md", "dashboard_url": ""}
-        scene = Scene("links", name, [low, gone], [(40, [firing])])
-        passes(tmp_path, scene)
 
 
 @pytest.mark.servers

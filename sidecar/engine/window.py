@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from math import inf
 from typing import Final
 
@@ -55,10 +55,6 @@ class GrowthWindow:
         if self._latest is None or self._latest is self._kept[-1]:
             return list(self._kept)
         return [*self._kept, self._latest]
-
-    def parts(self) -> list[tuple[float, Row]]:
-        """The growth from each of these to the next, with its end."""
-        return [(at, _between(before, after)) for (_, before), (at, after) in pairwise(self.readings())]
 
 
 def _between(before: Sequence[float], after: Sequence[float]) -> Row:

@@ -32,7 +32,7 @@ def test_a_position_that_appears_later_has_grown_from_0():
 
 def test_memory_does_not_grow_with_the_polls():
     found = window(*((at / 10, 1.0) for at in range(100_000)))
-    assert len(found.parts()) <= 61
+    assert len(found.readings()) <= 62
     assert found.seconds == pytest.approx(60, abs=1.1)
 
 
@@ -41,13 +41,12 @@ def test_a_clock_set_back_begins_a_new_window():
     assert (found.growth, found.seconds) == ((4,), 10)
 
 
-def test_parts_add_up_to_the_whole():
+def test_readings_are_about_sixty_and_the_latest():
     found = window(*((float(at), float(at * at)) for at in range(100)))
-    parts = found.parts()
-    assert sum(row[0] for _, row in parts) == found.growth[0]
-    assert parts[-1][0] == 99
-    assert window((0, 1), (1, 2)).parts() == [(1, (1,))]
-    assert window((0, 1)).parts() == []
+    readings = found.readings()
+    assert readings[-1][1][0] - readings[0][1][0] == found.growth[0]
+    assert readings[-1][0] == 99
+    assert window((0, 1)).readings() == [(0, (1,))]
 
 
 def test_after_an_outage_the_window_begins_anew():

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import random
 import socket
 import subprocess
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +14,8 @@ import pytest
 
 from sidecar.commands.plugin import write_plugin
 from tests.lab.engine_traffic import compare, counters, row, traffic
+from tests.lab.test_lab_split import COUNTS, settled, sidecar
+from tests.requests.packets import DONE, HELLO, TICK, packet
 from tests.requests.plain_receiver import PlainReceiver
 
 pytestmark = pytest.mark.lab
@@ -121,6 +126,49 @@ async def test_whatever_becomes_of_the_sidecar_requests_are_answered_and_totals_
     assert answered(await traffic(observed.url))
     await equal(receiver, observed.url)
     receiver.die()
+
+
+STRANGE = (
+    b"?",
+    b"[" * 60_000,
+    b'{"v": 9}',
+    packet(tick=TICK),
+    packet(hello={**HELLO, "engine": 7}, done=[DONE] * 64),
+    packet(hello={**HELLO, "model": "another", "start": "60"}, tick=TICK),
+)
+
+
+def flood(path, ending):
+    """Opens connections and sends all of it at random, until it shall end."""
+    rng, held = random.Random(1), []
+    while not ending.wait(0.002):
+        held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
+        with suppress(OSError):  # the sidecar is not that quick, or has had enough
+            held[-1].connect(str(path))
+            for _ in range(rng.choice((0, 0, 50))):
+                held[-1].send(rng.choice(STRANGE))
+        if len(held) > 60:
+            held.pop(rng.randrange(len(held))).close()
+    for one in held:
+        one.close()
+
+
+async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed, samples):
+    await observed.start()
+    before, ending = await replies(observed.url), threading.Event()
+    async with sidecar(observed) as ours:
+        flooding = asyncio.create_task(asyncio.to_thread(flood, observed.socket, ending))
+        tally = await traffic(observed.url)
+        assert await replies(observed.url) == before
+        ending.set()
+        await flooding
+        theirs, found = await settled(samples, observed, ours)
+        await samples.until(ours, lambda found: found.value("specdec_request_coverage_ratio") == 1)
+    assert answered(tally)
+    for name in COUNTS:
+        assert found.sum(f"specdec_{name}_total") == theirs.value(f"vllm:spec_decode_num_{name}_total"), name
+    for reason in ("malformed", "other_engine", "too_many_connections"):
+        assert found.value("specdec_request_events_dropped_total", reason=reason) > 0, reason
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,12 @@ class Connection(web.RequestHandler):
         )
         self._client = client
         self._connections = connections
+        self._wire: asyncio.WriteTransport | None = None  # which aiohttp forgets when it closes it
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is over."""
+        super().connection_made(transport)
+        self._wire = self.transport
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection no longer counts."""
@@ -57,6 +63,9 @@ class Connection(web.RequestHandler):
     def cut(self) -> None:
         """Ends it, or its handshake, without waiting for a client that does not read; it no longer counts."""
         self._connections.open.pop(self, None)
+        if self._wire is not None:
+            self._wire.abort()  # nobody would notice a shutdown while aiohttp does not read
+            return
         with suppress(OSError):  # the client has left
             self._client.shutdown(socket.SHUT_RDWR)
 

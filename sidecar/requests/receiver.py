@@ -122,18 +122,16 @@ class PluginReceiver:
             silent = min(self._heard, key=self._heard.__getitem__)
             del self._heard[silent]
             with suppress(OSError):
-                silent.shutdown(socket.SHUT_RDWR)  # its reader finds the end
+                silent.shutdown(socket.SHUT_RDWR)  # its reader finds the end, and leaves what was sent before
 
     async def _read(self, connection: socket.socket) -> None:
         """Delivers a connection's packets until it ends, or sends what is none."""
         number, heard, loop = next(self._numbers), 0, asyncio.get_running_loop()
         with connection, suppress(OSError):
-            while text := await loop.sock_recv(connection, MAX_PACKET_BYTES):
+            while (text := await loop.sock_recv(connection, MAX_PACKET_BYTES)) and connection in self._heard:
                 if not self._take(number, text, is_first=not heard):
                     break
-                heard = next(self._packets)
-                if connection in self._heard:
-                    self._heard[connection] = heard
+                self._heard[connection] = heard = next(self._packets)
                 await asyncio.sleep(0)  # the other connections' turn
         self._heard.pop(connection, None)
         if heard:

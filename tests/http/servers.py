@@ -32,8 +32,10 @@ class Site:
 
     async def slow(self, request):
         self.running += 1
-        await self.go_on.wait()
-        self.running -= 1
+        try:
+            await self.go_on.wait()
+        finally:
+            self.running -= 1
         return web.Response(text="slow")
 
     async def large(self, request):

@@ -69,6 +69,17 @@ async def test_clients_that_never_take_their_responses_give_way():
         await until(lambda: server.connections == 2)
 
 
+async def test_a_connection_of_which_no_more_is_read_gives_way():
+    async with guarded(max_connections=1) as (server, site, connect):
+        _, writer = await connect(SLOW.replace(b"\r\n\r\n", b"\r\nContent-Length: 99999999\r\n\r\n"))
+        await until(lambda: site.running == 1)
+        writer.write(bytes(1024 * 1024))  # more than aiohttp takes without a reader
+        await asyncio.sleep(0.2)
+        await connect()
+        await until(lambda: server.refusals[Refusal.GAVE_WAY] == 1)
+        await asyncio.wait_for(until(lambda: site.running == 0), 5)
+
+
 async def test_past_the_limit_the_oldest_gives_way():
     async with guarded(max_connections=2) as (server, _, connect):
         (first, _), (second, writer) = await connect(GET), await connect(GET)

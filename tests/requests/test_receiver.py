@@ -98,6 +98,16 @@ async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(recei
     assert sink.drops == {"too_many_connections": 1}
 
 
+async def test_a_replaced_connection_is_not_read_to_its_end(receiving, sink, connect, eventually):
+    async with receiving(max_connections=1):
+        first, second = connect(), connect()
+        for _ in range(100):
+            first.send(packet(hello=HELLO))
+        second.send(packet(hello={**HELLO, "engine": 1}))
+        await eventually(lambda: (None, 1) in sink.calls)
+        assert len(sink.hellos) < 10
+
+
 async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, eventually):
     async with receiving(max_connections=4):
         silent = [connect() for _ in range(16)]

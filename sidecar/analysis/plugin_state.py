@@ -65,7 +65,7 @@ class PluginStates:
         if engine is None:
             self._make_room()
             engine = self._engines[hello.start] = PluginEngine(hello, whole=hello.started >= self._since)
-        engine.hello = hello
+        engine.hello, engine.is_over = hello, False
         self._end(connection)
         engine.connections.add(connection)
         self._connected[connection] = engine

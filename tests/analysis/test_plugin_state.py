@@ -115,6 +115,20 @@ def test_totals_continue_when_vllm_restarts(server):
     assert server.temperature("0").window.drafts == 107
 
 
+def test_a_plugin_that_was_away_when_vllm_restarted_is_compared_again(server):
+    plugin = PluginEnd(server)
+    plugin.close()
+    server.poll(snap(drafts=0), start=2.0)
+    plugin.hello()
+    for total in range(10, 210, 10):
+        plugin.serve(drafts=5).tick()
+        server.poll(snap(drafts=total), start=2.0)
+    (engine,) = server.engines().values()
+    assert engine.coverage == pytest.approx(0.5, abs=0.1)
+    assert engine.speculation is not None
+    assert "the plug-in counted" in server.model().split_withheld
+
+
 def test_engines_of_a_model_add_up(server):
     first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b", engine=1)
     first.serve(drafts=5).tick()

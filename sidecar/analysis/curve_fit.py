@@ -17,7 +17,7 @@ _Groups = list[list[Steps]]
 
 
 def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """The curve through short periods of plain decoding, in chronological order; None if they are too few.
+    """The curve through short periods of plain decoding, in chronological order; None if they tell too little.
 
     At the mean load of each group of periods it is their seconds / their steps, so it reproduces the time measured.
     """
@@ -38,7 +38,9 @@ def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
         return curve
     # The outer lines reach to the lowest and highest load that was measured.
     knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
-    return _through(knots, [line(curve, load) for load in knots], share)
+    ends = [line(curve, load) for load in knots]
+    # Two loads close to each other say little of one far below.
+    return _through(knots, ends, share) if min(one.seconds for one in ends) > 0 else None
 
 
 def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:

@@ -54,6 +54,10 @@ def test_a_single_burst_does_not_spoil_the_curve_of_the_loads_below():
     assert plain_step(curve, 30) is None
 
 
+def test_a_line_that_falls_below_0_where_something_was_measured_is_no_curve():
+    assert fit([period(23, 0.025), *[period(44, 0.030)] * 20, *[period(46, 0.038)] * 20]) is None
+
+
 def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():
     """A machine that is slow for minutes at a time: ten periods with one error are one observation."""
     random = Random(3)

@@ -11,6 +11,7 @@ import structlog
 from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.stopping import stop_on_signals, stopped
+from sidecar.errors import ListenError
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
@@ -28,13 +29,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0 when stopped, 1 if the directory cannot be used.
 
     Raises:
-        ListenError: the sidecar cannot listen on its address.
+        ListenError: the sidecar cannot listen on its address; nothing is recorded.
     """
     # A recording holds whole pages only; pacing still keeps polling below its share of vLLM's CPU.
     whole = settings.model_copy(update={"scrape_filtered": False})
     try:
         recorder = Recorder(arguments.out, max_bytes=_MOST_BYTES, log=structlog.get_logger("sidecar"))
         asyncio.run(_run(whole, recorder, arguments.duration))
+    except ListenError:
+        for name in ("scrapes", "plugin"):  # or the next attempt would find a recording there
+            (arguments.out / f"{name}.jsonl.gz").unlink(missing_ok=True)
+        raise
     except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)
         return 1
@@ -54,5 +59,7 @@ def _problem(error: OSError, out: Path) -> str:
 async def _run(settings: Settings, recorder: Recorder, seconds: float | None) -> None:
     stop = stop_on_signals()
     with closing(recorder):
-        async with running(settings, recorder):
+        async with running(settings, recorder) as address:
+            log = structlog.get_logger("sidecar")
+            log.info("recording started", address=str(address), vllm_url=settings.vllm_url)
             await stopped(stop, seconds)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -29,9 +30,9 @@ def traffic(vllm, requests):
 @asynccontextmanager
 async def recorded(folder, **options):
     """A sidecar that records a simulated vLLM; gives that and its settings."""
-    socket = folder / "plugin.sock"
-    async with HttpVllm(FAST, plugin_socket=socket) as vllm:
-        settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=str(socket)))
+    plugin = folder / "plugin.sock"
+    async with HttpVllm(FAST, plugin_socket=plugin) as vllm:
+        settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=str(plugin)))
         with recorder(folder, **options) as one:
             async with running(settings, one):
                 yield vllm, settings
@@ -102,6 +103,15 @@ async def test_a_recording_is_never_overwritten(tmp_path, finished):
     assert (code, out) == (1, "")
     assert err == f"--out={tmp_path}: {tmp_path}/plugin.jsonl.gz exists already; name another directory\n"
     assert (tmp_path / "plugin.jsonl.gz").read_bytes() == b"mine"
+
+
+async def test_an_address_in_use_leaves_no_recording(tmp_path, finished):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        given = sidecar_settings("http://127.0.0.1:1", LISTEN=f"127.0.0.1:{taken.getsockname()[1]}")
+        code, out, err = await finished("record", "--out", str(tmp_path / "new"), **given)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith(f"cannot bind {given['SPECDEC_LISTEN']}: Address already in use")
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])

@@ -104,7 +104,7 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
     try:
         found = await sidecar_status(url, tls=False)
         plugin = found["plugin"]
-        return plugin["state"], f"{plugin['text']} (says the sidecar at {url} of {found['vllm_url']})"
+        return plugin["state"], f"{plugin['text']} (from the sidecar at {url}, which watches {found['vllm_url']})"
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:

@@ -88,7 +88,7 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
             code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
     assert lines[-1].startswith("plug-in: No plug-in has connected")
-    assert lines[-1].endswith(f" (says the sidecar at http://{listen} of {watched})")
+    assert lines[-1].endswith(f" (from the sidecar at http://{listen}, which watches {watched})")
 
 
 async def test_check_says_what_cannot_be_known(checked):

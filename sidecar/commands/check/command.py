@@ -108,7 +108,8 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:
-        return "", f"unknown: what listens at {url} does not say it ({type(error).__name__})"
+        problem = str(error) if isinstance(error, ScrapeError) else "it is not a specdec-sidecar's of this version"
+        return "", f"unknown: cannot read the status at {url} ({problem})"
 
 
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:

@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         fault = "its JSON is not that of a specdec-sidecar of this version"
     else:
         return 0
-    print(
-        f"no report from {origin}: {fault}; set --url to the address of a running sidecar, not of vLLM", file=sys.stderr
-    )
+    hint = "set --url to the address of a running sidecar, not of vLLM"
+    if fault.startswith("status 401 "):
+        hint = "it asks for a password: --url http://USER:PASSWORD@HOST:PORT"
+    print(f"no report from {origin}: {fault}; {hint}", file=sys.stderr)
     return 1

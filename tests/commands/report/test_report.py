@@ -127,6 +127,18 @@ def test_no_sidecar_at_the_address(capsys):
     assert "secret" not in err
 
 
+async def test_a_sidecar_that_asks_for_a_password(capsys, served):
+    async def handler(request):
+        signed_in = request.headers.get("Authorization", "").startswith("Basic ")
+        return web.json_response(status(shown(report(model())))) if signed_in else web.Response(status=401)
+
+    async with served(handler) as url:
+        assert await asyncio.to_thread(command, "report", "--url", url) == 1
+        said = capsys.readouterr().err
+        assert said.endswith(": status 401 (status); it asks for a password: --url http://USER:PASSWORD@HOST:PORT\n")
+        assert await asyncio.to_thread(command, "report", "--url", url.replace("//", "//user:secret@")) == 0
+
+
 def test_a_bad_url_is_refused_without_repeating_it(capsys):
     with pytest.raises(SystemExit) as ended:
         command("report", "--url", "ftp://user:secret@x")

@@ -28,9 +28,9 @@ Name = Annotated[str, Field(max_length=256)]
 Version = Annotated[str, Field(max_length=64)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
-Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS)]
-Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1)]
-Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8)]
+Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS, fail_fast=True)]
+Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1, fail_fast=True)]
+Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)]
 Other = Literal["other"]
 
 
@@ -160,7 +160,7 @@ class StepTotals(NamedTuple):
     tokens: Count
 
 
-_Table: Final = Field(max_length=MAX_KEYS + 1)
+_Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class Tick:
     total: Totals
     temperature: Annotated[tuple[TemperatureTotals, ...], _Table] = ()
     prompt: Annotated[tuple[PromptTotals, ...], _Table] = ()
-    output: Annotated[tuple[OutputTotals, ...], Field(max_length=2)] = ()
+    output: Annotated[tuple[OutputTotals, ...], Field(max_length=2, fail_fast=True)] = ()
     adapter: Annotated[tuple[AdapterTotals, ...], _Table] = ()
     steps: Annotated[tuple[StepTotals, ...], _Table] = ()
 
@@ -214,7 +214,7 @@ class Packet:
     v: Literal[1]
     hello: Hello | None = None
     tick: Tick | None = None
-    done: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED)] = ()
+    done: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)] = ()
 
     @property
     def adds_up(self) -> bool:

@@ -76,6 +76,21 @@ def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):
         read_packet(packet(**parts))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"v":1,"done":[' + b"{}," * 20_000 + b"{}]}",
+        b'{"v":1,"tick":{"at":1,"lost":0,"total":[0,0,0],"steps":[' + b"[]," * 20_000 + b"[]]}}",
+        b'{"v":1,"done":[{"lengths":[' + b'"",' * 15_000 + b'""]}]}',
+    ],
+)
+def test_what_is_wrong_with_a_packet_is_not_all_collected(text):
+    """That would take 150 ms for a packet of the largest size."""
+    with pytest.raises(Malformed) as malformed:
+        read_packet(text)
+    assert malformed.value.__cause__.error_count() < 20
+
+
 @pytest.mark.parametrize("text", [b'{"v": 2, "hello": {"plugin": "1.4", "state": 7}, "tick": 5}', b'{"v": 0}'])
 def test_a_packet_of_another_version_is_known_as_such(text):
     assert read_packet(text) == Unreadable(json.loads(text)["v"])

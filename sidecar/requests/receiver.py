@@ -59,14 +59,14 @@ class PluginReceiver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Disconnects; that the engines are gone is not told."""
+        if self._listener is not None:  # first, so that no connection comes meanwhile
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in self._heard:  # those whose tasks had not begun
             connection.close()
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -83,6 +83,15 @@ async def test_stopping_disconnects_and_tells_no_end(receiving, sink, connect, e
         one.send(packet(done=[DONE]))
 
 
+async def test_who_connects_while_it_stops_leaves_no_task(receiving, sink, connect, eventually):
+    before = asyncio.all_tasks()
+    async with receiving():
+        connect().send(packet(hello=HELLO))
+        await eventually(lambda: sink.hellos)
+        connect()
+    assert asyncio.all_tasks() == before
+
+
 async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(receiving, sink, connect, eventually):
     async with receiving(max_connections=2):
         first, second = connect(), connect()

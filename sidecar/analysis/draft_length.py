@@ -41,16 +41,18 @@ def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: 
     ``position_rates[p]`` is the acceptance rate at draft position p, out of all drafts; empty if unknown. Below an
     acceptance rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
     """
-    text = f"Acceptance {acceptance:.2f}: speculate"
+    text = f"Acceptance {acceptance:.2f}:"
     if acceptance > more:
-        return f"{text} more tokens, as long as latency under load allows."
+        return f"{text} speculate more tokens, as long as latency under load allows."
     if acceptance >= fewer:
         return None
     worth = sum(1 for rate in position_rates if rate >= fewer)  # rates fall from position to position
     if worth == len(position_rates):
-        return f"{text} fewer tokens."
-    at = f"the next one is accepted only {position_rates[worth]:.0%} of the time"
-    return f"{text} fewer tokens: {worth} instead of {len(position_rates)}; {at}."
+        return f"{text} speculate fewer tokens."
+    at = f"is accepted only {position_rates[worth]:.0%} of the time"
+    if worth == 0:
+        return f"{text} don't speculate, or use another draft: even the first token {at}."
+    return f"{text} speculate fewer tokens: {worth} instead of {len(position_rates)}; the next one {at}."
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:

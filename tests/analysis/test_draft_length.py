@@ -95,6 +95,14 @@ def test_one_number_for_all_loads_needs_no_schedule():
             (0.7, 0.45, 0.3, 0.15, 0.05),
             "Acceptance 0.33: speculate fewer tokens: 2 instead of 5; the next one is accepted only 30% of the time.",
         ),
+        (
+            0.18,
+            (0.35, 0.12, 0.07),
+            (
+                "Acceptance 0.18: don't speculate, or use another draft: "
+                "even the first token is accepted only 35% of the time."
+            ),
+        ),
         (0.2, (), "Acceptance 0.20: speculate fewer tokens."),
         (0.4, (0.5,), None),
         (0.8, (0.8,), None),

@@ -58,6 +58,7 @@ async def world(tmp_path, *, busy):
                     "http://127.0.0.1:8001": baseline.url,
                     "/shared": str(tmp_path),
                     "10m": "3s",
+                    "--rounds 8": "--rounds 1",
                     "--format": f"--url http://{address} --format",
                     "http://alertmanager-0:9093": "http://127.0.0.1:9",
                 }

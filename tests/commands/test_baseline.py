@@ -60,6 +60,12 @@ def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(capsys,
     assert yaml.safe_load(printed.out)["plain_steps"]
 
 
+def test_a_recording_has_the_load_that_it_had(capsys):
+    with pytest.raises(SystemExit):
+        command("baseline", "--recording", str(LEVELS / "plain"), "--load", "1,2")
+    assert "argument --load: not allowed with argument --recording" in capsys.readouterr().err
+
+
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):
     """The command sends the requests itself, and the settings read the file that it writes."""
     file = tmp_path / "baseline.yaml"

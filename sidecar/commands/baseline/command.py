@@ -26,7 +26,8 @@ _DIGITS: Final = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``baseline``."""
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
-    parser.add_argument(
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument(
         "--load",
         type=listed(whole(MOST_AT_ONCE)),
         metavar="N,N",
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--duration", type=duration, metavar="TIME", help="such as 10m (default: 60s; 5m with --load)")
     parser.add_argument("--out", type=file_to_write, metavar="FILE", help="write to this file, not to the terminal")
-    parser.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
+    measured.add_argument("--recording", type=Path, metavar="DIR", help="measure a recording, as `record` writes it")
     parser.add_argument("--gpu", metavar="NAME", help="the GPU that vLLM runs on, noted in the file")
     add_request_arguments(parser, "with --load")
 

@@ -59,6 +59,8 @@ class Recorder:
 
     def page(self, start: float, end: float, body: bytes) -> None:
         """Records one poll, Unix seconds before and after the HTTP call and the whole page, after what was heard."""
+        if self._stopped:
+            return
         self._flush()
         line = json.dumps({"start": start, "end": end, "text": body.decode(errors="replace")})
         self.scrapes += self._write(self._pages, [line.encode()])

@@ -53,6 +53,14 @@ def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
     assert list(read_heard(tmp_path, []))[1:] == [WITHOUT_ADAPTER]
 
 
+def test_once_it_has_stopped_pages_cost_nothing(tmp_path, monkeypatch):
+    with recorder(tmp_path, max_bytes=100) as one:
+        one.page(1.0, 2.0, b"x" * 100)
+        monkeypatch.setattr(module.gzip, "compress", None)
+        one.page(3.0, 4.0, b"x" * 100)
+        assert one.scrapes == 0
+
+
 def test_what_waits_for_the_next_poll_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_MOST_WAITING", 1000)
     with recorder(tmp_path) as one:

@@ -16,7 +16,7 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.lines import Series
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
-from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError
+from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits, Scrape
 
 WHOLE_PAGE = "/metrics"
@@ -101,6 +101,10 @@ class PageSource:
             works = series is self._proven or frozenset(series) == self._expected
         except (BadStatus, Interrupted, PageError):
             works = False
+        except TimedOut:
+            if self._proven:
+                raise  # vLLM is slow or down
+            works = False  # what stands before vLLM does not pass the query on
         if not works:
             # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
             # work.

@@ -11,7 +11,7 @@ from sidecar.engine.exposition import PageReader
 from sidecar.engine.fetch import Fetcher
 from sidecar.engine.page_source import RECHECK, REFUSALS, PageSource
 from sidecar.engine.snapshot import SnapshotReader
-from sidecar.errors import AnotherServer, ScrapeError
+from sidecar.errors import AnotherServer, ScrapeError, TimedOut
 from sidecar.settings.groups import Limits
 from tests.engine.engine_tools import snapshot
 
@@ -104,6 +104,21 @@ async def test_filter_that_does_not_work_is_tried_once(filtering, vllm, source):
     for _ in range(50):
         assert same(await source.next(), vllm.body)
     assert (vllm.whole, vllm.part) == (50, 1)
+
+
+async def test_a_filter_that_is_never_answered_is_tried_once(vllm, source, monkeypatch):
+    get, asked = vllm.fetcher.get, []
+
+    async def unanswered(path):
+        asked.append(path)
+        if "?" in path:
+            raise TimedOut("x")
+        return await get(path)
+
+    monkeypatch.setattr(vllm.fetcher, "get", unanswered)
+    for _ in range(50):
+        assert same(await source.next(), vllm.body)
+    assert len(asked) == 51
 
 
 @pytest.mark.parametrize("filtering", ["empty", "404", "cut"])

@@ -46,6 +46,7 @@ class EngineState:
         self.grown: Mapping[Counter, float] | None = None  # continued counters between the last two polls
         self.steps: Steps | None = None  # between the last two polls; None if the page does not tell
         self.seen_at = 0.0
+        self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.

@@ -23,12 +23,15 @@ class Engines:
     def observe(self, at: float, page: PageSnapshot) -> bool:
         """Takes in a page's engines, each under the key by which it is kept; returns whether vLLM has restarted."""
         start, self._process_start = self._process_start, page.process_start
-        is_another = None if start is None or page.process_start is None else start != page.process_start
+        is_another = _differ(start, page.process_start)
         fell = False
         for engine in self._bounded(page):
             state = self.states.get(engine.key) or EngineState(engine.key, self._settings)
             self.states[engine.key] = state
-            known = bool(is_another) if engine.key == OTHER else is_another  # a sum that falls has lost an engine
+            # Of its own last page, since an engine may appear some polls after its process restarted.
+            known = _differ(state.process_start, page.process_start)
+            known = bool(known) if engine.key == OTHER else known  # a sum that falls has lost an engine
+            state.process_start = page.process_start
             fell |= state.observe(at, engine, restarted=known, several=page.process_start is None)
         restarted = fell if is_another is None else is_another
         self.restarts += restarted
@@ -63,3 +66,8 @@ class Engines:
         if OTHER in self.states and self._others != before:
             self.states[OTHER].count_from(merged)  # an engine that comes or goes is no growth
         return merged
+
+
+def _differ(before: float | None, now: float | None) -> bool | None:
+    """Whether two start times are of two processes; None if one is unknown."""
+    return None if before is None or now is None else before != now

@@ -1,5 +1,6 @@
 """One life of an engine's scheduler, as its plug-in tells it: totals put together, and what they have grown by."""
 
+from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Final
@@ -36,6 +37,7 @@ class PluginEngine:
         self._before = (0.0, 0)  # when that tick began, and the draft tokens until then
         self.lost = 0  # finished requests that could not be sent
         self._rows: dict[_Key, Row] = {}
+        self._sizes: Tally[type[Row]] = Tally()  # of the tables in ``_rows``
         self._taken: dict[_Key, Row] = {}
         self._old: dict[_Key, Row] = {}  # as it first came, if it may be from before this sidecar; until it is taken
         self._changed: set[_Key] = set()
@@ -69,9 +71,10 @@ class PluginEngine:
         for row in rows:
             key = (type(row), row[0])
             if key not in self._rows:
-                if sum(table is key[0] for table, _ in self._rows) > MAX_KEYS:
+                if self._sizes[key[0]] > MAX_KEYS:
                     overflowed += 1
                     continue
+                self._sizes[key[0]] += 1
                 if not self.whole:
                     self._old[key] = row
             self._rows[key] = row

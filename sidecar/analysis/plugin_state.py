@@ -17,7 +17,7 @@ from sidecar.requests.receiver import DROP_REASONS
 
 OTHER_ENGINE: Final = "other_engine"  # it is not on this sidecar's page
 LOST: Final = "lost"  # the plug-in could not send it, as the sidecar was away
-OVERFLOW: Final = "overflow"  # more than is kept until the next poll
+OVERFLOW: Final = "overflow"  # more than is kept until the next poll, or of a model past limits.models
 _MOST_GONE: Final = 16  # engines that are remembered after their connection has ended
 _MOST_WAITING: Final = 8192  # finished requests of all engines that wait for the next poll
 
@@ -130,6 +130,10 @@ class PluginStates:
             else:
                 found.setdefault(self.key(engine).model_name, []).append(request)
         return found
+
+    def left_out(self, requests: int) -> None:
+        """So many finished requests are of a model that has no state."""
+        self._dropped[OVERFLOW] += requests
 
     def on_page(self) -> Iterator[tuple[EngineKey, PluginEngine]]:
         """The engines of the last page, with the key under which vLLM shows each."""

@@ -155,5 +155,7 @@ class State:
 
     def _take_finished(self, at: float) -> None:
         for name, requests in self.plugin.take_finished().items():
-            if name in self._models:  # else it is past the bound on models
+            if name in self._models:
                 self._models[name].finished(at, requests)
+            else:  # past the bound on models
+                self.plugin.left_out(len(requests))

@@ -5,7 +5,7 @@ from typing import Final
 
 from sidecar.engine.names import PREFIXES
 
-_FAMILY: Final = re.compile(rf"^# HELP (?:{'|'.join(PREFIXES)}).*\n# TYPE .*\n(?:[^#].*\n)*".encode(), re.MULTILINE)
+_FAMILY: Final = re.compile(rf"^# HELP (?:{'|'.join(PREFIXES)}).*\n# TYPE .*\n(?:[^#\n].*\n)*".encode(), re.MULTILINE)
 _EXEMPLAR: Final = re.compile(rb" # \{.*")  # the text format has none
 
 

@@ -9,7 +9,7 @@ from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.errors import TimedOut, Unreachable
-from tests.analysis.analysis_tools import Server, page, snap
+from tests.analysis.analysis_tools import PluginEnd, Server, page, snap
 
 
 def engine_of(report):
@@ -70,6 +70,14 @@ def test_known_restart_carries_the_counters_on_and_counts_once_for_all_engines()
     assert server.drafts() == {"0": 220, "1": 22}
     assert server.poll(snap("0", 130), snap("1", 2), start=2.0).scrape.vllm_restarts == 1
     assert server.drafts() == {"0": 230, "1": 22}
+
+
+def test_an_engine_that_is_on_no_page_at_first_after_a_restart_loses_nothing():
+    server = Server()
+    server.poll(snap("0", 10), snap("1", 20), start=1.0)
+    assert server.poll(snap("0", 1), start=2.0).scrape.vllm_restarts == 1
+    assert server.poll(snap("0", 2), snap("1", 50), start=2.0).scrape.vllm_restarts == 1
+    assert server.drafts() == {"0": 12, "1": 70}
 
 
 def test_restart_of_several_processes_is_told_by_what_fell():
@@ -135,6 +143,13 @@ def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
     assert server.drafts() == {"0": 1, "other": 2}
     server.poll(snap(drafts=3, model="n"), start=2.0)
     assert {key.model_name for key in server.engines()} == {"n", "other"}
+
+
+def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
+    server = Server(limits={"models": 1})
+    server.poll(snap(drafts=1), snap(drafts=2, model="n"))
+    PluginEnd(server, model="n").finish()
+    assert server.poll(snap(drafts=1), snap(drafts=2, model="n")).plugin.dropped["overflow"] == 1
 
 
 @pytest.mark.parametrize("start", [1.0, None])

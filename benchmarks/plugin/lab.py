@@ -100,7 +100,8 @@ async def _turns(url: str) -> tuple[list[_Turn], float]:
     """Turns, and the draft tokens that vLLM counted in the rounds with the plug-in."""
     turns: list[_Turn] = []
     told, order = 0.0, random.Random(1)
-    async with aiohttp.ClientSession() as http:
+    # A new connection each: vLLM closes an idle one, perhaps as a request is sent on it.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         await _answers(http, url)
         await _round(http, url, WITHOUT)  # the first is slower
         end = time.monotonic() + 60 * MINUTES

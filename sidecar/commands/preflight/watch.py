@@ -38,7 +38,7 @@ class Watched:
     kv_tokens: float | None = None
     problem: str = ""
 
-    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002
+    def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``."""
         engine = merge(page.engines)
         self.polls.append(engine.gauges)

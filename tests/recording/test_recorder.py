@@ -54,7 +54,7 @@ def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
 
 
 def test_once_it_has_stopped_pages_cost_nothing(tmp_path, monkeypatch):
-    with recorder(tmp_path, max_bytes=100) as one:
+    with recorder(tmp_path, max_bytes=10) as one:
         one.page(1.0, 2.0, b"x" * 100)
         monkeypatch.setattr(module.gzip, "compress", None)
         one.page(3.0, 4.0, b"x" * 100)

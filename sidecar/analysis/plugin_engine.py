@@ -43,14 +43,19 @@ class PluginEngine:
         self._changed: set[_Key] = set()
 
     @property
+    def counts(self) -> bool:
+        """Whether it said last that it observes."""
+        return self.hello.state is HelloState.OBSERVING
+
+    @property
     def observes(self) -> bool:
         """Whether it is connected and observes."""
-        return bool(self.connections) and self.hello.state is HelloState.OBSERVING
+        return bool(self.connections) and self.counts
 
     @property
     def drafted(self) -> int | None:
         """Its draft tokens; None before the first tick, and once it has said that it counts no more."""
-        if self.total is None or self.hello.state is not HelloState.OBSERVING:
+        if self.total is None or not self.counts:
             return None
         return self.total.draft_tokens
 

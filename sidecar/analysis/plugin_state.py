@@ -7,7 +7,7 @@ from typing import Final
 
 from sidecar.analysis.coverage import Coverage
 from sidecar.analysis.plugin_engine import PluginEngine
-from sidecar.analysis.plugin_text import sentence, took_itself_out, worst
+from sidecar.analysis.plugin_text import restarted_without, sentence, took_itself_out, worst
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
@@ -159,8 +159,12 @@ class PluginStates:
         for key, coverage in self._coverage.items():
             if key.model_name != model_name:
                 continue
-            if (lives := self._lives(key)) and lives[-1].disabled is not None:  # from then on its totals stand still
+            lives = self._lives(key)
+            if lives and lives[-1].disabled is not None:  # from then on its totals stand still
                 return took_itself_out(key.engine, lives[-1].disabled)
+            had_another = any(shown == key and one.is_over for shown, one in self.on_page())
+            if had_another and not any(one.counts for one in lives):
+                return restarted_without(key.engine)
             if not coverage.holds(self.lowest_coverage):
                 return (
                     f"There is no split by temperature: on engine {key.engine} the plug-in counted "

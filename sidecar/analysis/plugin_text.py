@@ -55,6 +55,14 @@ def took_itself_out(engine: str, reason: str) -> str:
     )
 
 
+def restarted_without(engine: str) -> str:
+    """What it means that only a process before vLLM's last start had the plug-in."""
+    return (
+        f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model is not split by "
+        "temperature. Run `python -m specdec_plugin` in vLLM's container."
+    )
+
+
 def _other_format(version: int) -> str:
     return (
         f"The plug-in writes version {version} of the format, and this sidecar reads version {VERSION}: "

@@ -152,6 +152,7 @@ def test_a_split_that_does_not_add_up_is_withheld_with_the_reason_until_vllm_res
     plugin.close()
     server.poll(snap(drafts=1200))
     assert server.model().temperatures == ()
+    PluginEnd(server, 2, start="b")
     server.poll(snap(drafts=0), start=2.0)
     assert drafts(server) == 600
 
@@ -352,11 +353,21 @@ def test_a_plugin_that_is_gone_while_vllm_drafts_loses_its_split_and_gets_it_bac
     assert drafts(server) == 450
 
 
-def test_what_an_earlier_vllm_s_plugin_counted_is_not_held_against_the_next_vllm(server):
+@pytest.mark.parametrize("next_vllm", ["without", "refused", "speculates no more"])
+def test_what_an_earlier_vllm_s_plugin_counted_is_neither_held_against_the_next_vllm_nor_shown(server, next_vllm):
     plugin = PluginEnd(server)
     serve(server, plugin, 5)
     plugin.close()
     server.poll(snap(drafts=50))
+    assert drafts(server) == 50
+    if next_vllm == "refused":
+        PluginEnd(server, 2, start="b", state=REFUSED, reason="no method _free_request")
     for second in range(40):
-        server.poll(snap(drafts=second), start=2.0)
+        counters = {"counters": {}} if next_vllm == "speculates no more" else {}
+        server.poll(snap(drafts=second, **counters), start=2.0)
+        assert server.model().temperatures == ()
     assert server.engines()[EngineKey("m", "0")].coverage is None
+    assert "no plug-in observes engine 0" in server.model().split_withheld
+    PluginEnd(server, 3, start="c").serve(drafts=40).tick()
+    server.poll(snap(drafts=40), start=2.0)
+    assert drafts(server) == 90

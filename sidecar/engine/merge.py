@@ -21,7 +21,7 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
             for counter in Counter
             if (value := _sum(e.counters.get(counter) for e in engines)) is not None
         },
-        tuple(map(sum, zip_longest(*(engine.accepted_per_position for engine in engines), fillvalue=0.0))),
+        _positions(engines),
         {gauge: value for gauge in Gauge if (value := _gauge(gauge, engines)) is not None},
         {phase: reading for phase in Phase if (reading := _histogram(phase, engines)) is not None},
         sum(known) if len(known) == len(capacities) else None,
@@ -32,6 +32,13 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _positions(engines: Sequence[EngineSnapshot]) -> tuple[float, ...]:
+    """Empty if one that drafted does not tell, since the sum would be too low."""
+    if any(one.counters.get(Counter.DRAFTS) and not one.accepted_per_position for one in engines):
+        return ()
+    return tuple(map(sum, zip_longest(*(one.accepted_per_position for one in engines), fillvalue=0.0)))
 
 
 def _gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:

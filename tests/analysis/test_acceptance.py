@@ -40,3 +40,11 @@ def test_several_are_summed_not_averaged():
     assert (found.seconds, found.requests, found.accepted_per_position) == (300, 10, (10, 1))
     assert together([one, Acceptance()]).requests is None
     assert together([]).rate is None
+
+
+def test_positions_that_one_of_several_does_not_tell_are_not_those_of_the_others():
+    told = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(8, 4), drafted_per_position=(10, 10))
+    silent = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(9, 9))
+    assert together([told, silent]).position_rates == (17 / 20, 13 / 20)
+    assert together([told, Acceptance(drafts=10, draft_tokens=20)]).position_rates == ()
+    assert together([told, NO_DRAFTS]).position_rates == (0.8, 0.4)

@@ -38,3 +38,9 @@ def test_merge_keeps_what_any_engine_does_not_know():
     assert merge([engine(traits=[Trait.OVERCOUNTED]), engine()]).traits == {Trait.OVERCOUNTED}
     assert merge([engine(), engine()]).accepted_per_position == ()
     assert merge([engine(), engine()]).gauges == {}
+
+
+def test_positions_that_one_of_several_does_not_tell_are_not_those_of_the_others():
+    told, silent = engine({DRAFTS: 10}, (8, 4)), engine({DRAFTS: 10})
+    assert merge([told, silent]).accepted_per_position == ()
+    assert merge([told, engine({DRAFTS: 0})]).accepted_per_position == (8, 4)

@@ -8,7 +8,7 @@ from typing import Final
 
 HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is known to a sixtieth of its length
-_OUTAGE: Final = 1.5  # windows without a reading after which one begins anew; polls may be a window apart
+_LONGEST: Final = 1.5  # times its length that a window may span, over an outage; polls may be a window apart
 
 Row = tuple[float, ...]
 
@@ -26,18 +26,20 @@ class GrowthWindow:
         self._latest: tuple[float, Row] | None = None
 
     def append(self, at: float, reading: Row) -> None:
-        """Adds a reading, with which the window begins anew after an outage, and after the clock was set back.
+        """Adds a reading, with which the window begins anew after the clock was set back.
 
+        It spans an outage while that makes it no longer than ``_LONGEST`` says, and then begins after the outage.
         A reading at -inf is the zero that the totals began at.
         """
-        passed = at - (self._latest[0] if self._latest is not None else -inf)
-        if passed <= 0 or _OUTAGE * self._seconds < passed < inf:
+        if self._latest is not None and at <= self._latest[0]:
             self._kept.clear()
         self._latest = (at, reading)
         if not self._kept or at - self._kept[-1][0] >= self._seconds / _PARTS:
             self._kept.append(self._latest)
         # The oldest one kept is the last at or before the window's start.
-        while len(self._kept) > 1 and self._kept[1][0] <= at - self._seconds:
+        while len(self._kept) > 1 and (
+            self._kept[1][0] <= at - self._seconds or -inf < self._kept[0][0] < at - _LONGEST * self._seconds
+        ):
             self._kept.popleft()
 
     @property

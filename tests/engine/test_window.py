@@ -56,6 +56,14 @@ def test_after_an_outage_the_window_begins_anew():
     assert (found.growth, found.seconds) == ((8,), 10)
 
 
+@pytest.mark.parametrize(("since", "spanned"), [(10, 4810), (600, 5400), (601, 601)])
+def test_a_window_that_spans_an_outage_never_gets_longer_than_half_as_long_again(since, spanned):
+    """Polls every minute for an hour, none for 80 minutes, then again every second."""
+    before = [(60.0 * minute, minute) for minute in range(61)]
+    after = [(3600.0 + 4800 + second, 1000 + second) for second in range(since + 1)]
+    assert window(*before, *after, seconds=3600).seconds == spanned
+
+
 def test_polls_may_be_a_window_apart():
     assert window((0, 0), (60.5, 7), (121, 14)).growth == (7,)
 

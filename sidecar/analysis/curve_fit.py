@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from math import ceil, log2
 from typing import Final
 
+from pydantic import ValidationError
+
 from sidecar.analysis.plain_curve import PlainStep, line, scatter
 from sidecar.analysis.steps import Steps, joined
 from sidecar.settings.baselines import PlainStepTimes
@@ -22,8 +24,13 @@ def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
     At the mean load of each group of periods it is their seconds / their steps, so it reproduces the time measured.
     """
     groups = _by_load(periods)
-    if not groups:
+    try:
+        return _curve(groups, joined(*periods).prompt_share) if groups else None
+    except ValidationError:  # a time that no step takes, as below 0 where two loads close to each other say little
         return None
+
+
+def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
     loads = tuple(
         sum(one.running * one.decode_steps for one in group) / joined(*group).decode_steps for group in groups
     )
@@ -32,15 +39,12 @@ def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
     errors = [_error(means, group) for group in groups]
     independent = (tuple(error * (i == j) for j in range(len(errors))) for i, error in enumerate(errors))
     steps = [PlainStep(seconds=one, deviations=row) for one, row in zip(seconds, independent, strict=True)]
-    share = joined(*periods).prompt_share
-    curve = _through(loads, steps, share)
+    curve = _through(loads, steps, prompt_share)
     if len(groups) == 1:
         return curve
     # The outer lines reach to the lowest and highest load that was measured.
     knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
-    ends = [line(curve, load) for load in knots]
-    # Two loads close to each other say little of one far below.
-    return _through(knots, ends, share) if min(one.seconds for one in ends) > 0 else None
+    return _through(knots, [line(curve, load) for load in knots], prompt_share)
 
 
 def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: float) -> PlainStepTimes:

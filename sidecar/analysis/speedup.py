@@ -128,7 +128,7 @@ class EngineSpeed:
     @property
     def costs(self) -> StepCosts | None:
         """Step times over the window; None if the plain step time is unknown or nothing was drafted."""
-        if self.steps is None or not self.break_even_length or not self.steps.draft_tokens:
+        if self.steps is None or not self.break_even_length or not self.steps.drafts or not self.steps.draft_tokens:
             return None
         actual = self.steps.step_seconds
         drafted = self.steps.draft_tokens / self.steps.drafts

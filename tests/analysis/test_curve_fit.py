@@ -58,6 +58,13 @@ def test_a_line_that_falls_below_0_where_something_was_measured_is_no_curve():
     assert fit([period(23, 0.025), *[period(44, 0.030)] * 20, *[period(46, 0.038)] * 20]) is None
 
 
+@pytest.mark.parametrize("seconds", [4000.0, 1e12])
+def test_times_that_no_step_takes_are_no_curve(seconds):
+    """As of a page that is wrong: the poll that fits it goes on."""
+    assert fit([period(1, seconds)] * 20) is None
+    assert fit([*[period(1, 0.01)] * 20, *[period(load, seconds) for load in LOADS] * 20]) is None
+
+
 def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent():
     """A machine that is slow for minutes at a time: ten periods with one error are one observation."""
     random = Random(3)

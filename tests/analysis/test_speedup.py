@@ -98,3 +98,10 @@ def test_at_first_there_is_too_little():
     found = window(period(16, 0.03, length=2, drafted=3, prompt_share=1))
     assert (found.speedup, found.withheld) == (None, Withheld.TOO_LITTLE)
     assert window() is None
+
+
+def test_draft_tokens_without_a_draft_have_no_costs():
+    """As in a window that begins with a page that was rendered between two of vLLM's updates."""
+    found = window(*[period(16, 0.03, length=2, drafted=3, prompt_share=1)._replace(drafts=0.0)] * 10)
+    assert found.speedup.ratio == pytest.approx(2 * 0.02 / 0.03)
+    assert (found.costs, found.break_even_acceptance) == (None, None)

@@ -43,6 +43,8 @@ class ModelState:
 
     def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
         """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""
+        if self._tail and at < self._tail[-1][0]:  # the clock was set back
+            self._tail.clear()
         by_temperature: dict[str, list[FinishedRequest]] = {}
         for request in requests:
             label = self._buckets.label(request.temperature)

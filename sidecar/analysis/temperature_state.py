@@ -65,7 +65,9 @@ class TemperatureState:
         self._latest: deque[tuple[float, Measured]] = deque(maxlen=_MOST)
 
     def finished(self, at: float, found: Measured) -> None:
-        """Adds a finished request."""
+        """Adds a request that finished before ``at``."""
+        if self._latest and at < self._latest[-1][0]:  # the clock was set back
+            self._latest.clear()
         for histogram, value in zip(
             (self._acceptances, self._lengths, self._ttft, self._tpot, self._durations), found, strict=True
         ):
@@ -78,9 +80,9 @@ class TemperatureState:
     ) -> TemperatureReport:
         """The temperature at ``now``; ``window`` is the sliding one, None while the last poll is not good."""
         counts = self.totals.counts
-        while self._latest and not now - self._window <= self._latest[0][0] <= now:
+        while self._latest and self._latest[0][0] < now - self._window:
             self._latest.popleft()
-        latest = [found for _, found in self._latest] if window is not None else []
+        latest = [found for at, found in self._latest if at <= now] if window is not None else []
         acceptances = sorted(one.acceptance for one in latest if one.acceptance is not None)
         ttft = sorted(one.ttft for one in latest if one.ttft is not None)
         tpot = sorted(one.tpot for one in latest if one.tpot is not None)

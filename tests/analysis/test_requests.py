@@ -145,6 +145,20 @@ def test_requests_that_finish_while_polls_fail_are_counted():
     pod.plugin.finish()
     pod.fail()
     assert pod.temperature("0").acceptances.count == 1
+    pod.serve((0, 10, 15))
+    assert sum(pod.temperature("0").acceptance_bins) == 1
+
+
+def test_requests_of_a_clock_that_was_set_back_since_are_of_no_window():
+    pod = Pod(thresholds={"min_requests": 1})
+    pod.plugin.finish(accepted_tokens=3)
+    pod.serve((0, 10, 15))
+    pod.at -= 3600
+    pod.plugin.finish(accepted_tokens=30)
+    pod.serve((0, 10, 15))
+    pod.serve((0, 10, 15), seconds=3599)
+    assert pod.temperature("0").acceptance_quantiles[0.1] is None
+    assert pod.model().acceptance_p10 == 1.0
 
 
 def test_every_prompt_length_and_output_is_a_group_from_the_start():

@@ -25,7 +25,8 @@ class Reloader:
     ) -> None:
         """``settings`` are in force; ``load`` reloads them, may block and raises SettingsError.
 
-        ``every`` is the seconds between two checks of the file ``config`` and of the web configuration.
+        ``every`` is the seconds between two checks of the file ``config`` and of the web configuration. What has
+        changed is read once it is the same at two of them: a file that is being written may look complete.
         """
         self._settings = settings
         self._load = load
@@ -43,11 +44,13 @@ class Reloader:
 
     async def run(self, apply: Callable[[Settings], None]) -> None:
         """Runs until cancelled; calls ``apply`` with the settings in force after every reload."""
+        found = self._files
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requested.wait(), self._every)
-            found = {file: stamp(file) for file in self._files}  # before they are read, so that no change is missed
-            if not self._requested.is_set() and found == self._files:
+            # Before they are read, so that no change is missed.
+            before, found = found, {file: stamp(file) for file in self._files}
+            if not self._requested.is_set() and (found == self._files or found != before):
                 continue
             self._requested.clear()
             self._files = found
@@ -79,7 +82,7 @@ class Reloader:
         apply(self._settings)
         self.outcomes["applied"] += 1
         changed = {key: attrgetter(key)(self._settings) for key in _changed(old, self._settings)}
-        self._log.info("settings reloaded", changed=changed)
+        self._log.info("settings reloaded", **({"changed": changed} if changed else {}))
         if waiting := _changed(self._settings, loaded):
             self._log.warning("settings changed that need a restart", settings=waiting)
 

@@ -92,6 +92,6 @@ async def test_sighup_without_a_file_changes_nothing_and_ends_nothing(program):
         await log_line(process, "sidecar started")
         for _ in range(3):
             process.send_signal(signal.SIGHUP)
-            assert (await log_line(process, "settings reloaded"))["changed"] == {}
+            assert "changed" not in await log_line(process, "settings reloaded")
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0

@@ -2,12 +2,13 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from sidecar.settings import load_settings
+from sidecar.settings import load_settings, reload
 from sidecar.settings.reload import Reloader
 from tests.http.certificates import Authority
 
@@ -64,3 +65,19 @@ async def test_each_change_is_refused_once_and_the_old_file_ends_the_refusal(aut
         await eventually(lambda: reloader.outcomes["applied"] == 1)
         assert reloader.outcomes["refused"] == 2
     assert [line["event"] for line in logs[:2]] == ["settings refused; the old ones stay in force"] * 2
+
+
+async def test_a_file_that_is_being_written_is_read_once_it_is_the_same_at_two_checks(monkeypatch, eventually):
+    changes, left = iter(range(9)), []
+    monkeypatch.setattr(reload, "stamp", lambda _: (next(changes, 9), 0, 0))
+
+    def load():
+        left.append(len(list(changes)))
+        return settings
+
+    settings = load_settings(None, {})
+    reloader = Reloader(settings, load, structlog.get_logger("test"), Path("config.yaml"), every=0.005)
+    task = asyncio.create_task(reloader.run(lambda _: None))
+    await eventually(lambda: left)
+    task.cancel()
+    assert left[0] == 0

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.engine.snapshot import PageSnapshot, SnapshotReader
@@ -34,7 +36,7 @@ class Scrape:
 
 
 def read_scrapes(directory: Path) -> Iterator[Scrape]:
-    """The polls of a recording, in order.
+    """The polls of a recording, in order, up to where it is cut off, which is logged.
 
     Raises:
         RecordingError: the file is missing or a line is invalid.
@@ -67,7 +69,7 @@ def _path(directory: Path, name: str) -> Path | None:
 
 
 def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) -> Iterator[_Line]:
-    path = _path(directory, name)
+    path, number = _path(directory, name), 0
     if path is None:
         raise RecordingError(
             f"{directory}: no recording ({name} is missing); give the directory that `record --out` wrote"
@@ -80,7 +82,10 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
                     raise RecordingError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
                 yield line
-    except (OSError, EOFError, ValueError) as error:  # what gzip raises on damaged files
+    except EOFError:  # as when it was copied while it grew
+        log = structlog.get_logger("sidecar")
+        log.warning("the recording is cut off; what is before that is used", file=str(path), lines=number)
+    except (OSError, ValueError) as error:  # what gzip raises on damaged files
         raise RecordingError(f"{path}: {error}") from error
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from sidecar.errors import RecordingError
 from sidecar.recording.recording import read_heard, read_scrapes
@@ -92,16 +93,28 @@ def test_a_damaged_line_is_an_error_that_names_it(tmp_path, name, lines):
         list(read_heard(write(tmp_path, name, lines), []))
 
 
-def test_a_damaged_poll_a_cut_file_and_a_missing_one_are_errors(tmp_path):
+def test_a_damaged_poll_a_damaged_file_and_a_missing_one_are_errors(tmp_path):
     with pytest.raises(RecordingError, match="line 1"):
         list(read_scrapes(write(tmp_path, "scrapes", [{"start": 1.0}])))
     with pytest.raises(RecordingError, match="no recording"):
         list(read_scrapes(tmp_path / "nowhere"))
     write(tmp_path, "requests", [REQUEST] * 50, packed=True)
     packed = tmp_path / "requests.jsonl.gz"
-    packed.write_bytes(packed.read_bytes()[:-20])
+    packed.write_bytes(packed.read_bytes()[:-8] + bytes(8))  # another checksum
     with pytest.raises(RecordingError):
         list(read_heard(tmp_path, []))
+
+
+@pytest.mark.parametrize(("part", "read"), [("header", [99, 100]), ("half", [99, 100]), ("trailer", [99, 100, 101])])
+def test_of_a_recording_that_is_cut_off_all_before_that_is_read_and_it_is_said(tmp_path, part, read):
+    """As one that was copied while a member was being written."""
+    members = [gzip.compress(f"{json.dumps(poll)}\n".encode()) for poll in polls(99, 100, 101)]
+    left = {"header": 4, "half": len(members[2]) // 2, "trailer": len(members[2]) - 4}[part]
+    (tmp_path / "scrapes.jsonl.gz").write_bytes(members[0] + members[1] + members[2][:left])
+    with capture_logs() as logs:
+        assert [scrape.at for scrape in read_scrapes(tmp_path)] == read
+    cut = "the recording is cut off; what is before that is used"
+    assert [(line["event"], line["lines"]) for line in logs] == [(cut, len(read))]
 
 
 def test_a_recording_without_a_poll_is_an_error(tmp_path):

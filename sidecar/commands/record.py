@@ -12,6 +12,7 @@ from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.errors import ListenError
+from sidecar.export.page.text import counted
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
@@ -36,15 +37,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     try:
         recorder = Recorder(arguments.out, max_bytes=_MOST_BYTES, log=structlog.get_logger("sidecar"))
         asyncio.run(_run(whole, recorder, arguments.duration))
-    except ListenError:
+    except ListenError as error:
         for name in ("scrapes", "plugin"):  # or the next attempt would find a recording there
             (arguments.out / f"{name}.jsonl.gz").unlink(missing_ok=True)
-        raise
+        hint = "if a sidecar runs here, stop it first, since only one hears the plug-in"
+        raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)
         return 1
     print(
-        f"{recorder.requests} requests and {recorder.scrapes} pages in {arguments.out}, {recorder.written:,} bytes. "
+        f"{counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'page')} in {arguments.out}, "
+        f"{recorder.written:,} bytes. "
         f"To analyse the recording: specdec-sidecar replay {arguments.out}"
     )
     return 0

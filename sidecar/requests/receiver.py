@@ -85,7 +85,8 @@ class PluginReceiver:
             self.problem = error.strerror or str(error)
             self._faults.fault(
                 "listen",
-                "cannot listen for the plug-in, so there is no split by temperature; set SPECDEC_PLUGIN__SOCKET",
+                "cannot listen for the plug-in, so there is no split by temperature; "
+                "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that has this one",
                 reason=self.problem,
                 socket=str(self._path),
             )

@@ -111,6 +111,7 @@ async def test_an_address_in_use_leaves_no_recording(tmp_path, finished):
         code, out, err = await finished("record", "--out", str(tmp_path / "new"), **given)
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith(f"cannot bind {given['SPECDEC_LISTEN']}: Address already in use")
+    assert "stop it first, since only one hears the plug-in" in err.splitlines()[-1]
     assert list((tmp_path / "new").iterdir()) == []
 
 

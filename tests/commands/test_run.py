@@ -49,7 +49,9 @@ async def test_a_socket_that_cannot_be_made_is_named_once_and_nothing_else_fails
     asked = {"SPECDEC_LISTEN": "127.0.0.1:0", "SPECDEC_PLUGIN__SOCKET": "/proc/none/plugin.sock"}
     async with program("run", SPECDEC_VLLM_URL=NOWHERE, **asked) as process:
         said = await log_line(
-            process, "cannot listen for the plug-in, so there is no split by temperature; set SPECDEC_PLUGIN__SOCKET"
+            process,
+            "cannot listen for the plug-in, so there is no split by temperature; "
+            "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that has this one",
         )
         address = (await log_line(process, "sidecar started"))["address"]
         async with http.get(f"http://{address}/-/healthy") as response:

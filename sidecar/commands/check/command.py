@@ -20,6 +20,7 @@ from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
 from sidecar.errors import ScrapeError, Unreachable
+from sidecar.export.page.text import counted
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
@@ -51,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints its findings; returns 0 if all is well, 1 without a usable page, with a plug-in that fails and the like.
+    """Prints its findings; returns 1 without a usable page, with a plug-in that failed or an Alertmanager that refuses.
+
+    Else 0: a plug-in that is not heard, or cannot be, is no fault, as all but the split is there without one.
 
     With ``--args``: 0 if the command line has no problem, else 1; 2 if it cannot be read.
     """
@@ -69,7 +72,7 @@ def _check_arguments(line: str, version: Version) -> int:
         print(f"--args: {error}", file=sys.stderr)
         return 2
     faults = len(found.faults)
-    summary = f"{faults} problem{'' if faults == 1 else 's'}"
+    summary = counted(faults, "problem")
     if not faults:
         summary = "nothing removed or obsolete found; vLLM checks the values itself when it starts"
     print(f"vLLM {'.'.join(map(str, version))}: {summary}")

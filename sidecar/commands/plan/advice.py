@@ -38,7 +38,7 @@ class Check:
 
 def verdict(found: Budget, rules: list[Check]) -> Fit:
     """What follows from the budget and the rules."""
-    if found.kv_gb <= 0:
+    if not found.fits:
         return Fit.IMPOSSIBLE
     return Fit.GOOD if all(rule.passed for rule in rules) else Fit.DOUBTFUL
 
@@ -46,7 +46,7 @@ def verdict(found: Budget, rules: list[Check]) -> Fit:
 def checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
     """The rules; shares are of all memory, not only vLLM's."""
     remedy = "the weights leave no room for a KV cache at this utilization: quantize them or add GPUs"
-    yield Check("room for a KV cache", f"{found.kv_gb:,.1f} GB", "above 0", found.kv_gb > 0, remedy)
+    yield Check("room for a KV cache", f"{found.kv_gb:,.1f} GB", "above 0", found.fits, remedy)
     share = found.target_gb / found.memory_gb
     remedy = f"the target takes {share:.0%} of the memory: quantize it before you add a draft, or add GPUs"
     yield Check("target's share of memory", f"{share:.1%}", "at most 70%", share <= 0.70, remedy)

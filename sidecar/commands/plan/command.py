@@ -4,7 +4,7 @@ import argparse
 import re
 
 from sidecar.commands.arguments import number, positive, whole
-from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, Model
+from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, Model, budget
 from sidecar.commands.plan.render import text
 from sidecar.settings import Settings
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, _settings: Settings) -> int:
-    """Returns 0 with a plan printed, whatever its verdict."""
+    """Prints a plan; returns 0, or 1 if it is impossible."""
     size = BYTES[arguments.kv_precision]
     target_kv, draft_kv = (None if one is None else one * size for one in (arguments.kv, arguments.draft_kv))
     deployment = Deployment(
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
         utilization=arguments.utilization,
     )
     print("\n".join(text(deployment, arguments.context)))
-    return 0
+    return 0 if budget(deployment).fits else 1
 
 
 def billions(text: str) -> float:

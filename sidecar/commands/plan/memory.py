@@ -72,6 +72,11 @@ class Budget:
         """All memory minus the weights."""
         return self.memory_gb - self.weights_gb
 
+    @property
+    def fits(self) -> bool:
+        """Whether something is left for the KV cache."""
+        return self.kv_gb > 0
+
 
 def budget(deployment: Deployment) -> Budget:
     """Computes the budget; the draft's own keys and values, if known, take a part of each token."""

@@ -64,10 +64,12 @@ def test_the_rules_of_thumb(target, draft, memory, broken):
     assert fit is (Fit.DOUBTFUL if broken else Fit.GOOD)
 
 
-def test_weights_that_leave_no_room_are_impossible():
+def test_weights_that_leave_no_room_are_impossible(capsys):
     fit, rules = judged(pair(Model(70, "bf16"), Model(8, "bf16")))
     assert fit is Fit.IMPOSSIBLE
     assert rules[0].remedy.startswith("the weights leave no room for a KV cache at this utilization")
+    assert command("plan", "--target", "70b", "--gpu", "h100") == 1
+    assert "verdict: impossible" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

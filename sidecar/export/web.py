@@ -75,7 +75,8 @@ def make_web(pages: Pages) -> web.Application:
     for name, content_type in page.STATIC.items():
         app.router.add_get(f"/static/{name}", _file(page.static(name), content_type))
     runbooks = {path.name: path.read_bytes() for path in shipped("runbooks").glob("*.md")}
-    app.router.add_get("/runbooks", _file(_links(sorted(runbooks)).encode(), "text/html"))
+    for path, folder in (("/runbooks", "runbooks/"), ("/runbooks/", "")):
+        app.router.add_get(path, _file(_links(folder, sorted(runbooks)).encode(), "text/html"))
     for name, text in runbooks.items():
         app.router.add_get(f"/runbooks/{name}", _file(text, "text/plain"))
     return app
@@ -86,9 +87,10 @@ def _json(shown: Shown) -> str:
     return json.dumps({"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False)
 
 
-def _links(names: Sequence[str]) -> str:
-    """A page that links to all runbooks."""
-    return "<!doctype html><title>Runbooks</title>" + "".join(f'<p><a href="runbooks/{one}">{one}</a>' for one in names)
+def _links(folder: str, names: Sequence[str]) -> str:
+    """A page that links to all runbooks, which are in ``folder`` as seen from it."""
+    links = "".join(f'<p><a href="{folder}{name}">{name}</a>' for name in names)
+    return f"<!doctype html><title>Runbooks</title>{links}"
 
 
 def _file(body: bytes, content_type: str) -> Handler:

@@ -58,10 +58,12 @@ async def test_the_page_s_files(site):
 
 
 async def test_every_runbook_is_served_as_it_is(site):
+    below = (await site.get("/runbooks/"))[2]
     _, headers, index = await site.get("/runbooks")
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     for path in shipped("runbooks").iterdir():
         assert f'href="runbooks/{path.name}"' in index
+        assert f'href="{path.name}"' in below
         status, headers, text = await site.get(f"/runbooks/{path.name}")
         assert (status, headers["Content-Type"], text) == (200, "text/plain; charset=utf-8", path.read_text())
 

@@ -10,6 +10,7 @@ from sidecar.commands.arguments import duration
 from sidecar.commands.preflight.answers import answers, conclusion
 from sidecar.commands.preflight.watch import watch
 from sidecar.commands.tables import aligned
+from sidecar.export.page.text import counted
 from sidecar.settings import Settings
 
 HELP = "watch a vLLM that does not speculate yet, and say whether speculation would suit its traffic"
@@ -37,7 +38,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     found = asyncio.run(watch(settings, arguments.duration))
     lines = answers(found)
     lost = f", {found.lost} more not counted" if found.lost else ""
-    seen = f"watched for {found.seconds:.0f} s: {len(found.requests)} requests{lost}, {len(found.polls)} pages"
+    requests, pages = counted(len(found.requests), "request"), counted(len(found.polls), "page")
+    seen = f"watched for {found.seconds:.0f} s: {requests}{lost}, {pages}"
     if arguments.json:
         content = {"conclusion": conclusion(found, lines), "seen": seen, "lines": [asdict(line) for line in lines]}
         print(json.dumps(content, indent=2, allow_nan=False))

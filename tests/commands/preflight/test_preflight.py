@@ -155,3 +155,4 @@ async def test_a_vllm_that_cannot_be_read_or_speculates_already_is_not_watched(f
         code, out, _ = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL=vllm.url)
     assert code == 1
     assert out.splitlines()[-1] == "This vLLM speculates already: `specdec-sidecar run` says whether it pays."
+    assert out.splitlines()[0].endswith(" s: 0 requests, 1 page")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from sidecar.engine.names import SPECULATION
 from sidecar.engine.page_source import PageSource
@@ -33,11 +33,12 @@ def speculates(page: PageSnapshot) -> bool:
 
 @asynccontextmanager
 async def polling(source: PageSource, scrape: Scrape, sink: ScrapeSink) -> AsyncIterator[Poller]:
-    """Polls until the end of the block."""
+    """Polls until the end of the block, which raises what has ended the polls before."""
     poller = Poller(source, scrape, sink)
     task = asyncio.create_task(poller.run())
     try:
         yield poller
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await task

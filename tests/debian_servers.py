@@ -2,30 +2,29 @@
 
 import asyncio
 import json
-import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-START_SECONDS = 180  # only a broken server needs them
-
 
 def free_port() -> int:
-    """A port on which nothing listens, for what must be known beforehand or come back.
+    """A port for what must be known beforehand or come back: nobody else gets it as long as this process runs.
 
-    It lies below those that the system gives to all who ask for any, so that nobody gets it before it is used.
+    A server may listen there nevertheless. With SO_REUSEADDR, as servers set it, it shares the address with a socket
+    that does not listen.
     """
-    while True:
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            return port
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # once bound: before, two could hold the same port
+    port: int = held.getsockname()[1]
+    held.detach()  # it stays open
+    return port
 
 
 @asynccontextmanager
@@ -37,13 +36,13 @@ async def ready_server(http: aiohttp.ClientSession, *command: str, port: int | N
         *command, f"--web.listen-address={address}", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(START_SECONDS):
-            while not await _ready(http, f"http://{address}"):
-                assert process.returncode is None, command[0]
-                await asyncio.sleep(0.05)
+        while not await _ready(http, f"http://{address}"):
+            assert process.returncode is None, command[0]
+            await asyncio.sleep(0.05)
         yield f"http://{address}"
     finally:
-        process.kill()
+        if process.returncode is None:
+            process.kill()
         await process.wait()
 
 
@@ -51,7 +50,7 @@ async def _ready(http: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with http.get(f"{url}/-/ready") as answer:
             return answer.status == 200
-    except OSError:
+    except (aiohttp.ClientError, TimeoutError):
         return False
 
 

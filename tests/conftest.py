@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import tempfile
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.debian_servers import free_port
 
-LIMIT_SECONDS = 300  # of one test with its fixtures; only a broken one needs as long
+LIMIT_SECONDS = 600  # of one test with its fixtures; only a broken one needs as long, however busy the machine is
 PAGES = Path(__file__).parent / "data" / "pages"
 
 # How long an example takes says more of the machine than of the code; and the same ones come in every run: what looks
@@ -46,7 +47,7 @@ def pytest_runtest_protocol(item):
 
     limit = marker.args[0] if marker else LIMIT_SECONDS
     signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # again, should a task of the test have taken the first one
     try:
         return (yield)
     finally:
@@ -108,13 +109,25 @@ def unused_tcp_port():
 
 
 @pytest.fixture
+def folder():
+    """A folder whose paths fit into a Unix socket's 107 bytes, however long TMPDIR and the test's name are."""
+    with tempfile.TemporaryDirectory(prefix="specdec", dir="/tmp") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def socket_path(folder):
+    """For the plug-in's socket."""
+    return folder / "plugin.sock"
+
+
+@pytest.fixture
 def eventually():
-    """Waits until a condition holds; fails after a time that only a broken program needs."""
+    """Waits until a condition holds."""
 
     async def wait(condition):
-        async with asyncio.timeout(120):
-            while not condition():
-                await asyncio.sleep(0.005)
+        while not condition():
+            await asyncio.sleep(0.005)
 
     return wait
 

@@ -30,9 +30,8 @@ async def test_a_task_that_fails_is_restarted_counted_and_logged_once_for_each_r
         async with Supervisor(log, pause=0.0) as supervisor:
             supervisor.start("poll", fails_in_two_ways)
             assert supervisor.failures == {"poll": 0}
-            async with asyncio.timeout(120):
-                while runs < 7:
-                    await asyncio.sleep(0)
+            while runs < 7:
+                await asyncio.sleep(0)
             assert supervisor.failures == {"poll": 6}
     assert [line["reason"].split(" at ")[0] for line in lines] == ["RuntimeError", "ValueError"]
     assert [line["exc_info"].args for line in lines] == [(1,), (5,)]

@@ -13,7 +13,7 @@ from tests.demo.faulty_vllm import FaultyVllm
 
 
 @pytest.fixture
-def sidecar(http, samples_of, plugin_socket):
+def sidecar(http, samples_of, socket_path):
     """Runs against a URL: ``async with sidecar(url, name=value, …) as page``.
 
     ``page()`` gives the samples of its ``/metrics``, ``page.get(path)`` an answer, ``page.until(condition)`` waits.
@@ -46,19 +46,13 @@ def sidecar(http, samples_of, plugin_socket):
             "SPECDEC_LISTEN": "127.0.0.1:0",
             "SPECDEC_SCRAPE_INTERVAL": "100ms",
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
-            "SPECDEC_PLUGIN__SOCKET": str(plugin_socket),
+            "SPECDEC_PLUGIN__SOCKET": str(socket_path),
         } | {f"SPECDEC_{name.upper()}": value for name, value in settings.items()}
         loaded = load_settings(None, environment)
         async with running(loaded, reloader=reloader and reloader(loaded)) as address:
             yield Page(f"http://127.0.0.1:{address.port}")
 
     return run
-
-
-@pytest.fixture
-def plugin_socket(tmp_path):
-    """Where the plug-in in the simulated vLLM reaches the sidecar."""
-    return tmp_path / "plugin.sock"
 
 
 @pytest.fixture
@@ -70,9 +64,9 @@ def is_up():
 
 
 @pytest.fixture
-async def vllm(plugin_socket):
+async def vllm(socket_path):
     """A simulated vLLM at many times the real one's speed, observed by the plug-in."""
-    async with FaultyVllm(SimulatorOptions(speed=50.0), plugin_socket=plugin_socket) as simulated:
+    async with FaultyVllm(SimulatorOptions(speed=50.0), plugin_socket=socket_path) as simulated:
         yield simulated
 
 

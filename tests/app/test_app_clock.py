@@ -34,11 +34,11 @@ def wall(monkeypatch):
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, plugin_socket, sidecar, total):
+async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar, total):
     def names(samples):
         return {name for name, _ in samples}
 
-    async with FaultyVllm(SimulatorOptions(speed=20.0), plugin_socket=plugin_socket) as vllm, sidecar(vllm.url) as page:
+    async with FaultyVllm(SimulatorOptions(speed=20.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
         traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9, max_tokens=32))
         sending = asyncio.create_task(traffic.run())
         before = names(await page.until(lambda samples: total(samples, "specdec_requests_total") > 100))

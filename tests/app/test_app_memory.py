@@ -39,7 +39,7 @@ def peak_kib(pid):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unused_tcp_port, tmp_path):
+async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unused_tcp_port, socket_path):
     kind = "sound"
     asked = dict.fromkeys(["endless", "series", "labels", "models", "sound"], 0)
 
@@ -64,7 +64,7 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
             "SPECDEC_LATENCY_WINDOW": "10s",
             "SPECDEC_HISTORY": "10s",
-            "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock"),
+            "SPECDEC_PLUGIN__SOCKET": str(socket_path),
         }
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "sidecar", "run", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

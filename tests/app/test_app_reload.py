@@ -13,7 +13,7 @@ LAX = {"acceptance_net_negative": 0.0, "acceptance_break_even": 0.01, "min_reque
 STRICT = LAX | {"acceptance_net_negative": 0.98, "acceptance_break_even": 0.99}
 
 
-async def test_verdicts_follow_new_thresholds(plugin_socket, sidecar, work, is_up, unused_tcp_port):
+async def test_verdicts_follow_new_thresholds(socket_path, sidecar, work, is_up, unused_tcp_port):
     reloaders = []
 
     def reloader(settings):
@@ -26,7 +26,7 @@ async def test_verdicts_follow_new_thresholds(plugin_socket, sidecar, work, is_u
         return "specdec_verdict", frozenset(pairs.items())
 
     lax = {f"thresholds__{name}": str(value) for name, value in LAX.items()}
-    options = {"port": unused_tcp_port, "plugin_socket": plugin_socket}
+    options = {"port": unused_tcp_port, "plugin_socket": socket_path}
     async with (
         AsyncExitStack() as stack,
         sidecar(f"http://127.0.0.1:{unused_tcp_port}", reloader=reloader, **lax) as page,

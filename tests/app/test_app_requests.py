@@ -65,8 +65,8 @@ async def test_totals_go_on_when_vllm_restarts(vllm, sidecar, work, agrees, tota
         assert total(after, "specdec_requests_total") == 30
 
 
-async def test_a_long_generation_counts_while_it_runs(plugin_socket, sidecar, work, total):
-    async with FaultyVllm(SimulatorOptions(speed=5.0), plugin_socket=plugin_socket) as vllm, sidecar(vllm.url) as page:
+async def test_a_long_generation_counts_while_it_runs(socket_path, sidecar, work, total):
+    async with FaultyVllm(SimulatorOptions(speed=5.0), plugin_socket=socket_path) as vllm, sidecar(vllm.url) as page:
         running = asyncio.create_task(work(vllm, 1, min_tokens=60_000, max_tokens=60_000))
         found = await page.until(lambda samples: total(samples, "specdec_drafts_total", temperature="0") > 0)
         assert not running.done()

@@ -2,17 +2,14 @@
 
 import asyncio
 import os
-import shutil
 import sys
-import tempfile
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(socket_path):
     """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end.
 
     The plug-in's socket is a test's own: tests run side by side.
@@ -20,7 +17,7 @@ def program(tmp_path):
 
     @asynccontextmanager
     async def start(*arguments, **given):
-        environment = {"SPECDEC_PLUGIN__SOCKET": str(tmp_path / "plugin.sock"), **given}
+        environment = {"SPECDEC_PLUGIN__SOCKET": str(socket_path), **given}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "sidecar", *arguments),
@@ -48,11 +45,3 @@ def finished(program):
             return process.returncode, out.decode(), err.decode()
 
     return run
-
-
-@pytest.fixture
-def socket_path():
-    """For the plug-in's socket: short enough for a Unix socket, whatever the test's name."""
-    folder = Path(tempfile.mkdtemp(prefix="specdec"))
-    yield folder / "plugin.sock"
-    shutil.rmtree(folder)

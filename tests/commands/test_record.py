@@ -50,11 +50,11 @@ async def live(settings, requests):
             await asyncio.sleep(0.05)
 
 
-async def test_a_replay_equals_the_live_numbers(tmp_path):
-    async with recorded(tmp_path) as (vllm, settings):
+async def test_a_replay_equals_the_live_numbers(folder):
+    async with recorded(folder) as (vllm, settings):
         await traffic(vllm, 80).run()
         seen = await live(settings, 80)
-    report = replay(tmp_path, settings)
+    report = replay(folder, settings)
     (model,) = report.models
     assert report.plugin.state == "observing"
     assert model.engines[0].coverage == 1
@@ -67,21 +67,21 @@ async def test_a_replay_equals_the_live_numbers(tmp_path):
         assert one.acceptances.count == sum(one.requests.values())
 
 
-async def test_no_text_of_a_prompt_or_an_answer_is_written(tmp_path, client):
-    async with recorded(tmp_path) as (vllm, settings):
+async def test_no_text_of_a_prompt_or_an_answer_is_written(folder, client):
+    async with recorded(folder) as (vllm, settings):
         body = {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": MARKER}], "user": MARKER}
         async with client.post(f"{vllm.url}/v1/chat/completions", json=body) as response:
             assert ANSWER in await response.text()
         await live(settings, 1)
-    written = [*lines_of(tmp_path, "plugin"), *lines_of(tmp_path, "scrapes")]
+    written = [*lines_of(folder, "plugin"), *lines_of(folder, "scrapes")]
     assert sum("request" in line for line in written) == 1
     assert MARKER not in str(written)
     assert ANSWER not in str(written)
 
 
-async def test_a_full_recording_ends_and_the_traffic_continues(tmp_path):
+async def test_a_full_recording_ends_and_the_traffic_continues(folder):
     log = Log()
-    async with recorded(tmp_path, max_bytes=30_000, log=log) as (vllm, settings):
+    async with recorded(folder, max_bytes=30_000, log=log) as (vllm, settings):
         first, again = traffic(vllm, 60), traffic(vllm, 10)
         await first.run()
         async with asyncio.timeout(120):
@@ -90,10 +90,10 @@ async def test_a_full_recording_ends_and_the_traffic_continues(tmp_path):
         await again.run()
     assert (first.completed, again.completed) == (60, 10)
     assert log.lines == ["the recording has reached its size limit; recording stops, the sidecar continues"]
-    sizes = [file.stat().st_size for file in tmp_path.glob("*.gz")]
+    sizes = [file.stat().st_size for file in folder.glob("*.gz")]
     assert len(sizes) == 2
     assert sum(sizes) <= 30_000
-    assert replay(tmp_path, settings).models
+    assert replay(folder, settings).models
 
 
 async def test_a_recording_is_never_overwritten(tmp_path, finished):

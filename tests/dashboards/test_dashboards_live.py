@@ -38,12 +38,12 @@ LACKING = {
 
 
 @pytest.fixture
-def sidecar(tmp_path):
+def sidecar(folder):
     """A simulated vLLM, its sidecar, and traffic: ``async with sidecar(speculative_tokens) as (vllm, address)``."""
 
     @asynccontextmanager
     async def run(speculative_tokens):
-        socket = tmp_path / f"{speculative_tokens}.sock"
+        socket = folder / f"{speculative_tokens}.sock"
         seconds = {"p50": 0.01, "p99": 0.02}
         baseline = dict.fromkeys(("ttft", "itl", "tpot", "e2e", "queue"), seconds)
         # So slow a plain step that speculation surely wins, by every load that the traffic can bring.
@@ -103,7 +103,6 @@ def named(pages, uid, panel, legend=None, **values):
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.limit(600)
 async def test_every_query_has_data_and_says_what_its_panel_claims(pages, sidecar, prometheus):
     everything = [query for page in pages.values() for query in queries(page)]
     assert set(EMPTY) <= {(query.panel, query.legend) for query in everything}

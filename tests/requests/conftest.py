@@ -4,12 +4,9 @@ import gc
 import json
 import os
 import resource
-import shutil
 import socket
-import tempfile
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import structlog
@@ -62,19 +59,6 @@ def descriptors(free):
 @pytest.fixture
 def sink():
     return Sink()
-
-
-@pytest.fixture
-def folder():
-    """A folder whose paths are short enough for a Unix socket, whatever the test's name."""
-    made = tempfile.mkdtemp(prefix="specdec")
-    yield Path(made)
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def socket_path(folder):
-    return folder / "plugin.sock"
 
 
 @pytest.fixture

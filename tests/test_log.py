@@ -56,9 +56,9 @@ def test_the_standard_library_s_loggers_go_the_same_way(lines):
     ]
 
 
-@pytest.mark.parametrize(("fmt", "lines"), [("json", 1), ("console", 5)])
+@pytest.mark.parametrize("fmt", ["json", "console"])
 @pytest.mark.parametrize("get_logger", [structlog.get_logger, logging.getLogger])
-def test_an_exception_has_its_traceback_without_local_variables(fmt, lines, get_logger):
+def test_an_exception_has_its_traceback_without_local_variables(fmt, get_logger):
     stream = Terminal()
     configure_logging("info", fmt, stream)
     prompt = f"{chr(104)}unter2"
@@ -67,7 +67,7 @@ def test_an_exception_has_its_traceback_without_local_variables(fmt, lines, get_
     except ValueError:
         get_logger("sidecar.test").exception("failed")
     assert "ValueError: invalid literal" in stream.getvalue()
-    assert stream.getvalue().count("\n") == lines
+    assert (stream.getvalue().count("\n") == 1) == (fmt == "json")
     assert "hunter2" not in stream.getvalue()
 
 

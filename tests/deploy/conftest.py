@@ -10,7 +10,7 @@ from tests.deploy.deploy_tools import ROOT, plugin_pods
 @pytest.fixture(scope="session")
 def programs():
     """helm (4), helm3 and kubectl are there."""
-    subprocess.run([ROOT / "scripts" / "kubectl-helm"], check=True, timeout=300)
+    subprocess.run([ROOT / "scripts" / "kubectl-helm"], check=True)
 
 
 @pytest.fixture(scope="session")

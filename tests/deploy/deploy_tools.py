@@ -77,7 +77,7 @@ def run(program: str | Path, *arguments: object, text: str | None = None) -> sub
     """Runs a program with ours on the path; ``text`` is its standard input."""
     environment = os.environ | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
     command = [str(part) for part in (program, *arguments)]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=99, env=environment)
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=environment)
 
 
 def build(folder: str) -> list[dict]:

@@ -225,21 +225,22 @@ def test_the_templates_work_in_another_chart_as_the_readme_shows(tmp_path):
     check_pod(pod_of(kinds["Deployment"]))
 
 
-async def test_helm_tests_pod_asks_a_running_sidecar(tmp_path):
+async def test_helm_tests_pod_asks_a_running_sidecar(socket_path, unused_tcp_port):
     [pod] = render()["Pod"]
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     [one] = pod["spec"]["containers"]
     assert one["command"] == ["python", "-c"]
     [code] = one["args"]
-    own = {"SPECDEC_LISTEN": "127.0.0.1:0", "SPECDEC_PLUGIN__SOCKET": str(tmp_path / "socket")}
+    address = f"127.0.0.1:{unused_tcp_port}"
+    own = {"SPECDEC_LISTEN": address, "SPECDEC_PLUGIN__SOCKET": str(socket_path)}
 
-    async def asked(address):
-        command = [sys.executable, "-c", code.replace("vllm-metrics:9911", str(address))]
+    async def asked():
+        command = [sys.executable, "-c", code.replace("vllm-metrics:9911", address)]
         return (await (await asyncio.create_subprocess_exec(*command)).wait()) == 0
 
-    async with running(load_settings(None, own)) as address:
-        assert await asked(address)
-    assert not await asked(address)
+    async with running(load_settings(None, own)):
+        assert await asked()
+    assert not await asked()
 
 
 def test_the_package_has_rules_and_dashboards_and_nothing_else_of_the_repository(tmp_path):

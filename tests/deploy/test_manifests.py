@@ -1,12 +1,9 @@
 """The manifests: Kubernetes accepts them, and what must hold of a Pod with the plug-in holds of each."""
 
-from importlib.metadata import distributions
-
 import pytest
 
-from sidecar.cli import main
 from tests.deploy import pod_checks
-from tests.deploy.deploy_tools import WRITER, build, check_object, container, main_container, option, pod_object
+from tests.deploy.deploy_tools import build, check_object, main_container, option, pod_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("programs")]
 PODS = ("overlay", "post-render", "llm-d", "kserve")
@@ -53,11 +50,3 @@ def test_a_pod_has_the_time_to_end_what_it_has_begun(pods):
 def test_llm_ds_values_name_the_port_that_its_chart_gives_vllm(pods):
     # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000.
     assert pod_checks.settings_of(pods["llm-d"]).vllm_url.endswith(":8200")
-
-
-def test_vllm_finds_the_entry_point_in_what_the_writer_writes(tmp_path, pods):
-    command, _ = container(pods["overlay"], WRITER)["args"]
-    assert main([command, str(tmp_path)]) == 0
-    [found] = [one for dist in distributions(path=[str(tmp_path)]) for one in dist.entry_points]
-    assert (found.group, found.name) == ("vllm.general_plugins", "specdec")
-    assert (tmp_path / f"{found.module}.py").is_file()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from contextlib import asynccontextmanager
 
 import yaml
@@ -32,7 +31,7 @@ SECRET = "from-a-file"
 
 
 class Receivers:
-    """The webhook, Slack and PagerDuty in one: ``alerts`` are the webhook's, with their arrival, in that order."""
+    """The webhook, Slack and PagerDuty in one: ``alerts`` are the webhook's."""
 
     def __init__(self):
         self.alerts = []
@@ -43,7 +42,7 @@ class Receivers:
         body = await request.json()
         match request.path:
             case "/webhook" if request.headers["Authorization"] == f"Bearer {SECRET}":
-                self.alerts += [(alert, time.time()) for alert in body["alerts"]]
+                self.alerts += body["alerts"]
             case "/slack":
                 self.messages += body["attachments"]
             case "/pagerduty" if body["routing_key"] == SECRET:
@@ -52,14 +51,12 @@ class Receivers:
                 return web.Response(status=400)
         return web.Response(status=202 if request.path == "/pagerduty" else 200)
 
-    async def until(self, name, status, source=None):
-        """The first such alert at the webhook, and its arrival; ``source`` is the label of what the sidecar sends."""
-        sought = {"alertname": name, "source": source}
+    async def until(self, name, status, source):
+        """The first such alert at the webhook; ``source`` is the label of what the sidecar sends."""
+        sought = (name, status, source)
         return await first(
             self.alerts,
-            lambda one: (
-                one[0]["status"] == status and all(one[0]["labels"].get(key) == value for key, value in sought.items())
-            ),
+            lambda one: (one["labels"]["alertname"], one["status"], one["labels"].get("source")) == sought,
         )
 
 
@@ -153,7 +150,7 @@ async def traffic(vllm, mix):
     sending = TrafficOptions((Phase(1, mix),), concurrency=6, max_requests=10**9, min_tokens=16, max_tokens=64)
     task = asyncio.create_task(Traffic(vllm, sending).run())
     try:
-        yield time.time()
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -19,7 +19,7 @@ from sidecar.errors import TimedOut
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 from sidecar.settings import load_settings
-from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, Temperature, Vllm, plan, planned
+from tests.alerts.vllm_pages import EPOCH, PLAIN_STEP, REQUESTS, Temperature, Vllm, plan, planned
 
 JOB = "vllm"
 RUNBOOKS = "https://runbooks.example"
@@ -55,25 +55,25 @@ class Pod:
 
     # The traffic.
 
-    def drafting(self, drafts, acceptance, *, engine="0", requests=10, running=0, k=3, first=None):
-        """``drafts`` per second of ``k`` tokens; ``requests`` begin per minute, ``running`` run at any time.
+    def drafting(self, drafts, acceptance, *, engine="0", requests=REQUESTS, k=3, first=None):
+        """``drafts`` per second of ``k`` tokens; ``requests`` begin per minute.
 
         ``first`` is the acceptance of the first position, if it differs.
         """
         made = self.vllm.engine(engine)
         made.drafts, made.acceptance, made.k = planned(drafts), planned(acceptance), planned(k)
-        made.requests, made.running = planned(requests), planned(running)
+        made.requests = planned(requests)
         made.first = planned(acceptance if first is None else first)
         return self
 
-    def bucket(self, temperature, drafts, acceptance, requests=10):
-        """One temperature's work, with the plug-in: ``drafts`` per second, ``requests`` finished per minute.
+    def bucket(self, temperature, drafts, acceptance):
+        """One temperature's work, with the plug-in: ``drafts`` per second, ten requests finished per minute.
 
         What the engine drafts is all temperatures together.
         """
-        self.vllm.temperatures[temperature] = Temperature(drafts, acceptance, requests)
-        total = sum(one.requests for one in self.vllm.temperatures.values())
-        return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=total)
+        self.vllm.temperatures[temperature] = Temperature(drafts, acceptance)
+        requests = REQUESTS * len(self.vllm.temperatures)
+        return self.drafting(self.vllm.drafts_of_all, self.vllm.acceptance_of_all, requests=requests)
 
     def generating(self, tokens, *, engine="0", step=PLAIN_STEP):
         """Tokens per second without drafts, in steps of so many seconds."""

@@ -14,51 +14,15 @@ LOSSY = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_
 
 def acceptance_low():
     yield Scene(
-        "its own threshold and its own volume decide for each pod, over all its engines",
+        "each pod by its own threshold",
         LOW,
         [
             Pod("low").drafting(5, 0.49),
             Pod("above").drafting(5, 0.51),
-            Pod("slow").drafting(1.05, 0.3),
             Pod("lenient", acceptance_net_negative=0.4).drafting(5, 0.45),
             Pod("strict", acceptance_net_negative=0.6).drafting(5, 0.55),
-            Pod("engines").drafting(9, 0.6).drafting(1, 0.1, engine="1"),
         ],
-        [(8, []), (30, [of("low", 0.49), of("slow", 0.3), of("strict", 0.55)])],
-    )
-    worse = after(60, 0.8, 0.3)
-
-    def engines(instance, **requests):
-        """A pod that only both of its engines together give enough requests to be judged."""
-        return Pod(instance).drafting(5, worse, **requests).drafting(5, worse, engine="1", **requests)
-
-    yield Scene(
-        "over five minutes only with enough drafts and requests, begun or running",
-        LOW,
-        [
-            Pod("drafts").drafting(1.05, worse),
-            Pod("few-drafts").drafting(0.45, worse),
-            Pod("requests").drafting(5, worse, requests=4.2),
-            Pod("few-requests").drafting(5, worse, requests=1.9),
-            Pod("running").drafting(5, worse, requests=0, running=21),
-            Pod("few-running").drafting(5, worse, requests=0, running=19),
-            engines("engines", requests=2.2),
-            engines("engines-running", requests=0, running=11),
-        ],
-        [(60, []), (77, [of(one, 0.3) for one in ("drafts", "requests", "running", "engines", "engines-running")])],
-    )
-    yield Scene(
-        "a small pod is judged over an hour, for as long as it drafts; one long request is no reason",
-        LOW,
-        [
-            Pod("drafts").drafting(0.0875, 0.3, requests=1),
-            Pod("few-drafts").drafting(0.079, 0.3, requests=1),
-            Pod("requests").drafting(0.5, 0.3, requests=0.36),
-            Pod("few-requests").drafting(0.5, 0.3, requests=0.31),
-            Pod("long").drafting(5, 0.3, requests=0, running=2),
-            Pod("ended").drafting(after(40, 5, 0), 0.3),
-        ],
-        [(30, [of("ended", 0.3)]), (60, []), (85, [of("drafts", 0.3), of("requests", 0.3)])],
+        [(8, []), (30, [of("low", 0.49), of("strict", 0.55)])],
     )
     yield Scene(
         "it is pending for 10 minutes, and lasts 5 minutes longer than its condition",
@@ -151,30 +115,17 @@ def by_time():
 
 def at_temperature():
     yield Scene(
-        "the temperature's share, and each pod's own threshold",
+        "each pod by its own threshold, and only with a split",
         AT,
         [
             Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38),
             Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
             Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
-            Pod("tenth").bucket("0", 22.4, 0.8).bucket("1+", 2.5, 0.48),
-            Pod("less").bucket("0", 22.6, 0.8).bucket("1+", 2.4, 0.3),
-            Pod("few").bucket("0", 6, 0.8).bucket("1+", 4, 0.38, requests=0.3),
             Pod("near").bucket("0", 6, 0.8).bucket("1+", 4, after(15, 0.48, 0.51)),
-            # Without a split there is no alert on a temperature.
             Pod("away").drafting(5, 0.3),
             Pod("withheld").bucket("1+", 4, 0.3).drafting(8, 0.3),
         ],
-        [
-            (10, []),
-            (
-                30,
-                [
-                    of(one, value, temperature="1+")
-                    for one, value in {"mixed": 0.38, "tenth": 0.48, "near": 0.51}.items()
-                ],
-            ),
-        ],
+        [(10, []), (30, [of("mixed", 0.38, temperature="1+"), of("near", 0.51, temperature="1+")])],
     )
 
 

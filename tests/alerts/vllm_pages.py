@@ -19,6 +19,7 @@ from sidecar.requests.messages import (
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
 AT_ONCE = 4  # requests in a step
+REQUESTS = 10  # a minute, where a scene wants no other number
 PLAIN_STEP = 0.02  # seconds, of the baseline
 HUNDREDTHS = {"0": 0, "0-0.3": 20, "0.3-0.5": 50, "0.5-0.7": 70, "0.7-1": 100, "1+": 120}  # by bucket
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
@@ -54,7 +55,7 @@ class Engine:
     def __init__(self):
         self.drafts = None
         self.acceptance, self.first, self.k = planned(0.8), planned(0.8), planned(3)  # first: of the first position
-        self.requests, self.running, self.waiting = planned(10), planned(0), planned(0)
+        self.requests, self.waiting = planned(REQUESTS), planned(0)
         self.for_capacity = None
         self.plain_tokens = planned(0)  # generated without drafts, a second
         self.step, self.at_once = PLAIN_STEP, AT_ONCE  # seconds of a step, and requests in one
@@ -100,7 +101,7 @@ class Engine:
             yield f"{name}_seconds_count", labels, count
             yield f"{name}_seconds_sum", labels, total
         yield f"{STEPS}_count", labels, counts["steps"] / self.at_once
-        yield "num_requests_running", labels, self.running(minute)
+        yield "num_requests_running", labels, 0
         yield "num_requests_waiting", labels, self.waiting(minute)
         if self.for_capacity is not None:
             yield "num_requests_waiting_by_reason", f'{labels},reason="capacity"', self.for_capacity(minute)
@@ -123,17 +124,17 @@ class Engine:
 
 
 class Temperature:
-    """One temperature's traffic: drafts a second and acceptance, each a plan; requests a minute; and its totals."""
+    """One temperature's traffic: drafts a second and acceptance, each a plan; and its totals."""
 
-    def __init__(self, drafts, acceptance, requests):
-        self.drafts, self.acceptance, self.requests = planned(drafts), planned(acceptance), requests
+    def __init__(self, drafts, acceptance):
+        self.drafts, self.acceptance = planned(drafts), planned(acceptance)
         self.counts = Counter()
 
     def grow(self, minute, seconds, k):
         drafts = self.drafts(minute) * seconds
         accepted = drafts * k * self.acceptance(minute)
         self.counts.update(
-            requests=self.requests / 60 * seconds, drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted
+            requests=REQUESTS / 60 * seconds, drafts=drafts, draft_tokens=drafts * k, accepted_tokens=accepted
         )
 
 

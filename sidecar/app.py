@@ -73,7 +73,7 @@ async def running(
         own_pages = Pages(
             read=lambda: Shown(report(), in_force),
             ready=lambda: state.is_polled,
-            vllm_page=lambda: pages.whole_page if settings.reexport and state.is_up(time.time()) else b"",
+            vllm_page=lambda: pages.whole_page if settings.reexport else b"",
             every=every,
         )
         server = GuardedServer(make_web(own_pages), GuardOptions(open_paths=PROBES), settings.web_config_file)

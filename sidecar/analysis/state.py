@@ -44,10 +44,6 @@ class State:
         """Whether one poll has ended, successfully or not."""
         return self._scrape.is_polled
 
-    def is_up(self, now: float) -> bool:
-        """Whether the last poll succeeded and is recent."""
-        return self._scrape.is_fresh(now)
-
     def apply(self, settings: Settings) -> None:
         """Judges by these settings' thresholds from the next poll on."""
         self._settings = settings

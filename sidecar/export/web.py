@@ -28,7 +28,7 @@ _Made = TypeVar("_Made")
 class Pages:
     """What the pages are made from: ``read`` is called at most once in ``every`` seconds, and each page made for it.
 
-    ``vllm_page`` is vLLM's whole page if it is to be re-exported, else nothing. ``ready`` is whether vLLM has been
+    ``vllm_page`` is vLLM's last whole page if it is to be re-exported, else nothing. ``ready`` is whether vLLM has been
     polled once, successfully or not: a Pod whose sidecar is not ready gets no traffic, so it does not depend on vLLM.
     """
 
@@ -50,7 +50,8 @@ def make_web(pages: Pages) -> web.Application:
         form = chosen(accept, request.headers.get("Accept-Encoding", ""))
 
         def make(shown: Shown) -> bytes:
-            return rendered(shown, form, own_series(vllm_page, shown.settings.limits.passthrough_series))
+            own = vllm_page if shown.report.scrape.up else b""  # by this report, so that the page is of one moment
+            return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
 
         return web.Response(body=kept(form, make), headers=form.headers)
 

@@ -176,6 +176,14 @@ def raw_served():
 
 
 @pytest.fixture
+def authority(tmp_path):
+    """A certificate authority; it writes web configuration files, too."""
+    from tests.http.certificates import Authority
+
+    return Authority.new(tmp_path)
+
+
+@pytest.fixture
 def no_blocking():
     """Any call that would block the event loop raises inside the block."""
     with blockbuster_ctx() as blockbuster:

@@ -7,7 +7,6 @@ import pytest
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 from tests.demo.faulty_vllm import FaultyVllm
 
@@ -34,9 +33,8 @@ def sidecar(http, samples_of, socket_path):
             return samples_of(answer.body.decode())
 
         async def until(self, condition):
-            async with asyncio.timeout(120):
-                while not condition(samples := await self()):
-                    await asyncio.sleep(0.01)
+            while not condition(samples := await self()):
+                await asyncio.sleep(0.01)
             return samples
 
     @asynccontextmanager
@@ -45,6 +43,7 @@ def sidecar(http, samples_of, socket_path):
             "SPECDEC_VLLM_URL": url,
             "SPECDEC_LISTEN": "127.0.0.1:0",
             "SPECDEC_SCRAPE_INTERVAL": "100ms",
+            "SPECDEC_SCRAPE_TIMEOUT": "60s",  # in which any machine answers where it is to answer
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
             "SPECDEC_PLUGIN__SOCKET": str(socket_path),
         } | {f"SPECDEC_{name.upper()}": value for name, value in settings.items()}
@@ -56,37 +55,7 @@ def sidecar(http, samples_of, socket_path):
 
 
 @pytest.fixture
-def is_up():
-    def up(samples):
-        return samples["specdec_up", frozenset()] == 1
-
-    return up
-
-
-@pytest.fixture
 async def vllm(socket_path):
     """A simulated vLLM at many times the real one's speed, observed by the plug-in."""
     async with FaultyVllm(SimulatorOptions(speed=50.0), plugin_socket=socket_path) as simulated:
         yield simulated
-
-
-@pytest.fixture
-def work():
-    """Sends requests that draft: ``await work(vllm)``."""
-
-    async def send(simulated, requests=3, **options):
-        mix = Phase(300, options.pop("mix", {0.0: 1}))
-        asked = {"max_requests": requests, "min_tokens": 40, "max_tokens": 60, **options}
-        await Traffic(simulated, TrafficOptions(phases=(mix,), **asked)).run()
-
-    return send
-
-
-@pytest.fixture
-def total():
-    """The sum of a metric's samples: ``total(samples, name, label=value, …)``."""
-
-    def sum_of(samples, name, **labels):
-        return sum(value for (found, pairs), value in samples.items() if found == name and labels.items() <= set(pairs))
-
-    return sum_of

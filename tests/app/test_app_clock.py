@@ -9,6 +9,7 @@ from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.engine.scrape import Poller
 from sidecar.requests.plugin import install
+from tests.app.app_tools import total
 from tests.demo.faulty_vllm import FaultyVllm
 
 HOUR = 3600.0
@@ -34,7 +35,7 @@ def wall(monkeypatch):
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar, total):
+async def test_a_clock_that_is_set_leaves_no_number_wrong(jump, wall, socket_path, sidecar):
     def names(samples):
         return {name for name, _ in samples}
 

@@ -7,13 +7,14 @@ import structlog
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings.groups import Thresholds
 from sidecar.settings.reload import Reloader
+from tests.app.app_tools import is_up, work
 from tests.demo.faulty_vllm import FaultyVllm
 
 LAX = {"acceptance_net_negative": 0.0, "acceptance_break_even": 0.01, "min_requests": 1, "min_drafts_per_second": 0.0}
 STRICT = LAX | {"acceptance_net_negative": 0.98, "acceptance_break_even": 0.99}
 
 
-async def test_verdicts_follow_new_thresholds(socket_path, sidecar, work, is_up, unused_tcp_port):
+async def test_verdicts_follow_new_thresholds(socket_path, sidecar, unused_tcp_port):
     reloaders = []
 
     def reloader(settings):

@@ -3,6 +3,8 @@
 import pytest
 from aiohttp import web
 
+from tests.app.app_tools import is_up
+
 COUNTERS = {
     "specdec_generation_tokens_total": "generation_tokens",
     "specdec_prompt_tokens_total": "prompt_tokens",
@@ -57,7 +59,7 @@ PAGES = ("vllm-0.33.0-dp2.prom", "vllm-0.10.2-multiproc.prom", "vllm-0.6.6.post1
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_page_gives_its_truth_on_our_metrics_page(name, recorded, truth, *, served, sidecar, is_up):
+async def test_page_gives_its_truth_on_our_metrics_page(name, recorded, truth, *, served, sidecar):
     async def handler(_):
         return web.Response(body=recorded(name), headers={"Content-Type": truth[name]["content_type"]})
 

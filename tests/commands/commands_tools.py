@@ -21,6 +21,7 @@ def sidecar_settings(url, **environment):
         "VLLM_URL": url,
         "LISTEN": f"127.0.0.1:{free_port()}",
         "SCRAPE_INTERVAL": "100ms",
+        "SCRAPE_TIMEOUT": "60s",
         "SCRAPE_CPU_SHARE": "1",
     }
     return {f"SPECDEC_{name}": value for name, value in (given | environment).items()}

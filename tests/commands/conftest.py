@@ -12,16 +12,16 @@ import pytest
 def program(socket_path):
     """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end.
 
-    The plug-in's socket is a test's own: tests run side by side.
+    The plug-in's socket is a test's own, as tests run side by side, and any machine answers within the timeout.
     """
 
     @asynccontextmanager
     async def start(*arguments, **given):
-        environment = {"SPECDEC_PLUGIN__SOCKET": str(socket_path), **given}
+        own = {"SPECDEC_PLUGIN__SOCKET": str(socket_path), "SPECDEC_SCRAPE_TIMEOUT": "60s"}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "sidecar", *arguments),
-            env=os.environ | environment,
+            env=os.environ | own | given,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -30,7 +30,7 @@ def program(socket_path):
         finally:
             if process.returncode is None:
                 process.kill()
-            await process.wait()
+            await process.communicate()  # so that no pipe stays open
 
     return start
 
@@ -40,7 +40,7 @@ def finished(program):
     """Runs ``specdec-sidecar`` to its end: (exit code, standard output, standard error)."""
 
     async def run(*arguments, **environment):
-        async with program(*arguments, **environment) as process, asyncio.timeout(240):
+        async with program(*arguments, **environment) as process:
             out, err = await process.communicate()
             return process.returncode, out.decode(), err.decode()
 

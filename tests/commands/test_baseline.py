@@ -14,22 +14,27 @@ from tests.demo.http_vllm import HttpVllm
 NOWHERE = "http://127.0.0.1:1"
 
 
-async def test_baseline_writes_what_the_settings_read(finished, tmp_path):
+async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
     file = tmp_path / "baseline.yaml"
     async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
-        traffic = Traffic(vllm, TrafficOptions(phases=(Phase(30, MIXED),)))
-        sending = asyncio.create_task(traffic.run())
+        sending = asyncio.create_task(Traffic(vllm, TrafficOptions(phases=(Phase(30, MIXED),))).run())
         code, out, err = await finished("baseline", "--duration", "3s", "--out", str(file), SPECDEC_VLLM_URL=vllm.url)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+        refused = await finished("baseline", "--url", vllm.url, "--duration", "1h", "--load", "2")
     assert (code, out) == (0, ""), err
-    phases = yaml.safe_load(file.read_text())["baseline"]["demo"]
+    assert "demo: no plain step times (it speculates)" in err.splitlines()
+    written = yaml.safe_load(file.read_text())
+    assert set(written) == {"baseline"}
+    phases = written["baseline"]["demo"]
     assert set(phases) == {"ttft", "itl", "tpot", "e2e", "queue"}
     loaded = load_settings(None, {"SPECDEC_BASELINE_FILE": str(file)}).baselines["demo"]
     assert loaded["tpot"][0.99] == phases["tpot"]["p99"] > 0
     coarse = re.search("^demo: (.*): interpolated, since P99 is in vLLM's first bucket$", err, re.MULTILINE)
     in_first = phases["queue"]["p99"] <= 0.3  # where no request had to wait for a busy machine
     assert in_first == (coarse is not None and "queue" in coarse[1].split(", "))
+    assert refused[:2] == (1, "")
+    assert refused[2].endswith(" speculates: --load measures plain steps, of a vLLM that does not\n")
 
 
 async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
@@ -81,18 +86,3 @@ async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path
     assert [math.hypot(*row) for row in steps.deviations] == pytest.approx(steps.errors, abs=2e-6)
     assert steps.gpu == "H100"
     assert steps.measured is not None
-
-
-async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
-    file = tmp_path / "baseline.yaml"
-    async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
-        sending = asyncio.create_task(Traffic(vllm, TrafficOptions(phases=(Phase(30, MIXED),))).run())
-        code, _, err = await finished("baseline", "--url", vllm.url, "--duration", "3s", "--out", str(file))
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        refused = await finished("baseline", "--url", vllm.url, "--duration", "1h", "--load", "2")
-    assert code == 0
-    assert "demo: no plain step times (it speculates)" in err.splitlines()
-    assert set(yaml.safe_load(file.read_text())) == {"baseline"}
-    assert refused[:2] == (1, "")
-    assert refused[2].endswith(" speculates: --load measures plain steps, of a vLLM that does not\n")

@@ -23,15 +23,16 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A"])
-@pytest.mark.parametrize("before", [b"", GET])
-async def test_a_head_that_does_not_come_whole_is_cut(before, sent):
-    async with guarded(idle_seconds=1.0 if before else 0.05) as (server, _, connect):
-        reader, writer = await connect(before)
-        if before:
-            assert await response(reader) == b"200 quick"
-        writer.write(sent)
-        assert await ended(reader) == b""
+async def test_a_head_that_does_not_come_whole_is_cut():
+    """Neither the first one nor one after a response; a busy machine may need a second for the whole one before it."""
+    beginnings = (b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-A")
+    async with guarded(idle_seconds=4.0) as (server, _, connect):
+        opened = [(before, sent, *await connect(before)) for before in (b"", GET) for sent in beginnings]
+        for before, sent, reader, writer in opened:
+            if before:
+                assert await response(reader) == b"200 quick"
+            writer.write(sent)
+        assert [await ended(reader) for _, _, reader, _ in opened] == [b""] * 6
         await until(lambda: server.connections == 0)
 
 
@@ -50,7 +51,7 @@ async def test_a_head_that_trickles_is_cut_all_the_same():
 
 
 async def test_a_handler_may_take_longer_than_any_deadline():
-    async with guarded(idle_seconds=1.0) as (_, site, connect):
+    async with guarded(idle_seconds=4.0) as (_, site, connect):
         reader, _ = await connect(SLOW)
         await until(lambda: site.running == 1)
         other, _ = await connect()
@@ -73,11 +74,12 @@ async def test_a_connection_of_which_no_more_is_read_gives_way():
     async with guarded(max_connections=1) as (server, site, connect):
         _, writer = await connect(SLOW.replace(b"\r\n\r\n", b"\r\nContent-Length: 99999999\r\n\r\n"))
         await until(lambda: site.running == 1)
+        (connection,) = server._connections.open
         writer.write(bytes(1024 * 1024))  # more than aiohttp takes without a reader
-        await asyncio.sleep(0.2)
+        await until(lambda: not connection.transport.is_reading())
         await connect()
         await until(lambda: server.refusals[Refusal.GAVE_WAY] == 1)
-        await asyncio.wait_for(until(lambda: site.running == 0), 5)
+        await until(lambda: site.running == 0)
 
 
 async def test_past_the_limit_the_oldest_gives_way():

@@ -16,11 +16,6 @@ from tests.http.certificates import Authority
 from tests.http.servers import GET, ended, guarded, response, until
 
 
-@pytest.fixture
-def authority(tmp_path):
-    return Authority.new(tmp_path)
-
-
 def basic(user, password):
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 

@@ -14,16 +14,6 @@ def lines_of(folder, name):
         return [json.loads(line) for line in file]
 
 
-class Log:
-    def __init__(self):
-        self.lines = []
-
-    def info(self, event, **values):
-        self.lines.append(event)
-
-    warning = info
-
-
-def recorder(folder, max_bytes=10**9, log=None):
+def recorder(folder, max_bytes=10**9):
     """For a ``with`` block."""
-    return closing(Recorder(folder, max_bytes=max_bytes, log=log or structlog.get_logger()))
+    return closing(Recorder(folder, max_bytes=max_bytes, log=structlog.get_logger()))

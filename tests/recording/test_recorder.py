@@ -2,20 +2,25 @@
 
 import resource
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
+
+from structlog.testing import capture_logs
 
 from sidecar.recording import recorder as module
 from sidecar.recording.heard import Heard
 from sidecar.recording.recording import read_heard
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
-from tests.recording.recorder_tools import Log, lines_of, recorder
+from tests.recording.recorder_tools import lines_of, recorder
 from tests.requests.packets import DONE, HELLO, TICK, packet
 
 PACKET = read_packet(packet(hello=HELLO, tick=TICK, done=[DONE]))
-REQUEST = Heard(1000.0, 1, request=PACKET.done[0])
+REQUEST = Heard(1004.0, 1, request=PACKET.done[0])
 WITHOUT_ADAPTER = replace(REQUEST, request=replace(PACKET.done[0], adapter=None))
 
 
-def test_what_was_heard_is_passed_on_and_read_as_it_was_written_but_for_adapters(tmp_path):
+def test_what_was_heard_is_passed_on_and_read_as_it_was_written_but_for_adapters(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=count(1001.0).__next__))
     messages, told = (PACKET.hello, PACKET.tick, PACKET.done[0], Dropped("malformed"), Unreadable(7), None), []
     with recorder(tmp_path) as one:
         sink = one.tee_requests(lambda *values: told.append(values))
@@ -23,22 +28,19 @@ def test_what_was_heard_is_passed_on_and_read_as_it_was_written_but_for_adapters
             sink(1, message)
     assert told == [(1, message) for message in messages]
     assert one.requests == 1
-    begun, *heard = read_heard(tmp_path, [])
-    assert (begun.connection, begun.hello) == (0, None)
-    assert [replace(one, at=0.0) for one in heard] == [
-        Heard(0.0, 1, hello=PACKET.hello),
-        Heard(0.0, 1, tick=replace(PACKET.tick, adapter=())),
-        replace(WITHOUT_ADAPTER, at=0.0),
-        Heard(0.0, 1),
+    assert list(read_heard(tmp_path, [])) == [
+        Heard(1001.0),
+        Heard(1002.0, 1, hello=PACKET.hello),
+        Heard(1003.0, 1, tick=replace(PACKET.tick, adapter=())),
+        WITHOUT_ADAPTER,
+        Heard(1007.0, 1),  # the two messages before it are not of an engine
     ]
-    assert [one.at for one in heard] == sorted(one.at for one in heard)
     assert "tenant" not in str(lines_of(tmp_path, "plugin"))
 
 
 def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
-    log = Log()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with recorder(tmp_path, log=log) as one:
+    with capture_logs() as logs, recorder(tmp_path) as one:
         one.heard(REQUEST)
         one.page(1.0, 2.0, b"short")
         resource.setrlimit(resource.RLIMIT_FSIZE, (one.written + 10, before[1]))
@@ -48,7 +50,7 @@ def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
                 one.page(1.0, 2.0, bytes(range(256)) * 100)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert log.lines == ["cannot write the recording; recording stops, the sidecar continues"]
+    assert [line["event"] for line in logs] == ["cannot write the recording; recording stops, the sidecar continues"]
     assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["short"]
     assert list(read_heard(tmp_path, []))[1:] == [WITHOUT_ADAPTER]
 

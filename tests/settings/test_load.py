@@ -5,7 +5,6 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.addresses import Address
@@ -143,12 +142,6 @@ def test_the_example_holds_every_setting_that_is_more_than_a_number():
     settings, default = load_settings(EVERY, {}), Settings()
     same = {key for key in keys() if attrgetter(key)(settings) == attrgetter(key)(default)}
     assert {key for key in same if not isinstance(attrgetter(key)(default), int | float)} == FILES
-
-
-def test_settings_survive_a_round_trip_through_yaml(config):
-    settings = load_settings(EVERY, {})
-    text = yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True, exclude_none=True))
-    assert load_settings(config(text), {}) == settings
 
 
 def test_every_setting_can_come_from_the_environment():

@@ -4,18 +4,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import structlog
 from structlog.testing import capture_logs
 
 from sidecar.settings import load_settings, reload
 from sidecar.settings.reload import Reloader
-from tests.http.certificates import Authority
-
-
-@pytest.fixture
-def authority(tmp_path):
-    return Authority.new(tmp_path)
 
 
 @asynccontextmanager

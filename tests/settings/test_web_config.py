@@ -4,14 +4,9 @@ import pytest
 import yaml
 
 from sidecar.settings.web_config import read_web_config
-from tests.http.certificates import Authority, hashed
+from tests.http.certificates import hashed
 
 HASH = hashed("secret")
-
-
-@pytest.fixture
-def authority(tmp_path):
-    return Authority.new(tmp_path)
 
 
 def problem(folder, values):

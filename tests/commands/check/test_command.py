@@ -23,6 +23,7 @@ def checked(finished, socket_path):
 
     async def run(url, **environment):
         given = {"LISTEN": f"127.0.0.1:{free_port()}", "PLUGIN__SOCKET": str(socket_path), "VLLM_URL": url}
+        given |= {"ALERTING__TIMEOUT": "60s"}
         settings = {f"SPECDEC_{name}": value for name, value in (given | environment).items()}
         code, out, err = await finished("check", **settings)
         assert err == ""

@@ -26,7 +26,7 @@ async def swept(
         servers=(url,) if baseline is None else (url, baseline),
         requests=RequestOptions(prompts=prompts, endpoint=ENDPOINTS[given.pop("endpoint", "chat")], **sending),
         levels=levels(temperatures, mixes, loads),
-        settings=load_settings(None, {}),
+        settings=load_settings(None, {"SPECDEC_SCRAPE_TIMEOUT": "60s"}),
         **given,
     )
     return await sweep(asked, stop or asyncio.Event(), on_end)

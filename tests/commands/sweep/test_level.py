@@ -135,7 +135,7 @@ async def test_a_level_without_a_completed_request_has_no_acceptance(served):
 
 
 async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
-    seen, elsewhere = [], []
+    elsewhere = []
 
     async def moved(request):
         if request.path == "/v1/models":
@@ -146,7 +146,7 @@ async def test_a_key_goes_to_the_server_and_a_redirect_is_not_followed(served):
     async with served(server(elsewhere)) as other, served(moved) as url:
         with pytest.raises(MeasurementError, match=f"{url}: a request for m failed: status 307"):
             await swept(url, api_key="secret")
-    assert (seen, elsewhere) == ([], [])
+    assert elsewhere == []
 
 
 async def test_a_server_that_fails_later_is_reported_with_what_was_measured(served):
@@ -180,14 +180,10 @@ async def test_the_whole_sweep_is_bounded_in_time(served, hangs_at):
 
 async def test_an_open_loop_does_not_wait_for_answers(served):
     """A server that answers nothing until all requests are in would block a closed loop forever."""
-    waiting, all_there = [], asyncio.Event()
-    answer = server([])
+    all_there, answer = asyncio.Barrier(40), server([])
 
     async def gathers(request):
         if request.path == "/v1/chat/completions" and (await request.json())["max_tokens"] > 1:
-            waiting.append(asyncio.get_running_loop().time())
-            if len(waiting) == 40:
-                all_there.set()
             await all_there.wait()
         return await answer(request)
 
@@ -196,7 +192,6 @@ async def test_an_open_loop_does_not_wait_for_answers(served):
     assert result.complete
     (level,) = result.levels
     assert (level.level.load, len(level.speculating.samples)) == (Load(rate=200.0), 40)
-    assert waiting == sorted(waiting)
 
 
 def test_arrivals_are_poisson():

@@ -47,17 +47,10 @@ async def test_what_a_reply_does_not_tell_is_unknown():
     assert (await read(TEXT)).tpot is None
 
 
-@pytest.mark.parametrize(
-    ("event", "said"),
-    [
-        ({"error": {"message": "zebrafish"}}, "an error in the stream"),
-        ({"object": "error", "message": "zebrafish"}, "an error in the stream"),
-    ],
-)
-async def test_an_error_in_the_stream_is_no_reply(event, said):
-    with pytest.raises(BadReply) as found:
+@pytest.mark.parametrize("event", [{"error": {"message": "zebrafish"}}, {"object": "error", "message": "zebrafish"}])
+async def test_an_error_in_the_stream_is_no_reply(event):
+    with pytest.raises(BadReply, match=r"\Aan error in the stream\Z"):
         await read(TEXT, event)
-    assert str(found.value) == said
 
 
 async def test_what_is_no_stream_is_no_reply():

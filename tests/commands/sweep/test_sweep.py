@@ -95,7 +95,7 @@ async def test_ctrl_c_prints_the_part_that_was_measured(program):
     async with simulated() as vllm:
         arguments = ("--url", vllm.url, "--concurrency", "2", "--requests", "5000", "--max-tokens", "16", "--json")
         async with program("sweep", *arguments) as process:
-            async with aiohttp.ClientSession() as http, asyncio.timeout(120):
+            async with aiohttp.ClientSession() as http:
                 answered = 0
                 while answered < 30:
                     async with http.get(f"{vllm.url}/metrics") as response:

@@ -26,13 +26,10 @@ class Tab:
     async def call(self, method, **parameters):
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
-        async with asyncio.timeout(120):
-            while True:
-                message = await self._socket.receive_json()
-                if message.get("id") == number:
-                    assert "error" not in message, message
-                    return message["result"]
-                self.events.append(message)
+        while (message := await self._socket.receive_json()).get("id") != number:
+            self.events.append(message)
+        assert "error" not in message, message
+        return message["result"]
 
     async def open(self, url, width=1100, height=1000, *, dark=False):
         for domain in ("Page", "Network", "Runtime", "Log"):
@@ -42,17 +39,20 @@ class Tab:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
-        await self.call("Page.navigate", url=url)
-        await self.until("document.readyState === 'complete' && document.getElementById('content') !== null")
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        document = (await self.call("Page.navigate", url=url))["loaderId"]
+        loaded = {"name": "load", "loaderId": document}
+        # Until then an expression may still be evaluated in the empty page before it, or in none.
+        while not any(loaded.items() <= event.get("params", {}).items() for event in self.events):
+            self.events.append(await self._socket.receive_json())
 
     async def value(self, expression):
         result = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         return result["result"].get("value")
 
     async def until(self, expression):
-        async with asyncio.timeout(120):
-            while not await self.value(expression):
-                await asyncio.sleep(0.05)
+        while not await self.value(expression):
+            await asyncio.sleep(0.05)
 
     async def screenshot(self, path: Path):
         picture = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
@@ -83,7 +83,7 @@ def browser(tmp_path):
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(180), aiohttp.ClientSession() as session:
+            async with aiohttp.ClientSession() as session:
                 while b"DevTools listening on" not in (line := await process.stderr.readline()):
                     assert line, "chromium ended"
                 port = line.decode().split(":")[-1].split("/")[0]

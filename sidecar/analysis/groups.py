@@ -61,7 +61,7 @@ class Groups:
         return ADAPTER, name
 
     def reports(self, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
-        """Every group; none accepts less on fewer than ``min_requests`` requests in the window.
+        """Every group; nothing is said of one with fewer than ``min_requests`` requests in the window.
 
         The windows are empty unless they are ``fresh``.
         """
@@ -74,7 +74,7 @@ class Groups:
         for group, totals in groups.items():
             window = replace(windows[group], share=windows[group].draft_tokens / drafted if drafted else 0.0)
             apart, error = _difference(window, together([one for name, one in windows.items() if name != group]))
-            counts = totals.counts
+            counts, is_enough = totals.counts, (window.requests or 0) >= min_requests
             yield GroupReport(
                 by=by,
                 group=group,
@@ -87,9 +87,10 @@ class Groups:
                 error=error,
                 accepts_less=apart is not None
                 and error is not None
-                and (window.requests or 0) >= min_requests
+                and is_enough
                 and apart < -_CLEARLY
                 and apart + _CONFIDENCE * error < 0,
+                without_drafts=is_enough and drafted > 0 and window.draft_tokens == 0,
             )
 
 

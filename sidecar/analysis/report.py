@@ -122,6 +122,7 @@ class GroupReport:
 
     ``accepts_less``: its acceptance over the window is clearly below that of the model's other requests.
     ``difference`` is how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
+    ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
     """
 
     by: str
@@ -134,6 +135,7 @@ class GroupReport:
     difference: float | None
     error: float | None
     accepts_less: bool
+    without_drafts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,13 +215,18 @@ def test_a_group_accepts_less_neither_by_little_nor_on_few_requests_nor_by_chanc
     assert not noisy.group("8k-32k").accepts_less
 
 
-def test_structured_requests_that_draft_nothing_drag_no_group_down():
+def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down():
     pod = Pod()
     for _ in range(60):
         pod.plugin.serve(drafts=10, accepted=20, table="output", key="free")
         pod.serve((0, 0, 0), table="output", key="structured")
     found = pod.group("structured")
     assert (found.requests, found.window.rate, found.difference, found.accepts_less) == (60, None, None, False)
+    assert [one.group for one in pod.model().groups if one.without_drafts] == ["structured"]
+    alone = Pod()
+    for _ in range(60):
+        alone.serve((0, 0, 0), table="output", key="structured")
+    assert not alone.group("structured").without_drafts
 
 
 def test_adapters_have_names_only_where_asked_for_and_sixteen_at_most():

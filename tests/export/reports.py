@@ -159,7 +159,7 @@ def timed(label, verdict, rate, plain_ms, actual_ms, **changes):
     )  # fmt: skip
 
 
-def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, accepts_less=False):
+def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, accepts_less=False, without_drafts=False):
     return GroupReport(
         by=by,
         group=name,
@@ -171,6 +171,7 @@ def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, accepts
         difference=difference,
         error=error,
         accepts_less=accepts_less,
+        without_drafts=without_drafts,
     )
 
 

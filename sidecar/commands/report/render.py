@@ -55,6 +55,9 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
     ):
         yield from ("", *table(header, rows)) if rows else ()
     notes = [_speedup(model), judged["advice"] or judged["missing"], *judged["caveats"], model["split_withheld"]]
+    notes += [
+        f"no drafts in the window for {one['by']} {one['group']}" for one in model["groups"] if one["without_drafts"]
+    ]
     notes = [note for note in notes if note and note not in said]
     notes += [
         f"temperature {one['temperature']}: {text}"

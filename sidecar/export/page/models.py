@@ -27,7 +27,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
         f'<div class="line">{_line(judged, model.speed.speedup if model.speed else None)}</div>{advice}</div>'
-        f"{split}</div>{_lower(model)}{_speed(model)}"
+        f"{split}</div>{_lower(model)}{_without_drafts(model)}{_speed(model)}"
     )
 
 
@@ -70,7 +70,9 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
         low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
         marks = f"Marks: below {low} speculation costs more than it gives, from {high} it pays. "
     rates = by_position(seen(model.judgement), "of those drafted there")
-    return f'{rows}<p class="facts">{marks}Columns: finished requests by acceptance, 0% to 100%. {rates}</p>'
+    return (
+        f'{rows}<p class="facts">{marks}Columns: finished requests with drafts, by acceptance, 0% to 100%. {rates}</p>'
+    )
 
 
 def _withheld(model: ModelReport, said: str) -> str:
@@ -117,13 +119,21 @@ def _lower(model: ModelReport) -> str:
 
 
 def _lower_group(group: GroupReport) -> str:
-    name = escape(_BY[group.by].format(group.group))
     below = -100 * (group.difference or 0.0)
     error = f" ± {200 * group.error:.0f}" if group.error is not None else ""
     return (
-        f"<tr><th>{name}</th><td class=number>{percent(group.window.rate)}</td>"
+        f"<tr><th>{_name(group)}</th><td class=number>{percent(group.window.rate)}</td>"
         f"<td class=number>{below:.0f}{error} points</td><td class=number>{percent(group.window.share)}</td></tr>"
     )
+
+
+def _without_drafts(model: ModelReport) -> str:
+    groups = ", ".join(_name(group) for group in model.groups if group.without_drafts)
+    return f'<p class="facts">vLLM drafted nothing in the window for: {groups}.</p>' if groups else ""
+
+
+def _name(group: GroupReport) -> str:
+    return escape(_BY[group.by].format(group.group))
 
 
 def _speed(model: ModelReport) -> str:

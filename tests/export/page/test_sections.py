@@ -62,10 +62,12 @@ def test_who_accepts_less_with_share_and_error():
         reports.group("prompt_tokens", "8k-32k", 0.31, share=0.22, difference=-0.37, error=0.02, accepts_less=True),
         reports.group("prompt_tokens", "0-512", 0.68, share=0.5, difference=0.1, error=0.02),
         reports.group("adapter", "legal", 0.4, share=0.12, difference=-0.21, error=0.05, accepts_less=True),
+        reports.group("output", "structured", without_drafts=True),
     )
     shown = text(reports.model(reports.temperature("0"), groups=groups))
     assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in shown
     assert "adapter legal 40% 21 ± 10 points 12%" in shown
+    assert "vLLM drafted nothing in the window for: structured output." in shown
     assert "0-512" not in shown
     assert "Who accepts less than the rest" not in text(reports.model(reports.temperature("0"), groups=groups[1:2]))
 

@@ -16,7 +16,8 @@ from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
 # vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
+_LOSING: Final = "Send this traffic to pods that don't speculate."
+_OR_FEWER: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
 _FAULT: Final = (
     "Almost no draft token is accepted, at any temperature and from the first position on: a fault rather than hot "
     "traffic. Check that the draft model belongs to this model, and restart vLLM."
@@ -185,7 +186,7 @@ def judge(
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        advice=advice or (_LOSING if loses else None),
+        advice=advice or (_losing(evidence, judged) if loses else None),
     )
 
 
@@ -218,6 +219,11 @@ def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: flo
     return next(
         (f"Not judged: thresholds.{name} ({getattr(thresholds, name):g}) is not reached." for name in failed), None
     )
+
+
+def _losing(evidence: Evidence, judged: Acceptance) -> str:
+    varies = evidence.is_adaptive or evidence.has_schedule
+    return _LOSING if varies or len(judged.position_rates) == 1 else _OR_FEWER
 
 
 def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:

@@ -1,8 +1,21 @@
-"""Requests to the simulated vLLM, and what tests read on the sidecar's page."""
+"""A sidecar's settings, requests to the simulated vLLM, and what tests read on the sidecar's page."""
 
 from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+from tests.debian_servers import free_port
 
 UP = ("specdec_up", frozenset())
+
+
+def sidecar_settings(url, **environment):
+    """A sidecar that polls often, at an address that is known before it listens; any machine answers in a minute."""
+    given = {
+        "VLLM_URL": url,
+        "LISTEN": f"127.0.0.1:{free_port()}",
+        "SCRAPE_INTERVAL": "100ms",
+        "SCRAPE_TIMEOUT": "60s",
+        "SCRAPE_CPU_SHARE": "1",
+    }
+    return {f"SPECDEC_{name}": str(value) for name, value in (given | environment).items()}
 
 
 async def work(vllm, requests=3, *, mix=None, **options):

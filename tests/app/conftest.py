@@ -8,6 +8,7 @@ import pytest
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
+from tests.app.app_tools import sidecar_settings
 from tests.demo.faulty_vllm import FaultyVllm
 
 
@@ -39,15 +40,9 @@ def sidecar(http, samples_of, socket_path):
 
     @asynccontextmanager
     async def run(url, *, reloader=None, **settings):
-        environment = {
-            "SPECDEC_VLLM_URL": url,
-            "SPECDEC_LISTEN": "127.0.0.1:0",
-            "SPECDEC_SCRAPE_INTERVAL": "100ms",
-            "SPECDEC_SCRAPE_TIMEOUT": "60s",  # in which any machine answers where it is to answer
-            "SPECDEC_SCRAPE_CPU_SHARE": "1",
-            "SPECDEC_PLUGIN__SOCKET": str(socket_path),
-        } | {f"SPECDEC_{name.upper()}": value for name, value in settings.items()}
-        loaded = load_settings(None, environment)
+        environment = {name.upper(): value for name, value in settings.items()}
+        given = sidecar_settings(url, LISTEN="127.0.0.1:0", PLUGIN__SOCKET=socket_path, **environment)
+        loaded = load_settings(None, given)
         async with running(loaded, reloader=reloader and reloader(loaded)) as address:
             yield Page(f"http://127.0.0.1:{address.port}")
 

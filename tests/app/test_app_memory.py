@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from aiohttp import web
+
+from tests.app.app_tools import sidecar_settings
 
 LIMIT_KIB = 128 * 1024
 ENDLESS = 50_000_000  # bytes
@@ -38,8 +36,7 @@ def peak_kib(pid):
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unused_tcp_port, socket_path):
+async def test_pages_without_end_cost_bounded_memory(served, recorded, http, program):
     kind = "sound"
     asked = dict.fromkeys(["endless", "series", "labels", "models", "sound"], 0)
 
@@ -53,36 +50,21 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
             await response.write(piece)
         return response
 
-    async with served(handler) as url:
-        base = f"http://127.0.0.1:{unused_tcp_port}"
-        environment = {
-            "PATH": os.environ["PATH"],
-            "SPECDEC_VLLM_URL": url,
-            "SPECDEC_LISTEN": base.removeprefix("http://"),
-            "SPECDEC_SCRAPE_INTERVAL": "100ms",
-            "SPECDEC_SCRAPE_TIMEOUT": "60s",
-            "SPECDEC_SCRAPE_CPU_SHARE": "1",
-            "SPECDEC_LATENCY_WINDOW": "10s",
-            "SPECDEC_HISTORY": "10s",
-            "SPECDEC_PLUGIN__SOCKET": str(socket_path),
-        }
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sidecar", "run", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-
-        async def status():
-            try:
-                async with http.get(f"{base}/api/v1/status") as response:
-                    return json.loads(await response.read())["scrape"]
-            except OSError:
-                return {"up": False}
-
-        async def until_up():
-            while not (await status())["up"]:
-                assert process.returncode is None
-                await asyncio.sleep(0.02)
-
+    async def status():
         try:
+            async with http.get(f"http://{given['SPECDEC_LISTEN']}/api/v1/status") as response:
+                return json.loads(await response.read())["scrape"]
+        except OSError:
+            return {"up": False}
+
+    async def until_up():
+        while not (await status())["up"]:
+            assert process.returncode is None
+            await asyncio.sleep(0.02)
+
+    async with served(handler) as url:
+        given = sidecar_settings(url, LATENCY_WINDOW="10s", HISTORY="10s")
+        async with program("run", **given) as process:
             await until_up()
             calm = peak_kib(process.pid)
             for bad in ("endless", "series", "labels", "models"):
@@ -93,7 +75,6 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, unu
                 await until_up()
             errors = (await status())["errors"]
             peak = peak_kib(process.pid)
-        finally:
             process.send_signal(signal.SIGTERM)
             _, log = await process.communicate()
     assert peak < LIMIT_KIB, (calm, peak)

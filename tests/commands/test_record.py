@@ -13,7 +13,7 @@ from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.recording.replay import replay
 from sidecar.settings import load_settings
-from tests.commands.commands_tools import sidecar_settings
+from tests.app.app_tools import sidecar_settings
 from tests.demo.http_vllm import HttpVllm
 from tests.recording.recorder_tools import lines_of, recorder
 
@@ -31,7 +31,7 @@ async def recorded(folder, **options):
     """A sidecar that records a simulated vLLM; gives that and its settings."""
     plugin = folder / "plugin.sock"
     async with HttpVllm(FAST, plugin_socket=plugin) as vllm:
-        settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=str(plugin)))
+        settings = load_settings(None, sidecar_settings(vllm.url, SCRAPE_FILTERED="false", PLUGIN__SOCKET=plugin))
         with recorder(folder, **options) as one:
             async with running(settings, one):
                 yield vllm, settings
@@ -116,7 +116,7 @@ async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, progra
         signal.signal(number, signal.SIG_DFL)
     folder = tmp_path / "new"
     async with HttpVllm(FAST, plugin_socket=socket_path) as vllm:
-        given = sidecar_settings(vllm.url, PLUGIN__SOCKET=str(socket_path))
+        given = sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path)
         async with program("record", "--out", str(folder), **given) as process:
             await eventually(lambda: covers(folder, 0))  # it listens before it polls
             await traffic(vllm, 40).run()

@@ -7,7 +7,6 @@ import signal
 import aiohttp
 import pytest
 
-from tests.commands.conftest import program  # noqa: F401 - a fixture
 from tests.lab.conftest import ObservedLab
 
 pytestmark = pytest.mark.lab
@@ -16,7 +15,7 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_each_line_is_answered_from_the_traffic(lab_folder, tmp_path, samples, program):  # noqa: F811 - the fixture
+async def test_each_line_is_answered_from_the_traffic(lab_folder, tmp_path, samples, program):
     vllm = ObservedLab(lab_folder, tmp_path, "off")
     await vllm.start()
     try:

@@ -9,6 +9,7 @@ from sidecar.app import running
 from sidecar.commands.check import command as check
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
+from tests.app.app_tools import sidecar_settings
 from tests.commands.commands_tools import command
 from tests.debian_servers import free_port
 from tests.demo.faulty_vllm import FaultyVllm
@@ -18,14 +19,11 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def checked(finished, socket_path):
+def checked(finished):
     """Runs ``check``; its exit code and its lines."""
 
     async def run(url, **environment):
-        given = {"LISTEN": f"127.0.0.1:{free_port()}", "PLUGIN__SOCKET": str(socket_path), "VLLM_URL": url}
-        given |= {"ALERTING__TIMEOUT": "60s"}
-        settings = {f"SPECDEC_{name}": value for name, value in (given | environment).items()}
-        code, out, err = await finished("check", **settings)
+        code, out, err = await finished("check", **sidecar_settings(url, ALERTING__TIMEOUT="60s", **environment))
         assert err == ""
         return code, out.splitlines()
 
@@ -72,11 +70,10 @@ async def test_check_listens_for_the_plug_in(socket_path, capsys, monkeypatch, *
     assert (found, said in out.splitlines()[-1]) == (code, True), out
 
 
-async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked, tmp_path):
-    file = tmp_path / "file"
-    file.touch()
+async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked, socket_path):
+    socket_path.touch()
     async with FaultyVllm() as vllm:
-        _, lines = await checked(vllm.url, PLUGIN__SOCKET=str(file))
+        _, lines = await checked(vllm.url)
     assert "cannot listen for the plug-in (Address already in use)" in lines[-1]
 
 
@@ -84,8 +81,8 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
     listen = f"127.0.0.1:{free_port()}"
     async with FaultyVllm() as vllm:
         with_password, watched = (vllm.url.replace("//", f"//{user}@") for user in ("user:secret", "***"))
-        given = {"VLLM_URL": with_password, "LISTEN": listen, "PLUGIN__SOCKET": str(socket_path)}
-        async with running(load_settings(None, {f"SPECDEC_{name}": value for name, value in given.items()})):
+        given = sidecar_settings(with_password, LISTEN=listen, PLUGIN__SOCKET=socket_path)
+        async with running(load_settings(None, given)):
             code, lines = await checked(vllm.url, LISTEN=listen)
     assert code == 0
     assert lines[-1].startswith("plug-in: No plug-in has connected")

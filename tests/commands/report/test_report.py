@@ -12,7 +12,8 @@ from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.settings import load_settings
-from tests.commands.commands_tools import command, sidecar_settings
+from tests.app.app_tools import sidecar_settings
+from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
 from tests.export.reports import (
     down,
@@ -109,7 +110,7 @@ async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
 
 async def test_a_running_sidecar(capsys, socket_path):
     async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket_path) as vllm:
-        settings = load_settings(None, sidecar_settings(vllm.url, PLUGIN__SOCKET=str(socket_path)))
+        settings = load_settings(None, sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path))
         async with running(settings):
             traffic = Traffic(vllm, TrafficOptions(phases=(Phase(600, {0.0: 1, 1.0: 1}),)))
             sending, shown = asyncio.create_task(traffic.run()), set()

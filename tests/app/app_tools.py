@@ -1,6 +1,9 @@
 """A sidecar's settings, requests to the simulated vLLM, and what tests read on the sidecar's page."""
 
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
+import asyncio
+from contextlib import asynccontextmanager
+
+from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 
 UP = ("specdec_up", frozenset())
@@ -22,6 +25,18 @@ async def work(vllm, requests=3, *, mix=None, **options):
     """Sends requests that draft."""
     asked = {"phases": (Phase(300, mix or {0.0: 1}),), "min_tokens": 40, "max_tokens": 60}
     await Traffic(vllm, TrafficOptions(max_requests=requests, **asked | options)).run()
+
+
+@asynccontextmanager
+async def traffic(vllm, mix=MIXED, **options):
+    """Requests of one mix of temperatures until the block ends."""
+    asked = TrafficOptions(phases=(Phase(300, mix),), max_requests=10**9, **options)
+    sending = asyncio.create_task(Traffic(vllm, asked).run())
+    try:
+        yield
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 def is_up(samples):

@@ -1,4 +1,3 @@
-import asyncio
 import math
 import re
 
@@ -6,8 +5,8 @@ import pytest
 import yaml
 
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.app.app_tools import traffic
 from tests.commands.commands_tools import LEVELS, command
 from tests.demo.http_vllm import HttpVllm
 
@@ -17,10 +16,9 @@ NOWHERE = "http://127.0.0.1:1"
 async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(finished, tmp_path):
     file = tmp_path / "baseline.yaml"
     async with HttpVllm(SimulatorOptions(speed=5)) as vllm:
-        sending = asyncio.create_task(Traffic(vllm, TrafficOptions(phases=(Phase(30, MIXED),))).run())
-        code, out, err = await finished("baseline", "--duration", "3s", "--out", str(file), SPECDEC_VLLM_URL=vllm.url)
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
+        async with traffic(vllm):
+            asked = ("--url", vllm.url, "--duration", "3s", "--out", str(file))
+            code, out, err = await finished("baseline", *asked)
         refused = await finished("baseline", "--url", vllm.url, "--duration", "1h", "--load", "2")
     assert (code, out) == (0, ""), err
     assert "demo: no plain step times (it speculates)" in err.splitlines()

@@ -9,8 +9,8 @@ import pytest
 
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
+from tests.app.app_tools import traffic
 from tests.dashboards.dashboard_tools import annotations, filled_in, queries
 from tests.demo.faulty_vllm import FaultyVllm
 
@@ -62,14 +62,8 @@ def sidecar(folder):
         simulated = SimulatorOptions(speed=4.0, step_seconds=0.08, num_speculative_tokens=speculative_tokens)
         async with FaultyVllm(simulated, plugin_socket=socket if speculative_tokens else None) as vllm:
             settings = load_settings(None, environment | {"SPECDEC_VLLM_URL": vllm.url})
-            async with running(settings) as address:
-                options = TrafficOptions(phases=(Phase(600.0, MIXED),), concurrency=3)
-                sending = asyncio.create_task(Traffic(vllm, options).run())
-                try:
-                    yield vllm, f"127.0.0.1:{address.port}"
-                finally:
-                    sending.cancel()
-                    await asyncio.gather(sending, return_exceptions=True)
+            async with running(settings) as address, traffic(vllm, concurrency=3):
+                yield vllm, f"127.0.0.1:{address.port}"
 
     return run
 

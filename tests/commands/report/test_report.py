@@ -8,11 +8,10 @@ from sidecar.analysis.limitation import EXPLANATIONS, Limitation
 from sidecar.analysis.verdict import Verdict
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.settings import load_settings
-from tests.app.app_tools import sidecar_settings
+from tests.app.app_tools import sidecar_settings, traffic
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
 from tests.export.reports import (
@@ -111,14 +110,11 @@ async def test_a_sidecar_whose_vllm_is_down_says_so(reported):
 async def test_a_running_sidecar(capsys, socket_path):
     async with HttpVllm(SimulatorOptions(speed=5), plugin_socket=socket_path) as vllm:
         settings = load_settings(None, sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path))
-        async with running(settings):
-            traffic = Traffic(vllm, TrafficOptions(phases=(Phase(600, {0.0: 1, 1.0: 1}),)))
-            sending, shown = asyncio.create_task(traffic.run()), set()
+        async with running(settings), traffic(vllm, {0.0: 1, 1.0: 1}):
+            shown = set()
             while not {"0", "0.7-1"} <= shown:  # in the first polls nothing has grown yet
                 assert await asyncio.to_thread(command, "report", LISTEN=str(settings.listen)) == 0
                 shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
     assert "1+" not in shown
 
 

@@ -1,6 +1,5 @@
 """Sweeps of simulated vLLMs, with and without speculation."""
 
-import asyncio
 import json
 import signal
 
@@ -8,8 +7,8 @@ import aiohttp
 import pytest
 
 from sidecar.commands.sweep.workload import Workload
-from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.errors import MeasurementError
+from tests.app.app_tools import traffic
 from tests.commands.sweep.sweep_tools import printed, simulated, summarized, swept
 
 MARKER = "zebrafish"
@@ -50,11 +49,8 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
 
 
 async def test_requests_of_other_clients_are_noticed():
-    async with simulated() as vllm:
-        traffic = asyncio.create_task(Traffic(vllm, TrafficOptions(phases=(Phase(60, MIXED),))).run())
+    async with simulated() as vllm, traffic(vllm):
         result = await swept(vllm.url, temperatures=(0.0,))
-        traffic.cancel()
-        await asyncio.gather(traffic, return_exceptions=True)
     assert any("vLLM served other clients too" in line for line in printed(result))
     assert summarized(result)[0].speculating["acceptance"] > 0.85  # ours alone
 

@@ -57,7 +57,7 @@ class EngineSpeedWindow:
     def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
         """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
         grown = self._steps.growth
-        if not any(grown):
+        if min(grown[:4]) <= 0:  # also where a count too large for a double has swallowed what was added
             return None
         steps = Steps(*grown)
         if curve is None:

@@ -105,3 +105,12 @@ def test_draft_tokens_without_a_draft_have_no_costs():
     found = window(*[period(16, 0.03, length=2, drafted=3, prompt_share=1)._replace(drafts=0.0)] * 10)
     assert found.speedup.ratio == pytest.approx(2 * 0.02 / 0.03)
     assert (found.costs, found.break_even_acceptance) == (None, None)
+
+
+def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divide_by():
+    found = EngineSpeedWindow(10.0)
+    found.add(period(1, 0.01)._replace(decode_steps=1e18), None)
+    for at in range(5):
+        found.mark(10.0 * at)
+        found.add(period(1, 0.01, engine_steps=10), None)
+    assert found.read(CURVE, Withheld.NO_REFERENCE) is None

@@ -77,7 +77,10 @@ def _not_connected(*, heard: bool, problem: str) -> str:
             "plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that it can write and no other sidecar has."
         )
     if heard:
-        return "The plug-in is no longer connected: vLLM has stopped, or cannot reach the sidecar's socket."
+        return (
+            "The plug-in is no longer connected: vLLM has stopped or restarted without it, or it cannot reach the "
+            "sidecar's socket."
+        )
     return (
         "No plug-in has connected yet, so nothing is split by temperature. If vLLM has loaded it, it connects with "
         "the next request, unless it refused this vLLM or failed before: then vLLM's log has a line with `specdec`. "

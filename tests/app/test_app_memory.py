@@ -9,8 +9,8 @@ from aiohttp import web
 
 from tests.app.app_tools import sidecar_settings
 
-LIMIT_KIB = 128 * 1024
-ENDLESS = 50_000_000  # bytes
+LIMIT_KIB = 192 * 1024  # three quarters of what the manifests give its container
+ENDLESS = 400_000_000  # bytes
 
 
 def pieces(kind):

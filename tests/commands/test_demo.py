@@ -8,7 +8,8 @@ from tests.debian_servers import free_port
 
 async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, http):
     address = f"127.0.0.1:{free_port()}"
-    arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1"}
+    # It makes its socket among the temporary files, whose path may be too long for one.
+    arguments = {"SPECDEC_LISTEN": address, "SPECDEC_THRESHOLDS__MIN_REQUESTS": "1", "TMPDIR": "/tmp"}
     async with program("demo", "--losing", **arguments) as process:
         verdict, drafting, coverage, grouped, status = "insufficient_data", [], None, set(), {}
         while verdict == "insufficient_data" or len(drafting) < 3 or coverage is None or len(grouped) < 2:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import os
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def browser(tmp_path):
         profile = tmp_path / "profile"
         process = await asyncio.create_subprocess_exec(
             *("chromium", *_FLAGS.split(), f"--user-data-dir={profile}", "about:blank"),
+            env=os.environ | {"TMPDIR": "/tmp"},  # it makes Unix sockets there
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -95,7 +97,8 @@ def browser(tmp_path):
             draining.cancel()
             await asyncio.gather(draining, return_exceptions=True)
         finally:
-            process.kill()
+            if process.returncode is None:
+                process.kill()
             await process.wait()
 
     return start

@@ -75,7 +75,7 @@ async def test_another_status_is_an_error_and_no_redirect_is_followed(status, se
     assert paths == ["/metrics"] * 3
 
 
-@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1, 50_000_000])
+@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1, 10**9])
 @pytest.mark.parametrize("announced", [True, False])
 async def test_page_limit(size, announced, served, fetcher):
     sent = 0
@@ -97,7 +97,7 @@ async def test_page_limit(size, announced, served, fetcher):
             return
         with pytest.raises(PageTooLarge):
             await fetch(fetcher, url)
-        assert sent < LIMIT + 30_000_000  # what kernel buffers take; the rest is never asked for
+        assert sent < LIMIT + 5 * 10**8  # more than any kernel's buffers take; the rest is never asked for
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def main() -> int:
         folders = [str(options.into)] if options.into else []
         given = [f"-runs={options.runs}"] if options.runs is not None else [f"-max_total_time={options.seconds}"]
         command = [sys.executable, "-m", "tests.fuzz.one", name, *given, f"-seed={options.seed}", "-max_len=4096"]
-        command += ["-timeout=20", "-print_final_stats=1", *folders, str(CORPUS / name)]
+        # No look for others' new inputs in between, which come and go with the time.
+        command += ["-reload=0", "-timeout=20", "-print_final_stats=1", *folders, str(CORPUS / name)]
         failed += [name] * bool(subprocess.run(command, check=False).returncode)
     if failed:
         sys.stderr.write(f"found something: {', '.join(failed)}\n")

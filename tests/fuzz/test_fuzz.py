@@ -1,5 +1,6 @@
 """The corpus, and a fixed number of new inputs for each target: the same ones in every run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,8 @@ def test_new_inputs_break_nothing(name, tmp_path):
     (tmp_path / "new").mkdir()
     run = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", name, f"--runs={RUNS[name]}", "--seed=1", f"--into={tmp_path / 'new'}"],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280, check=False,
+        cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]
     assert f"stat::number_of_executed_units: {RUNS[name]}" in run.stderr

@@ -45,26 +45,29 @@ class PlainReceiver:
 
     def __init__(self, path, mode=0o666):
         self._taking = threading.RLock()
-        self.path, self.engines, self.connections = path, {}, []
+        self.path, self.engines = path, {}
+        self._reading = []  # sockets and the threads that read and close them; the listener first
         self.fallen = 0  # rows of a table in which a number was less than before
         self._listen(mode)
 
     def _listen(self, mode):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(str(self.path))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self.path))
         self.path.chmod(mode)
-        self.listener.listen(16)
-        self.paused = threading.Event()
-        threading.Thread(target=self._accept, args=(self.listener,), daemon=True).start()
+        listener.listen(16)
+        self._start(self._accept, listener)
+
+    def _start(self, work, given):
+        thread = threading.Thread(target=work, args=(given,), daemon=True)
+        self._reading.append((given, thread))
+        thread.start()
 
     def _accept(self, listener):
-        with suppress(OSError):
+        with listener, suppress(OSError):
             while True:
-                connection, _ = listener.accept()
-                self.connections.append(connection)
-                threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+                self._start(self._read, listener.accept()[0])
 
     def _read(self, connection):
         engine = None
@@ -92,15 +95,12 @@ class PlainReceiver:
         return engine
 
     def die(self):
-        """As a sidecar that is killed."""
-        with suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for connection in self.connections:
+        """As a sidecar that is killed; no thread is left that could read from another's descriptor."""
+        for one, thread in self._reading:
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-        self.connections.clear()
+                one.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        self._reading.clear()
 
     def live_again(self):
         """As one that is started again: it remembers nothing, but here keeps what it was told."""

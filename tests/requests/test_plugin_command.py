@@ -94,9 +94,9 @@ def doctor(written, socket_path, *, more="", **environment):
     source.mkdir(parents=True)
     (written / "vllm" / "__init__.py").touch()
     (source / "scheduler.py").write_text(SCHEDULER.format(more=more))
-    environment = {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": str(socket_path), **environment}
+    environment |= {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": str(socket_path)}
     command = [sys.executable, "-m", "specdec_plugin"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, [line[:4].strip() for line in done.stdout.splitlines()], done.stdout
 
@@ -109,7 +109,7 @@ def test_the_doctor_finds_all_well(written, socket_path):
 
 
 def test_the_doctor_finds_everything_wrong(written, socket_path):
-    (written / "specdec_plugin-0.1.0.dist-info" / "entry_points.txt").unlink()
+    (written / f"specdec_plugin-{__version__}.dist-info" / "entry_points.txt").unlink()
     code, findings, text = doctor(written, socket_path, more=", delay_free_blocks, new", VLLM_PLUGINS="other")
     assert (code, findings) == (1, ["FAIL"] * 4)
     assert "_free_request(self request delay_free_blocks new)" in text

@@ -110,7 +110,7 @@ async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(recei
 async def test_a_replaced_connection_is_not_read_to_its_end(receiving, sink, connect, eventually):
     async with receiving(max_connections=1):
         first, second = connect(), connect()
-        for _ in range(100):
+        for _ in range(20):
             first.send(packet(hello=HELLO))
         second.send(packet(hello={**HELLO, "engine": 1}))
         await eventually(lambda: (None, 1) in sink.calls)

@@ -23,7 +23,6 @@ from sidecar.requests.messages import (
     Totals,
 )
 from sidecar.settings import Settings
-from sidecar.settings.baselines import PlainStepTimes
 
 EDGES = (0.1, 1.0, math.inf)
 EAGLE = Speculation("eagle", 3)
@@ -54,17 +53,17 @@ class Server:
     """A vLLM's state, polled every second from ``at`` on."""
 
     def __init__(self, at=1000.0, **settings):
-        self.state = State(Settings(**settings), listening_since=at)
+        self.sink = self.state = State(Settings(**settings), listening_since=at)
         self.at = at
 
     def poll(self, *engines, seconds=1.0, **options):
         self.at += seconds
-        self.state.scraped(self.at, 0.005, 1.0, page(*engines, **options))
+        self.sink.scraped(self.at, 0.005, 1.0, page(*engines, **options))
         return self.report()
 
     def fail(self, error=None, seconds=1.0):
         self.at += seconds
-        self.state.failed(self.at, error or TimedOut("x"))
+        self.sink.failed(self.at, error or TimedOut("x"))
         return self.report()
 
     def report(self, later=0.0, **more):
@@ -172,9 +171,3 @@ def finished(temperature=0, at=1000.0, **changes):
         "outcome": Outcome.STOPPED,
     }
     return FinishedRequest(**(values | changes))
-
-
-def curve(seconds=0.02, running=(1.0, 16.0), **more):
-    """Plain step times that are the same at every load."""
-    flat = (seconds,) * len(running)
-    return PlainStepTimes(running=running, seconds=flat, errors=(0.0,) * len(running), **more)

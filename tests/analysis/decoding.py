@@ -1,5 +1,6 @@
 """An engine that decodes at a given load and speed, as its counters show it."""
 
+from sidecar.analysis.plain_curve import PlainStep
 from sidecar.analysis.steps import Steps, counted_steps, growth
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
@@ -20,6 +21,11 @@ def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_shar
         drafts=decode if drafted else 0.0,
         draft_tokens=decode * drafted,
     )
+
+
+def plain(seconds, error=0.0):
+    """A plain step of so many seconds, with one standard error."""
+    return PlainStep(seconds=seconds, deviations=(error,))
 
 
 class Engine:

@@ -1,20 +1,18 @@
 """Log lines about vLLM and its plug-in."""
 
 from sidecar.analysis.changes import LoggedState
-from sidecar.analysis.state import State
 from sidecar.errors import TimedOut, Unreachable
 from sidecar.log import StateLog
 from sidecar.requests.messages import HelloState
-from sidecar.settings import Settings
-from tests.analysis.analysis_tools import PluginEnd, page, snap
+from tests.analysis.analysis_tools import PluginEnd, Server, snap
 
 
-class Logged:
-    """A state whose log lines are kept: (level, event, fields)."""
+class Logged(Server):
+    """A vLLM whose log lines are kept: (level, event, fields)."""
 
     def __init__(self):
-        self.lines, self.at = [], 1000.0
-        self.state = State(Settings(), 0.0)
+        super().__init__()
+        self.lines = []
         self.sink = LoggedState(self.state, self, StateLog(self))
 
     def info(self, event, **fields):
@@ -27,15 +25,13 @@ class Logged:
         """The lines of so many polls."""
         self.lines.clear()
         for _ in range(count):
-            self.at += 1
-            self.sink.scraped(self.at, 0.005, 1.0, page(*engines, **options))
+            self.poll(*engines, **options)
         return [(level, event) for level, event, _ in self.lines]
 
     def fails(self, count, error):
         self.lines.clear()
         for _ in range(count):
-            self.at += 1
-            self.sink.failed(self.at, error)
+            self.fail(error)
         return [fields.get("reason") for _, _, fields in self.lines]
 
 

@@ -5,12 +5,7 @@ import pickle
 import pytest
 
 from sidecar.analysis.decode_clock import DecodeClock
-from sidecar.analysis.plain_curve import PlainStep
-from tests.analysis.decoding import period
-
-
-def plain(seconds, error=0.0):
-    return PlainStep(seconds=seconds, deviations=(error,))
+from tests.analysis.decoding import period, plain
 
 
 def test_mean_step_times_over_parts_of_polls():

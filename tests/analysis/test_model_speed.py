@@ -7,8 +7,10 @@ from sidecar.analysis.plain_curve import plain_step
 from sidecar.analysis.speedup import Reference, Withheld
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.baselines import PlainStepTimes
-from tests.analysis.analysis_tools import curve, finished
+from tests.analysis.analysis_tools import finished
 from tests.analysis.decoding import KEY, Engine
+
+FLAT = PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.0))
 
 
 class Model:
@@ -43,7 +45,7 @@ class Model:
 
 def test_speedup_by_temperature_against_a_baseline():
     """Steps of 30 ms where plain ones take 20: 2 tokens a step are faster, 1.2 slower."""
-    model = Model(curve(0.02))
+    model = Model(FLAT)
     for _ in range(20):
         model.run(6, 4, 0.03, length=1.6, drafted=3)
         model.request("cold", tokens=200, seconds=3.0)
@@ -69,7 +71,7 @@ def test_a_request_is_compared_with_the_load_after_its_first_token():
 
 
 def test_with_other_prompts_than_the_baseline_s_no_time_is_saved_or_lost():
-    model = Model(curve(0.02))
+    model = Model(FLAT)
     for _ in range(10):
         model.run(6, 5, 0.03, length=2, drafted=3, prompt_share=2)
         model.request("cold", tokens=200, seconds=3.0)
@@ -79,7 +81,7 @@ def test_with_other_prompts_than_the_baseline_s_no_time_is_saved_or_lost():
 
 @pytest.mark.parametrize("unknown", [{"first_token": None}, {"last_token": None}, {"last_token": 0.0}])
 def test_a_request_whose_times_are_unknown_counts_nowhere(unknown):
-    model = Model(curve(0.02))
+    model = Model(FLAT)
     for _ in range(10):
         model.run(6, 4, 0.03, length=2, drafted=3)
         model.request("cold", tokens=200, seconds=3.0, **unknown)
@@ -99,13 +101,13 @@ def test_steps_without_drafts_become_the_reference():
 
 
 def test_a_restart_leaves_the_measured_baseline():
-    model = Model(curve(0.02))
+    model = Model(FLAT)
     model.speed.restarted()
     assert model.speed.reference is Reference.BASELINE
 
 
 def test_engines_that_left_are_forgotten_and_the_whole_stays():
-    model = Model(curve(0.02))
+    model = Model(FLAT)
     model.run(40, 4, 0.03, length=2, drafted=3)
     model.speed.forget_all_but([EngineKey("m", "1")])
     model.speed.mark(model.engine.at + 1)

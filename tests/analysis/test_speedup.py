@@ -3,16 +3,12 @@
 import pytest
 
 from sidecar.analysis.engine_speed import EngineSpeedWindow
-from sidecar.analysis.plain_curve import PlainStep, plain_step
+from sidecar.analysis.plain_curve import plain_step
 from sidecar.analysis.speedup import SlidingTimes, Withheld
 from sidecar.settings.baselines import PlainStepTimes
-from tests.analysis.decoding import period
+from tests.analysis.decoding import period, plain
 
 CURVE = PlainStepTimes(running=(1.0, 16.0), seconds=(0.01, 0.02), errors=(0.0, 0.0), prompt_share=1.0)
-
-
-def plain(seconds, error=0.0):
-    return PlainStep(seconds=seconds, deviations=(error,))
 
 
 def times(*entries, seconds=300.0):

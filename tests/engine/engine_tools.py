@@ -15,7 +15,9 @@ from sidecar.settings.groups import Limits
 
 M = 'model_name="m"'
 BUCKETS = ("0.1", "1.0", "+Inf")
-RUNNING = f'vllm:num_requests_running{{engine="0",{M}}} 1'
+NAME = "vllm:num_requests_running"
+ENGINE = f'{M},engine="0"'
+RUNNING = f"{NAME}{{{ENGINE}}} 1"
 EDGES = (0.1, 1.0, math.inf)
 PREFIXES = ("vllm:", "ray_vllm:", "ray_vllm_", "kserve_vllm:")
 COUNTERS = {
@@ -58,6 +60,14 @@ def judged(body):
     """One page by the line reader alone."""
     lines = read_lines(body, wanted(), Limits().series)
     return SimpleNamespace(series=tuple(lines.samples), values=list(lines.samples.values()), malformed=lines.malformed)
+
+
+def agrees(page, body):
+    """Asserts that the page, however it was read, is what the line reader makes of its body."""
+    expected = judged(body)
+    assert page.series == expected.series
+    assert list(map(repr, page.values)) == list(map(repr, expected.values))
+    assert page.malformed == expected.malformed
 
 
 def values(page):

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from sidecar.engine import exposition
 from sidecar.errors import PageError
-from tests.engine.engine_tools import judged, page_reader, snapshot
+from tests.engine.engine_tools import NAME, agrees, page_reader, snapshot
 
-RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 _NUMBERS = re.compile(rb"(?m)^((?:vllm|process)[^#\n]*) (\S+)$")
 
@@ -18,13 +17,6 @@ _NUMBERS = re.compile(rb"(?m)^((?:vllm|process)[^#\n]*) (\S+)$")
 @pytest.fixture
 def reader():
     return page_reader()
-
-
-def agrees(page, body):
-    expected = judged(body)
-    assert page.series == expected.series
-    assert list(map(repr, page.values)) == list(map(repr, expected.values))
-    assert page.malformed == expected.malformed
 
 
 def gauge(name, *samples):
@@ -90,7 +82,7 @@ _SAMPLES = ['{engine="0"} 1', '{engine="1"} 2', '{engine="2"} 3']
         (_SAMPLES[:2], [_SAMPLES[1], _SAMPLES[0]]),
         (_SAMPLES[:2], _SAMPLES[1:]),
         (_SAMPLES[:2], []),
-        (_SAMPLES[:2], [_SAMPLES[0], "_x 1\n# a comment\n" + RUNNING + _SAMPLES[1]]),
+        (_SAMPLES[:2], [_SAMPLES[0], "_x 1\n# a comment\n" + NAME + _SAMPLES[1]]),
         (_SAMPLES[:2], [_SAMPLES[0], '{engine="1" } 2']),
         (_SAMPLES[:2], [_SAMPLES[0], '{engine="1"} 2 1712345678000']),
         (_SAMPLES[:1], ['{engine="0"} 1 1712345678000']),
@@ -113,7 +105,7 @@ _SAMPLES = ['{engine="0"} 1', '{engine="1"} 2', '{engine="2"} 3']
 def test_a_changed_page_is_noticed_in_the_same_poll(before, after, place, reader):
     for samples in (before, before, after, after, before):
         blocks = [gauge(WAITING, _SAMPLES[0])]
-        blocks.insert(place, gauge(RUNNING, *samples))
+        blocks.insert(place, gauge(NAME, *samples))
         body = "".join(blocks).encode()
         agrees(reader.read(body), body)
 

@@ -5,10 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidecar.errors import PageTooLarge
-from tests.engine.engine_tools import judged, page_reader, values
-
-NAME = "vllm:num_requests_running"
-ENGINE = 'model_name="m",engine="0"'
+from tests.engine.engine_tools import ENGINE, NAME, judged, page_reader, values
 
 
 def read(*lines):

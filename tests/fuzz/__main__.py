@@ -13,17 +13,6 @@ CORPUS = Path(__file__).parent / "corpus"
 NAMES = ("exposition", "packets", "settings")
 
 
-def fuzz(name: str, arguments: list[str]) -> None:
-    """Runs one target in this process; ``arguments`` are libFuzzer's."""
-    import atheris
-
-    with atheris.instrument_imports(include=["sidecar"]):
-        from tests.fuzz.targets import TARGETS
-
-    atheris.Setup([name, *arguments], TARGETS[name])
-    atheris.Fuzz()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", default=NAMES, metavar="TARGET", help=", ".join(NAMES))

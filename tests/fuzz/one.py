@@ -1,7 +1,11 @@
-"""One target in this process; see ``tests.fuzz``."""
+"""One target in this process; see ``tests.fuzz``. The arguments are its name and libFuzzer's."""
 
 import sys
 
-from tests.fuzz.__main__ import fuzz
+import atheris
 
-fuzz(sys.argv[1], sys.argv[2:])
+with atheris.instrument_imports(include=["sidecar"]):
+    from tests.fuzz.targets import TARGETS
+
+atheris.Setup(sys.argv[1:], TARGETS[sys.argv[1]])
+atheris.Fuzz()

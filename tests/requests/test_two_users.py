@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.requests.packets import HELLO, packet
+
 SIDECAR, VLLM, SHARED_GROUP = 64_101, 64_102, 64_103
 ROOT = Path(__file__).parents[2]
 ALONE = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
@@ -33,8 +35,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
     one.connect(sys.argv[1])
     one.send(sys.argv[2].encode())
 """
-PACKET = """{"v": 1, "hello": {"plugin": "0.1", "vllm": null, "model": null, "engine": 0, "start": "1", "started": 1.0,
- "state": "observing"}}"""
+PACKET = packet(hello=HELLO).decode()
 
 
 def as_user(user, group, *command, **options):

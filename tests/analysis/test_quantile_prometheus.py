@@ -27,7 +27,7 @@ async def test_quantiles_are_those_of_prometheus(served, http, tmp_path):
 
     async with served(handler) as url:
         config = scraping(url.removeprefix("http://"), interval="5s")  # which a scrape may take, too
-        async with running_prometheus(http, tmp_path, config) as prometheus, asyncio.timeout(240):
+        async with running_prometheus(http, tmp_path, config) as prometheus:
             for index, (share, _, _, expected) in enumerate(CASES):
                 query = f'histogram_quantile({share}, case_seconds_bucket{{case="{index}"}})'
                 while not (found := await prometheus.instant(query)):  # none before the first scrape

@@ -109,9 +109,8 @@ async def test_totals_are_right_after(fault, folder, eventually):
             await eventually(lambda: vllm.counter("spec_decode_num_drafts") >= wanted)
 
         async def until(holds):
-            async with asyncio.timeout(240):
-                while not holds(page := await sidecar.page()):
-                    await asyncio.sleep(0.05)
+            while not holds(page := await sidecar.page()):
+                await asyncio.sleep(0.05)
             return page
 
         traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9), ended=ended)

@@ -21,6 +21,7 @@ _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SE
 PROBES = frozenset({"/-/healthy", "/-/ready"})
 """The paths of the probes, whose responses reveal nothing."""
 
+_MOST_MADE = 16  # kept at once: a client may ask for any version of OpenMetrics, and get it
 _Made = TypeVar("_Made")
 
 
@@ -104,7 +105,7 @@ def _file(body: bytes, content_type: str) -> Handler:
 
 
 class Kept:
-    """What is made of what ``read`` gives, each once within ``seconds``."""
+    """What is made of what ``read`` gives, each once within ``seconds`` unless very many are asked for."""
 
     def __init__(self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -120,6 +121,8 @@ class Kept:
         if self._shown is None or now - self._at >= self._seconds:
             self._made, self._shown, self._at = {}, self._read(), now
         if name not in self._made:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
             self._made[name] = make(self._shown)
         made: _Made = self._made[name]
         return made

@@ -1,6 +1,7 @@
 """The sidecar's own pages over HTTP."""
 
 import json
+import weakref
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -88,6 +89,13 @@ def test_each_page_is_made_once_within_the_time():
     for now[0] in (0.0, 0.5, 0.999, 1.0, 1.5, 3.0):
         assert [kept(name, lambda shown: made.append(shown) or shown) for name in "ab"] == [made[-1], made[-1]]
     assert made == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_client_that_asks_for_ever_more_pages_has_few_of_them_kept():
+    kept, made = Kept(1.0, lambda: 0, lambda: 0.0), weakref.WeakSet()
+    for name in range(1000):
+        made.add(kept(name, lambda _: frozenset({object()})))
+    assert len(made) <= 16
 
 
 def test_a_reading_that_fails_is_a_failure_and_never_an_old_page():

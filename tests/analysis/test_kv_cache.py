@@ -21,15 +21,6 @@ def test_peak_is_the_highest_of_the_window(polls):
     assert usage.distribution.snapshot().count == len(polls)
 
 
-def test_peak_does_not_outlive_a_clock_that_was_set_back():
-    usage = KvCacheUsage(60.0)
-    usage.observe(10_000, 0.9)
-    usage.observe(100, 0.2)
-    assert usage.peak(100) == 0.2
-    usage.observe(200, 0.1)
-    assert usage.peak(200) == 0.1
-
-
 def test_a_peak_that_nobody_asks_for_is_bounded():
     usage = KvCacheUsage(60.0)
     for poll in range(5000):

@@ -59,29 +59,6 @@ def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(ser
     }  # fmt: skip
 
 
-def test_rows_that_are_not_sent_have_not_changed(server):
-    plugin = PluginEnd(server)
-    plugin.serve(0, drafts=5).serve(80, drafts=5).tick()
-    server.poll(snap(drafts=10))
-    plugin.serve(0, drafts=5).tick(only=0)
-    server.poll(snap(drafts=15))
-    assert (drafts(server, "0"), drafts(server, "0.7-1")) == (10, 5)
-
-
-def test_a_lost_tick_and_a_connection_made_again_cost_nothing(server):
-    plugin = PluginEnd(server)
-    plugin.serve(drafts=5).tick()
-    server.poll(snap(drafts=5))
-    plugin.close()
-    plugin.serve(drafts=5)
-    server.poll(snap(drafts=10))
-    plugin.connection = 2
-    plugin.hello()
-    plugin.tick()
-    server.poll(snap(drafts=10))
-    assert drafts(server) == 10
-
-
 def test_what_came_before_this_sidecar_is_in_no_window_however_slowly_it_polls(server):
     plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000, accepted=300).serve(80, drafts=50)
     begun = server.at

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.steps import LOAD_LABELS, Steps, joined, load_label
+from sidecar.analysis.steps import LOAD_LABELS, Steps, load_label
 from sidecar.engine.names import Counter
 from tests.analysis.decoding import Engine, period
 
@@ -69,12 +69,6 @@ def test_a_period_without_decoding_is_none():
     engine = Engine()
     engine.run(0, 0.05)
     assert engine.steps is None
-
-
-def test_periods_are_summed_not_averaged():
-    whole = joined(period(1, 0.01, engine_steps=100), period(4, 0.05, engine_steps=100))
-    assert whole.step_seconds == pytest.approx((100 * 0.01 + 400 * 0.05) / 500)
-    assert whole.running == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(

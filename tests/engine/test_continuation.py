@@ -77,11 +77,6 @@ def test_positions_are_carried_on_and_may_become_more_or_fewer():
     ]  # fmt: skip
 
 
-def test_histograms_are_carried_on():
-    totals = carried((engine(ttft=(1, 2, 3)), None), (engine(ttft=(0, 1, 1)), None), (engine(ttft=(0, 1, 2)), None))
-    assert [t.engine.histograms[Phase.TTFT].counts for t in totals] == [(1, 2, 3), (1, 3, 4), (1, 3, 5)]
-
-
 def test_histogram_with_other_buckets_begins_anew():
     other = (0.5, math.inf)
     totals = carried((engine(ttft=(1, 2, 3)), None), (engine(ttft=(7, 9), edges=other), True))

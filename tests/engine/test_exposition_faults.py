@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.engine.lines import read_lines
-from sidecar.errors import NotAnExposition, NoVllmMetrics, PageError, TruncatedPage
-from tests.engine.engine_tools import NAME, RUNNING, agrees, judged, page_reader, snapshot, values
+from sidecar.errors import NotAnExposition, PageError, TruncatedPage
+from tests.engine.engine_tools import NAME, RUNNING, agrees, judged, page_reader, values
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,6 @@ from tests.engine.engine_tools import NAME, RUNNING, agrees, judged, page_reader
 def test_what_is_not_an_exposition_is_refused(body):
     with pytest.raises(NotAnExposition):
         page_reader().read(body)
-
-
-def test_a_valid_page_of_another_program_is_refused():
-    with pytest.raises(NoVllmMetrics):
-        snapshot(b"# TYPE up gauge\nup 1\n")
 
 
 def test_carriage_returns_give_no_numbers(recorded):

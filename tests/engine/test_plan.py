@@ -2,14 +2,9 @@
 
 import pytest
 
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
-from sidecar.engine.plan import EngineKey
+from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.errors import NoVllmMetrics, PageTooLarge
 from tests.engine.engine_tools import RUNNING, M, only, page, ttft
-
-
-def test_versions_without_an_engine_label_have_engine_0():
-    assert only(f"vllm:num_requests_running{{{M}}} 1").key == EngineKey("m", "0")
 
 
 def test_engines_come_in_the_order_of_their_numbers():
@@ -110,16 +105,6 @@ def test_buckets_in_any_order_and_notation():
 def test_positions_with_a_gap_are_absent(positions):
     name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     assert only(RUNNING, *(f'{name}{{{M},engine="0",position="{p}"}} 1' for p in positions)).accepted_per_position == ()
-
-
-def test_v0_counters_are_recognized_by_the_missing_drafts():
-    tokens = f"vllm:spec_decode_num_draft_tokens_total{{{M}}} 10"
-    accepted = f"vllm:spec_decode_num_accepted_tokens_total{{{M}}} 5"
-    assert only(tokens, accepted).counters == {}
-    assert only(tokens, accepted).traits == {Trait.OVERCOUNTED}
-    engine = only(tokens, accepted, f"vllm:spec_decode_num_drafts_total{{{M}}} 3")
-    assert engine.traits == frozenset()
-    assert engine.counters == {Counter.DRAFTS: 3.0, Counter.DRAFT_TOKENS: 10.0, Counter.ACCEPTED_TOKENS: 5.0}
 
 
 def test_the_new_name_is_read_if_a_page_has_both():

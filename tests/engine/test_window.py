@@ -36,11 +36,6 @@ def test_memory_does_not_grow_with_the_polls():
     assert found.seconds == pytest.approx(60, abs=1.1)
 
 
-def test_a_clock_set_back_begins_a_new_window():
-    found = window((1000, 10), (1010, 20), (500, 30), (510, 34))
-    assert (found.growth, found.seconds) == ((4,), 10)
-
-
 def test_readings_are_about_sixty_and_the_latest():
     found = window(*((float(at), float(at * at)) for at in range(100)))
     readings = found.readings()

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import socket
 import stat
 from itertools import pairwise
 
@@ -22,18 +21,6 @@ async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, e
     await eventually(lambda: len(sink.calls) == 4)
     assert sink.calls == [(Hello, 1), (Tick, 1), (FinishedRequest, 1), (FinishedRequest, 1)]
     assert (sink.hellos[0].model, sink.ticks[0].total.drafts, sink.requests[0].adapter) == ("m", 10, "tenant")
-
-
-async def test_connections_are_told_apart_and_their_ends_told(receiver, sink, connect, eventually):
-    first, second = connect(), connect()
-    first.send(packet(hello=HELLO))
-    second.send(packet(hello={**HELLO, "engine": 1}))
-    await eventually(lambda: len(sink.calls) == 2)
-    first.close()
-    await eventually(lambda: len(sink.calls) == 3)
-    (_, one), (_, other), (call, ended) = sink.calls
-    assert (call, ended, sink.hellos[0].engine) == (None, one, 0)
-    assert one != other
 
 
 @pytest.mark.parametrize("refused", [b"?", packet(done=[{**DONE, "temperature": -1}]), b" " * 65_537])
@@ -158,14 +145,6 @@ async def test_without_descriptors_engines_wait(receiver, sink, connect, eventua
 
 async def test_any_user_of_the_shared_volume_may_connect(receiver, socket_path):
     assert stat.S_IMODE(socket_path.stat().st_mode) == 0o666
-
-
-async def test_a_dead_predecessors_socket_is_replaced(receiving, sink, socket_path, connect, eventually):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
-        dead.bind(str(socket_path))
-    async with receiving():
-        connect().send(packet(hello=HELLO))
-        await eventually(lambda: sink.hellos)
 
 
 async def test_a_live_sidecars_socket_is_left_alone_until_it_ends(receiving, sink, connect, socket_path, eventually):

@@ -99,19 +99,19 @@ def _context(model: ModelReport, settings: Settings) -> str:
     """A model's other numbers as lines of text, as in the rules' annotation ``context``."""
     judgement, limits, said = model.judgement, settings.thresholds, []
     if judgement.acceptance is not None:
-        said.append(f"Acceptance {judgement.acceptance:.1%} (a loss below {limits.acceptance_net_negative:.1%}).")
+        said.append(f"Acceptance rate {judgement.acceptance:.1%} (threshold {limits.acceptance_net_negative:.1%}).")
     if (speedup := judgement.evidence.speedup) is not None:
-        low = limits.speedup_net_negative
-        said.append(f"Speed {speedup.value:.2f} times that of plain decoding at this load (a loss below {low:.2f}).")
+        what, low = "Speedup over decoding without speculation at this load", limits.speedup_net_negative
+        said.append(f"{what}: {speedup.value:.2f} (threshold {low:.2f}).")
     rates = {one.temperature: one.judgement.acceptance for one in model.temperatures}
     if known := {temperature: rate for temperature, rate in rates.items() if rate is not None}:
         by_temperature = " ".join(f"[{name}] {rate:.1%}" for name, rate in known.items())
         shares = " ".join(
             f"[{one.temperature}] {one.window.share:.1%}" for one in model.temperatures if one.window.share
         )
-        said.append(f"Acceptance by temperature: {by_temperature}; share of the draft tokens {shares}.")
+        said.append(f"Acceptance rate by temperature: {by_temperature}; share of draft tokens {shares}.")
     if lower := [f"[{one.by} {one.group}] {one.window.rate or 0:.1%}" for one in model.groups if one.accepts_less]:
-        said.append(f"Kinds of request that accept less than the rest: {' '.join(lower)}.")
+        said.append(f"Request groups with a lower acceptance rate: {' '.join(lower)}.")
     if worst := _widest(model.engines):
         found = " ".join(f"P{100 * quantile:g} {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
         said.append(f"Time per output token: {found}.")

@@ -101,8 +101,8 @@ def regressed():
     later = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method="block")
     eagle = "eagle3, num_speculative_tokens 3"
     said = (
-        "Acceptance 60% (a loss below 50%), in the last hour 60%.",
-        f"Speculates with {eagle}, block sampling; a day before with {eagle}.",
+        "Acceptance rate 60% (threshold 50%), last hour 60%.",
+        f"Speculation: {eagle}, block sampling; same time yesterday: {eagle}.",
     )
     yield Scene(
         "it names a change of how vLLM speculates",

@@ -97,7 +97,7 @@ def vllm_down():
     yield Scene("no page where there was one", lost, pods(), [(22, []), (25, down), (70, down)])
     yield Scene("no page at all", unseen, pods(), [(29, []), (31, never), (70, never)])
     context = (
-        "Failed polls in five minutes: [timeout] 10.",
+        "Failed polls in the last 5 minutes: [timeout] 10.",
         f"State: kubectl -n prod describe pod {POD}",
         f"Log: kubectl -n prod logs {POD} -c vllm --previous",
     )
@@ -175,10 +175,10 @@ def plugin():
         [(13, []), (17, firing), (30, firing)],
     )
     advice = (
-        "It does not know this vLLM's scheduler. Upgrade the sidecar, write the plug-in again "
+        "It does not support this vLLM's scheduler. Upgrade the sidecar, rewrite the plug-in "
         "(specdec-sidecar plugin DIR) and restart vLLM."
     )
-    reason = f"The reason: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
+    reason = f"To see the reason: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report"
     yield Scene(
         "it says what to do about its state",
         "SpecDecodePluginFailing",

@@ -260,19 +260,19 @@ def context():
     full = Pod("full", model="mixed").bucket("0", 6, 0.6).bucket("1+", 4, 0.225).tpot(0.02, 0.0512)
     full.vllm.long_prompts = 0.3
     said = (
-        "Acceptance 45% (a loss below 50%), in the last hour 45%.",
-        "Acceptance by temperature: [0] 60% [1+] 22.5%; share of the draft tokens [0] 60% [1+] 40%.",
-        "Acceptance by kind of request, last hour: [prompt_tokens 0-512] 60% [prompt_tokens 2k-8k] 30%.",
+        "Acceptance rate 45% (threshold 50%), last hour 45%.",
+        "Acceptance rate by temperature: [0] 60% [1+] 22.5%; share of draft tokens [0] 60% [1+] 40%.",
+        "Acceptance rate by request group, last hour: [prompt_tokens 0-512] 60% [prompt_tokens 2k-8k] 30%.",
         "Time per output token: P50 20ms P99 51.2ms.",
-        "Speculates with eagle3, num_speculative_tokens 3.",
+        "Speculation: eagle3, num_speculative_tokens 3.",
     )
     by_engine = (
-        "Acceptance 38% (a loss below 50%), in the last hour 38%.",
-        "Acceptance by engine: [0] 50% [1] 26%.",
+        "Acceptance rate 38% (threshold 50%), last hour 38%.",
+        "Acceptance rate by engine: [0] 50% [1] 26%.",
     )
     commands = (
-        "Acceptance 30% (a loss below 50%), in the last hour 30%.",
-        f"Read on: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
+        "Acceptance rate 30% (threshold 50%), last hour 30%.",
+        f"Details: kubectl -n prod exec {POD} -c specdec-sidecar -- specdec-sidecar report",
         "Change vLLM's arguments: kubectl -n prod edit deployment vllm",
     )
     firing = [

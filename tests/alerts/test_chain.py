@@ -55,13 +55,13 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
     async with traffic(vllm, MIXED):
         await notified(AT_TEMPERATURE)
         assert not [alert for alert in receivers.alerts if alert["labels"]["alertname"] == LOW]
-        title = "demo: speculative decoding loses at one temperature"
+        title = "demo: low acceptance rate at one temperature"
         text = (await first(receivers.messages, lambda one: title in one["title"]))["text"]
-        assert "of the draft tokens at temperature 1+, less than" in text
+        assert "of the draft tokens at temperature 1+, below the threshold" in text
         assert f"Runbook: {RUNBOOKS}/{AT_TEMPERATURE}.md" in text
     async with traffic(vllm, HOT):
         await notified(LOW)
-        page = await first(receivers.pages, lambda one: "costs more than it gives" in one["payload"].get("summary", ""))
+        page = await first(receivers.pages, lambda one: "costs more than it saves" in one["payload"].get("summary", ""))
         assert page["payload"]["severity"] == "critical"
         assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]
         await held_back(http, alertmanager_url, AT_TEMPERATURE)
@@ -86,8 +86,8 @@ def check(bucket, pod, where):
     at = {"alertname": AT_TEMPERATURE, "severity": "warning", "scope": "temperature", "temperature": "1+"}
     assert (bucket["labels"], pod["labels"]) == (where | at, where | low)
     context = bucket["annotations"]["context"]
-    assert re.match(r"Acceptance [\d.]+%", context)
-    assert re.search(r"Acceptance by temperature: \[0\] [\d.]+% \[1\+\] [\d.]+%", context)
+    assert re.match(r"Acceptance rate [\d.]+%", context)
+    assert re.search(r"Acceptance rate by temperature: \[0\] [\d.]+% \[1\+\] [\d.]+%", context)
     for alert in (bucket, pod):
         description = alert["annotations"]["description"]
         assert description.startswith(f"demo on {where['instance']} accepts ")

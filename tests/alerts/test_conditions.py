@@ -75,10 +75,10 @@ def test_each_of_them_is_compared():
 
 def test_an_alert_comes_with_the_pods_other_numbers():
     (scene,) = [one for one in SCENES if one.name.startswith("it comes with the pod's other numbers")]
-    said = "by temperature: [0] 60.0% [1+] 22.5%; share of the draft tokens [0] 60.0% [1+] 40.0%."
+    said = "by temperature: [0] 60.0% [1+] 22.5%; share of draft tokens [0] 60.0% [1+] 40.0%."
     for pod, by_temperature in zip(scene.pods, (said, "", ""), strict=True):
         *_, (minute, sidecar) = pod.scrapes()
         (finding, *_) = of_models(sidecar.report(minute), sidecar.settings)
-        assert finding.context.startswith("Acceptance ")
-        assert " (a loss below 50.0%)." in finding.context
+        assert finding.context.startswith("Acceptance rate ")
+        assert " (threshold 50.0%)." in finding.context
         assert by_temperature in finding.context

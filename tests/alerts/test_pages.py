@@ -31,7 +31,7 @@ def test_each_alert_has_its_page_and_each_page_its_alert():
 def test_page_says_what_someone_at_night_needs(page):
     text = page.read_text()
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    assert headings == [page.stem, "What it means", "Look first", "Do", "Ignore it when"]
+    assert headings == [page.stem, "What it means", "Check first", "What to do", "When to ignore it"]
     severity = next(alert.labels["severity"] for alert in ALERTS if alert.name == page.stem)
     assert f"Severity: {severity}." in text
     for title in re.findall(r"[Pp]anel\s+\*([^*]+)\*", text):
@@ -79,7 +79,7 @@ def rendered(directory, status="firing", **labels):
         "status": status,
         "groupLabels": group,
         "commonLabels": group | labels,
-        "commonAnnotations": {"summary": "m: speculative decoding costs more than it gives"},
+        "commonAnnotations": {"summary": "m: speculative decoding costs more than it saves"},
         "alerts": [{"status": status, "labels": group | labels, "annotations": annotations} | times],
     }
     path = directory / "data.json"
@@ -99,7 +99,7 @@ def test_a_page_says_what_a_person_needs_at_night(tmp_path):
     alert = {"cluster": "eu", "pod": "vllm-7d9c4b-x2x9z", "instance": "10.1.2.3:9911", "model_name": "m"}
     title, text = rendered(tmp_path, **alert, severity="critical")
     where = "cluster eu, namespace llm, pod vllm-7d9c4b-x2x9z"
-    assert title == f"[1] m: speculative decoding costs more than it gives, {where}"
+    assert title == f"[1] m: speculative decoding costs more than it saves, {where}"
     assert text == [
         "It loses.",
         "Acceptance 45%.",
@@ -112,7 +112,7 @@ def test_a_page_says_what_a_person_needs_at_night(tmp_path):
 @pytest.mark.servers
 def test_a_resolved_page_says_how_long_it_fired(tmp_path):
     title, text = rendered(tmp_path, status="resolved")
-    assert title == "[resolved] m: speculative decoding costs more than it gives, namespace llm"
+    assert title == "[resolved] m: speculative decoding costs more than it saves, namespace llm"
     assert text[2] == "Fired from 2026-11-21 02:12 UTC to 2026-11-21 02:40 UTC"
 
 

@@ -101,12 +101,12 @@ async def test_a_firing_alert_says_all_of_itself(scene):
         "cluster": "eu",
         "model_name": "m",
     }
-    assert alert["annotations"]["context"].startswith("Acceptance 40.0% (a loss below 50.0%).")
+    assert alert["annotations"]["context"].startswith("Acceptance rate 40.0% (threshold 50.0%).")
     assert alert["annotations"]["runbook_url"] == "https://r.example/SpecDecodeAcceptanceLow.md"
     variables = "var-cluster=eu&var-instance=pod-7&var-source=sidecar&var-model_name=m"
     dashboard = f"https://g.example/d/specdec-operator?from=now-6h&to=now&{variables}"
     assert alert["annotations"]["dashboard_url"] == dashboard
-    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, less than")
+    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, below")
     assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 4 * 60)
 
 

@@ -1,4 +1,4 @@
-"""Pods that speculate against pods of the same model that don't: a live baseline.
+"""Pods that speculate compared with pods of the same model that do not: a live baseline.
 
 A pod that does not speculate has ``specdec_generation_tokens_total`` and no ``specdec_engine_draft_tokens_total``.
 """
@@ -25,10 +25,10 @@ _GROUPS: Final = (
 def against() -> Section:
     """Latency, throughput and KV cache of both groups, by model."""
     read = (
-        "The mean over the pods of each group, by model. There is no comparison unless a model has pods in both groups."
+        "The mean over the pods of each group, by model. There is a comparison only if a model has pods in both groups."
     )
     return Section(
-        "Speculating pods against pods of the same model that don't",
+        "Pods with and without speculation, by model",
         [
             beside(
                 9,
@@ -37,7 +37,7 @@ def against() -> Section:
                         "0.5",
                         "P50 of the time per output token",
                         read,
-                        "Speculating pods should be clearly lower, or the typical request gains nothing.",
+                        "Speculating pods should be clearly lower; otherwise the typical request gains nothing.",
                     ),
                     8,
                 ),
@@ -46,8 +46,8 @@ def against() -> Section:
                         "0.99",
                         "P99 of the time per output token",
                         read,
-                        "If speculating pods are higher here but lower at P50, the workload is mixed: route the losing "
-                        "temperature to the others. If they are higher in both, turn speculation off.",
+                        "If speculating pods are higher here but lower at P50, the workload is mixed: route the slower "
+                        "temperatures to the other pods. If they are higher in both, turn speculation off.",
                     ),
                     8,
                 ),
@@ -55,7 +55,7 @@ def against() -> Section:
                     _compared(
                         "Gap between P99 and P50 of the time per output token",
                         read,
-                        "The amount by which the speculating pods' gap is larger is what speculation adds.",
+                        "The difference between the two groups is what speculation adds to the gap.",
                         series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"'),
                         SECONDS,
                     ),
@@ -88,9 +88,9 @@ def _token(quantile: str, title: str, read: str, do: str) -> timeseries.Panel:
 
 def _throughput(read: str) -> timeseries.Panel:
     return _compared(
-        "Tokens per second of a pod",
+        "Tokens per second per pod",
         read,
-        "At equal load per pod both are equal; under saturation the group with the higher rate is better.",
+        "At equal load per pod both are equal; when saturated, the group with the higher rate is better.",
         total(POD, metrics.GENERATION_TOKENS),
         PER_SECOND,
     )
@@ -98,9 +98,9 @@ def _throughput(read: str) -> timeseries.Panel:
 
 def _kv(read: str) -> timeseries.Panel:
     return _compared(
-        "KV cache peak of a pod",
+        "KV cache peak per pod",
         read,
-        "Speculating pods need more KV cache. If it is much more at equal load, speculate fewer tokens.",
+        "Speculating pods need more KV cache. If they need much more at equal load, speculate fewer tokens.",
         series(metrics.KV_CACHE_PEAK),
         SHARE,
     )
@@ -117,8 +117,8 @@ def _groups() -> timeseries.Panel:
     ]
     return over_time(
         "Pods in each group",
-        "How many pods of each model speculate, and how many don't.",
-        "Keep one pod of each model without speculation: it is the cheapest way to know what speculation gains.",
+        "How many pods of each model speculate, and how many do not.",
+        "Keep one pod of each model without speculation: it is the cheapest way to measure what speculation gains.",
         queries,
         "short",
     )

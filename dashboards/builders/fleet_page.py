@@ -1,4 +1,4 @@
-"""*Speculative decoding: fleet*: models, pods, worst buckets, and speculating pods against those that don't."""
+"""*Speculative decoding: fleet*: models, pods, worst temperatures, and pods with and without speculation."""
 
 from typing import Final
 
@@ -32,7 +32,7 @@ def fleet_page() -> Dashboard:
     page = new_page(
         FLEET,
         "Speculative decoding: fleet",
-        "Which models, pods and temperatures lose from speculative decoding, and how pods without it do.",
+        "At which models, pods and temperatures speculative decoding does not pay, and how pods without it compare.",
         since="now-24h",
     )
     top = Section(
@@ -62,35 +62,36 @@ def _counts() -> Line:
         figure(
             "Pods known",
             "Sidecars in the selection that Prometheus knows.",
-            "Fewer than you run: look at Prometheus' targets.",
+            "If there are fewer than you run, check Prometheus' targets.",
             Query(f"count({reached()})"),
         ),
         figure(
-            "Sidecars gone",
+            "Sidecars down",
             "Sidecars that Prometheus cannot reach.",
-            "Look at those pods first: nothing is known about them.",
+            "Check those pods first: there is no data about them.",
             Query(f"sum(1 - {reached()})"),
             values=_NONE,
             otherwise="red",
         ),
         figure(
             "vLLMs down",
-            "vLLMs that their sidecar cannot reach.",
-            "Sort the table of pods by 'vLLM' and look at their containers.",
+            "vLLM servers that their sidecar cannot reach.",
+            "Sort the table of pods by 'vLLM' and check their containers.",
             Query(f"sum(1 - {series(metrics.UP)})"),
             values=_NONE,
             otherwise="red",
         ),
         figure(
             "Pods drafting",
-            "Pods that draft enough to be judged.",
+            "Pods with enough drafts for a verdict.",
             "If they are far fewer than all pods, some are idle, run without speculation, or stopped speculating.",
             Query(f"count({_judged()}) or on () vector(0)"),
         ),
         figure(
-            "Pods losing",
-            "Pods whose sidecar says that they lose: by time where plain decoding was measured, else by acceptance.",
-            "One of many: that pod's draft model or traffic. All at once: a rollout or new prompts.",
+            "Net negative pods",
+            "Pods whose verdict is net_negative: by time if there is a reference without speculation, otherwise by "
+            "acceptance rate.",
+            "One of many: that pod's draft model or traffic. All at the same time: a rollout or new prompts.",
             Query(LOSING_PODS),
             values=_NONE,
             otherwise="red",
@@ -98,7 +99,7 @@ def _counts() -> Line:
         figure(
             "Alerts",
             "SpecDecode… alerts that fire in the selection.",
-            "They are listed below, with the time since when.",
+            "The table below lists them, with the time since they fire.",
             Query(f"count({FIRING}) or on () vector(0)"),
             values=_NONE,
             otherwise="red",
@@ -115,7 +116,7 @@ def _verdicts() -> statetimeline.Panel:
     return states(
         "Worst verdict by model: which, and since when",
         "One band per model, in the colour of its worst temperature on any pod.",
-        "Find the temperature and the pod in the tables below; the marks are alerts and restarts.",
+        "Find the temperature and the pod in the tables below. The marks are alerts and restarts.",
         Query(verdict_code(MODEL), "{{model_name}} {{namespace}} {{cluster}}"),
         values=VERDICTS,
         empty="no plug-in anywhere",
@@ -125,12 +126,12 @@ def _verdicts() -> statetimeline.Panel:
 def _by_model() -> timeseries.Panel:
     return over_time(
         "Acceptance by model, against the thresholds",
-        "Accepted / drafted tokens of each model over all its pods, from vLLM's counters.",
-        "A model below red: start it without --speculative-config or give it another draft model. Between the two: "
-        "measure P99 under load against pods without speculation below.",
+        "Accepted / draft tokens of each model over all its pods, from vLLM's counters.",
+        "If a model is below red, start it without --speculative-config or use another draft model. If it is between "
+        "the two, compare P99 under load with pods without speculation (below).",
         [
             Query(ACCEPTANCE_BY_NAMESPACE, "{{model_name}} {{namespace}} {{cluster}}"),
-            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_net_negative"), "does not pay below", Style.LIMIT),
             Query(threshold("acceptance_break_even"), "pays above", Style.NOTICE),
         ],
         SHARE,
@@ -140,16 +141,16 @@ def _by_model() -> timeseries.Panel:
 
 def _by_pod() -> timeseries.Panel:
     return over_time(
-        "Acceptance over the pods: lowest, P10, P50, P90",
-        "How acceptance is spread over the pods, without a line for each.",
-        "If the lowest is far from P10, one pod is bad: look it up below. If P10 to P90 is wide, traffic is routed "
-        "unevenly by temperature; take advantage of it and speculate only where it pays.",
+        "Acceptance across pods: lowest, P10, P50, P90",
+        "How the acceptance rate is distributed across pods, without a line for each.",
+        "If the lowest is far from P10, one pod is bad: look it up below. If P10 and P90 are far apart, temperatures "
+        "are routed unevenly: take advantage of it, and speculate only where it pays.",
         [
             *(
                 Query(f"quantile({share:g}, {ACCEPTANCE_BY_POD})", f"P{share * 100:g}" if share else "lowest")
                 for share in _SPREAD
             ),
-            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_net_negative"), "does not pay below", Style.LIMIT),
         ],
         SHARE,
         high=1,
@@ -160,7 +161,7 @@ def _trust() -> Section:
     coverage = over_time(
         "Lowest coverage, by model",
         "The lowest share of vLLM's draft tokens that the plug-in of any pod reported.",
-        "Below the dashes that pod's split by temperature is withheld: find it in the table.",
+        "Below the dashes that pod does not export the split by temperature: find it in the table.",
         [
             Query(least(MODEL, series(metrics.COVERAGE)), "{{model_name}} {{namespace}} {{cluster}}"),
             Query(threshold("coverage"), "withheld below", Style.LIMIT),
@@ -168,20 +169,21 @@ def _trust() -> Section:
         SHARE,
     )
     lost = over_time(
-        "Faults over the fleet",
-        "Lost events, failed polls, restarts of vLLM and restarted parts of sidecars, per second.",
-        "A step on all pods at the same time is a rollout or a network fault; select an instance to see which.",
+        "Errors across the fleet",
+        "Lost events, failed polls, vLLM restarts and restarted parts of sidecars, per second.",
+        "A step on all pods at the same time is a rollout or a network problem; select an instance to see which.",
         [
             Query(total("reason", metrics.REQUEST_EVENTS_DROPPED), "lost: {{reason}}"),
             Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
-            Query(total("", metrics.VLLM_RESTARTS), "restarts of vLLM"),
+            Query(total("", metrics.VLLM_RESTARTS), "vLLM restarts"),
             Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
         ],
         PER_SECOND,
     )
     versions = over_time(
         "Pods by version of vLLM and of the sidecar",
-        "How many pods run each version of the sidecar, and how many engines each of vLLM where the plug-in tells it.",
+        "How many pods run each version of the sidecar, and how many engines run each version of vLLM, as far as the "
+        "plug-in reports it.",
         "If acceptance changes when a new version appears here, that version is the cause.",
         [
             Query(f"count by (vllm_version) ({series(metrics.PLUGIN_INFO)})", "vLLM {{vllm_version}}"),

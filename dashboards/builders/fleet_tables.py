@@ -1,4 +1,4 @@
-"""The fleet's tables: models, buckets, pods; each row links to the operator's page for its subject."""
+"""The fleet's tables: models, temperatures, pods; each row links to the operator's dashboard for its subject."""
 
 from grafana_foundation_sdk.builders import table
 
@@ -32,11 +32,11 @@ def models() -> table.Panel:
         (
             (
                 "Worst: the verdict on the model's worst temperature on any pod. Speculating: pods with draft "
-                "counters, idle ones included. P99 and KV peak are the worst pod's."
+                "counters, including idle ones. P99 and KV peak are those of the worst pod."
             ),
             (
-                "Click a model for its page. A model whose acceptance is fine and whose worst verdict is 'loses' has "
-                "mixed traffic: look at its buckets below."
+                "Click a model for its dashboard. A model with a good acceptance rate whose worst verdict is 'does not "
+                "pay' has mixed traffic: look at its temperatures below."
             ),
         ),
         [
@@ -51,12 +51,12 @@ def models() -> table.Panel:
             Value(f"count by ({MODEL}) ({total(POD, metrics.GENERATION_TOKENS)})", "Pods", COUNT),
             Value(drafting, "Speculating", COUNT),
             Value(total(MODEL, metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
-            Value(worst(MODEL, slow), "P99 a token", SECONDS),
+            Value(worst(MODEL, slow), "P99 per token", SECONDS),
             Value(worst(MODEL, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
             Value(least(MODEL, series(metrics.COVERAGE)), "Coverage", SHARE),
         ],
         sort="Worst",
-        empty="no model: look at the selection and at Prometheus' targets",
+        empty="no model: check the selection and Prometheus' targets",
     )
 
 
@@ -68,23 +68,23 @@ def worst_buckets() -> table.Panel:
     judged = at_least(share, "min_bucket_share", as_number=False)
     lowest = f"bottomk({_ROWS}, ({acceptance}) and ({judged}))"
     return rows(
-        "Worst buckets",
+        "Worst temperatures",
         (
-            f"The {_ROWS} lowest acceptances of a temperature on a pod with a significant share of the drafts.",
+            f"The {_ROWS} lowest acceptance rates by pod and temperature, if the share of draft tokens is significant.",
             (
-                "Click a temperature for the operator's page of that pod and bucket. The same temperature on many "
-                "pods: route it to pods without speculation. One pod: look at that pod."
+                "Click a temperature for the dashboard of that pod and temperature. If many pods have the same "
+                "temperature here, route it to pods without speculation. If it is one pod, look at that pod."
             ),
         ),
         _pod_labels("temperature"),
         [
             Value(lowest, "Acceptance", SHARE),
-            Value(f"({judged}) and on ({_POD_BUCKET}) ({lowest})", "Share of drafts", SHARE),
+            Value(f"({judged}) and on ({_POD_BUCKET}) ({lowest})", "Share of draft tokens", SHARE),
             Value(f"({verdict_code(_POD_BUCKET)}) and on ({_POD_BUCKET}) ({lowest})", "Verdict", COUNT, VERDICTS),
         ],
         sort="Acceptance",
         descending=False,
-        empty="no bucket with enough drafts",
+        empty="no temperature with enough drafts",
     )
 
 
@@ -97,10 +97,10 @@ def pods() -> table.Panel:
         "Pods",
         (
             (
-                "Every pod and, where the plug-in is connected, how it speculates; one without acceptance drafts "
-                "nothing. Gap: P99 - P50 of the time per output token."
+                "Every pod and, if the plug-in is connected, its speculative configuration. A pod without an "
+                "acceptance rate does not draft. Gap: P99 - P50 of the time per output token."
             ),
-            "Sort by the column you need; click an instance for its page.",
+            "Sort by the column you need; click an instance for its dashboard.",
         ),
         [*_pod_labels(), *map(Label, _SPECULATION)],
         [
@@ -109,7 +109,7 @@ def pods() -> table.Panel:
             Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE),
             Value(total(POD, metrics.ENGINE_DRAFTS), "Drafts/s", PER_SECOND),
             Value(total(POD, metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
-            Value(worst(POD, slow), "P99 a token", SECONDS),
+            Value(worst(POD, slow), "P99 per token", SECONDS),
             Value(worst(POD, series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"')), "Gap", SECONDS),
             Value(worst(POD, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
             Value(f"sum by ({POD}) ({series(metrics.REQUESTS_WAITING)})", "Waiting", COUNT),

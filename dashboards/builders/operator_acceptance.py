@@ -1,4 +1,4 @@
-"""How many drafted tokens are accepted: by request, by position, against the past."""
+"""The acceptance rate: per request, by position, and compared with the past."""
 
 from grafana_foundation_sdk.builders import table, timeseries
 
@@ -17,20 +17,20 @@ _ALL_DRAFT_TOKENS = total("model_name", metrics.DRAFT_TOKENS)
 def acceptance() -> Section:
     """Everything about acceptance that is not on the first screen."""
     spread = distribution(
-        "Acceptance of single requests",
-        "Each column shows the requests that ended then, by their own acceptance. Two bands, one high and one low, are "
-        "two kinds of traffic that an average hides.",
-        "For a low band, select the temperatures one by one above: the one that still shows it is the one that loses. "
-        "A low band at temperature 0 is another kind of prompt.",
+        "Acceptance per request",
+        "Each column shows the requests that finished then, by their own acceptance rate. Two bands, one high and one "
+        "low, are two kinds of traffic that an average hides.",
+        "To explain a low band, select the temperatures one by one above, until you find the one that still shows it. "
+        "A low band at temperature 0 comes from a different kind of prompt.",
         growth_by_bucket(metrics.REQUEST_ACCEPTANCE),
         SHARE,
     )
     by_poll = distribution(
         "Acceptance between two polls",
-        "vLLM's own acceptance between two polls of the sidecar. It needs no plug-in, and shows drops too short "
-        "for the averages of the lines.",
-        "Use it if there is no split by temperature. A wide or double band means that a split is worth having: let "
-        "vLLM load the plug-in (docs/plugin.md).",
+        "vLLM's own acceptance rate between two polls of the sidecar. It does not need the plug-in, and shows drops "
+        "that are too short to be visible in averages.",
+        "Use it if there is no split by temperature. A wide or double band means that a split is worth having: load "
+        "the plug-in into vLLM (docs/plugin.md).",
         growth_by_bucket(metrics.ENGINE_WINDOW_ACCEPTANCE),
         SHARE,
     )
@@ -48,11 +48,11 @@ def acceptance() -> Section:
 
 def _quantiles() -> timeseries.Panel:
     return over_time(
-        "Acceptance of single requests: P10, P50, P90",
-        "Nine of ten requests accept more than P10 shows. P10 below the red dashes: a significant part of the traffic "
-        "loses, whatever the average says.",
-        "Select the temperatures one by one above to find that part. If P10 is low at every temperature, sort your "
-        "prompts by kind: code and quotations accept well, free prose does not.",
+        "Acceptance per request: P10, P50, P90",
+        "Nine of ten requests have a higher acceptance rate than P10. If P10 is below the red dashes, speculation "
+        "slows down a significant part of the traffic, whatever the average.",
+        "To find that part, select the temperatures one by one above. If P10 is low at every temperature, look at the "
+        "kinds of prompts: drafts for code and quotations are accepted often, drafts for free prose are not.",
         [
             *(Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE), f"P{share}") for share in (90, 50, 10)),
             Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
@@ -65,15 +65,15 @@ def _quantiles() -> timeseries.Panel:
 def _shares() -> timeseries.Panel:
     return over_time(
         "Share of the draft tokens, by temperature",
-        "Each temperature's share of the draft tokens. One below the dashes is neither judged nor alerted on.",
-        "If the average falls while each temperature's line is steady, look for a change here: the traffic became "
-        "hotter, the draft model did not become worse.",
+        "Each temperature's share of the draft tokens. A temperature below the dashes gets no verdict and no alert.",
+        "If the average falls while each temperature's acceptance rate is steady, look for a change here: the traffic "
+        "moved to higher temperatures; the draft model is not worse.",
         [
             Query(
                 f"{_DRAFT_TOKENS} / on (model_name) group_left () ({_ALL_DRAFT_TOKENS} > 0)",
                 "{{temperature}} {{model_name}}",
             ),
-            Query(threshold("min_bucket_share"), "judged from", Style.NOTICE),
+            Query(threshold("min_bucket_share"), "verdict from", Style.NOTICE),
         ],
         SHARE,
         stacked=True,
@@ -82,11 +82,11 @@ def _shares() -> timeseries.Panel:
 
 def _past() -> timeseries.Panel:
     return over_time(
-        "Acceptance now less the past",
-        "Acceptance now minus that of the past selected at the top. Below the dashes it fell by more than the "
-        "threshold. Without data from that time, as on the first day, a line at 0 says so.",
-        "If one temperature fell, its prompts changed. If all fell by the same amount, see what was rolled out in "
-        "between: quantization, draft model, vLLM's version, the number of speculative tokens.",
+        "Acceptance now minus the past",
+        "The acceptance rate now minus that of the past selected at the top. Below the dashes it dropped by more than "
+        "the threshold. If there is no data from that time, as on the first day, there is a line at 0 instead.",
+        "If one temperature dropped, its prompts changed. If all dropped by the same amount, check what was rolled out "
+        "in between: quantization, draft model, vLLM version, number of speculative tokens.",
         [
             Query(f"({now}) - ({before(now)})", legend, style)
             for now, legend, style in (
@@ -98,7 +98,7 @@ def _past() -> timeseries.Panel:
             Query(f"-{threshold('acceptance_regression')}", "regressed below", Style.LIMIT),
             Query(
                 f"0 * {threshold('acceptance_regression')} unless on () ({before(ACCEPTANCE_BY_MODEL)})",
-                "nothing was recorded that long ago: compare with a shorter time",
+                "no data from that long ago: compare with a shorter time",
                 Style.NOTICE,
             ),
         ],
@@ -112,9 +112,9 @@ def _length() -> timeseries.Panel:
     whole = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFTS)
     return over_time(
         "Acceptance length, by temperature",
-        "Tokens per verification step, the step's own token included: 1 is no gain at all, the number of speculative "
-        "tokens plus 1 is the maximum.",
-        "The speedup comes from this, not from acceptance. Near 1, speculation is pure cost.",
+        "Tokens per verification step, including the step's own token. 1 means that speculation gains nothing; the "
+        "maximum is the number of speculative tokens plus 1.",
+        "The speedup depends on this, not on the acceptance rate. Near 1, speculation only costs time.",
         [
             Query(f"1 + {by_bucket}", "{{temperature}} {{model_name}}"),
             Query(f"1 + {whole}", "all {{model_name}}", Style.WHOLE),
@@ -126,9 +126,10 @@ def _length() -> timeseries.Panel:
 
 def _request_length() -> timeseries.Panel:
     return over_time(
-        "Acceptance length of single requests: P10, P50, P90",
-        "Tokens per verification step of each request, over all that ended.",
-        "P10 near 1 while P50 is well above: some requests gain nothing from speculation. Find them by temperature.",
+        "Acceptance length per request: P10, P50, P90",
+        "Tokens per verification step of each finished request.",
+        "If P10 is near 1 while P50 is well above, some requests gain nothing from speculation. Find them by "
+        "temperature.",
         [Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE_LENGTH), f"P{share}") for share in (90, 50, 10)],
         COUNT,
         low=1,
@@ -142,10 +143,10 @@ def _positions() -> timeseries.Panel:
     drafts = total("model_name", metrics.ENGINE_DRAFTS)
     return over_time(
         "Acceptance by position",
-        "How often the draft's first, second, … token is accepted, where there is one. Positions count from 0. Without "
-        "the plug-in, out of all drafts: then the rate also falls because drafts are shorter.",
-        "Positions that are seldom accepted cost time and give nothing: lower num_speculative_tokens in "
-        "--speculative-config to the positions above about 0.4. If the last one is still high, try one more.",
+        "How often the first, second, … token of a draft is accepted, out of the drafts that have one. Positions start "
+        "at 0. Without the plug-in the rate is out of all drafts, so it also falls where drafts are shorter.",
+        "Positions that are seldom accepted cost time and gain nothing: lower num_speculative_tokens in "
+        "--speculative-config to the number of positions above about 0.4. If the last one is still high, try one more.",
         [
             Query(
                 f"({exact}) or on (model_name) ({by_vllm} / on (model_name) group_left () ({drafts} > 0))",
@@ -161,10 +162,10 @@ def _matrix() -> table.Panel:
     return matrix(
         "Acceptance by temperature and position",
         (
-            "The same by temperature over the last 5 minutes.",
+            "Acceptance by position for each temperature, over the last 5 minutes.",
             (
-                "If only the first position holds at high temperatures, fewer speculative tokens help more there than "
-                "none. Empty: vLLM does not load the plug-in."
+                "If only the first position is accepted at high temperatures, fewer speculative tokens are better "
+                "there than none. Empty: vLLM has not loaded the plug-in."
             ),
         ),
         ratio("temperature, position", metrics.ACCEPTED_PER_POSITION, metrics.DRAFT_TOKENS_PER_POSITION),

@@ -1,4 +1,4 @@
-"""Acceptance by length of the prompt, structured output and, where it is switched on, adapter."""
+"""Acceptance by prompt length, structured output and, if enabled, adapter."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -14,7 +14,7 @@ _GROUP = "model_name, by, group"
 def groups() -> Section:
     """Empty without the plug-in."""
     return Section(
-        "Who accepts less than the rest",
+        "Acceptance by request group",
         [beside(9, (_acceptance("prompt_tokens", "prompt length in tokens"), 8), (_others(), 8), (_shares(), 8))],
     )
 
@@ -22,12 +22,12 @@ def groups() -> Section:
 def _acceptance(by: str, what: str) -> timeseries.Panel:
     return over_time(
         f"Acceptance by {what}",
-        "Accepted / drafted tokens of the requests whose prompts are that long.",
-        "Long prompts are where drafts fail first: if only those lose, route them to pods that do not speculate, or "
-        "use a draft model that was trained on long contexts.",
+        "Accepted / draft tokens of the requests with prompts of that length.",
+        "Drafts fail first on long prompts: if only those are low, route them to pods that do not speculate, or use a "
+        "draft model that was trained on long contexts.",
         [
             Query(_ratio(by), "{{group}} {{model_name}}"),
-            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_net_negative"), "does not pay below", Style.LIMIT),
         ],
         SHARE,
         high=1,
@@ -37,13 +37,13 @@ def _acceptance(by: str, what: str) -> timeseries.Panel:
 def _others() -> timeseries.Panel:
     return over_time(
         "Acceptance by output and adapter",
-        "Accepted / drafted tokens of requests with free and with structured output and, if plugin.adapters is on, of "
-        "each LoRA adapter.",
-        "An adapter far below the rest needs a draft model of its own, or pods that do not speculate.",
+        "Accepted / draft tokens of requests with free-form and with structured output and, if plugin.adapters is on, "
+        "of each LoRA adapter.",
+        "An adapter far below the rest needs its own draft model, or pods that do not speculate.",
         [
             Query(_ratio("output"), "{{group}} {{model_name}}"),
             Query(_ratio("adapter"), "adapter {{group}} {{model_name}}"),
-            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_net_negative"), "does not pay below", Style.LIMIT),
         ],
         SHARE,
         high=1,
@@ -56,7 +56,8 @@ def _shares() -> timeseries.Panel:
     return over_time(
         "Share of the draft tokens, by group",
         "Each group's share of the draft tokens; the groups of one kind add up to 1.",
-        "A group that accepts less and has a small share matters little; the sidecar's page names them.",
+        "A group with a low acceptance rate and a small share matters little. The sidecar's status page names the "
+        "groups with a lower acceptance rate.",
         [Query(f"{drafted} / on (model_name, by) group_left () ({whole} > 0)", "{{by}} {{group}} {{model_name}}")],
         SHARE,
         high=1,

@@ -17,13 +17,13 @@ def latency() -> Section:
         "itl|tpot",
         "vLLM's own inter-token latency and time per output token over the sliding window, on the worst pod. Dashed: "
         "the configured baseline.",
-        "This is what speculation should improve. P50 better and P99 worse than the baseline is a mixed workload; if "
-        "both are worse, speculation costs more than it gives, or the load is higher.",
+        "Speculation should improve this. If P50 is better and P99 worse than the baseline, the workload is mixed. If "
+        "both are worse, speculation costs more than it saves, or the load is higher.",
     )
     whole = _phases(
         "Queue, first token, whole request: P50 and P99",
         "queue|ttft|e2e",
-        "The phases that speculation hardly affects, on the worst pod: waiting, prefill, and the whole request.",
+        "Phases that speculation hardly affects, on the worst pod: waiting, prefill and the whole request.",
         "If these rise and the time between tokens does not, the cause is load or long prompts, not speculation.",
     )
     return Section(
@@ -62,9 +62,9 @@ def _phases(title: str, phases: str, read: str, do: str) -> timeseries.Panel:
 def _by_temperature(what: str, histogram: Metric) -> timeseries.Panel:
     return over_time(
         f"{what} by temperature: P50 and P99",
-        "Finished requests, as vLLM's scheduler saw them.",
-        "A temperature whose P99 stands out and whose acceptance is low pays for speculation: route it to pods that do "
-        "not speculate. One that stands out with good acceptance has longer prompts or answers.",
+        "Finished requests, as seen by vLLM's scheduler.",
+        "If a temperature has a high P99 and a low acceptance rate, speculation slows it down: route it to pods that "
+        "do not speculate. If its acceptance rate is good, its prompts or responses are longer.",
         [
             Query(quantile(0.5, BUCKET, histogram), "P50 {{temperature}} {{model_name}}"),
             Query(quantile(0.99, BUCKET, histogram), "P99 {{temperature}} {{model_name}}"),

@@ -14,8 +14,8 @@ def load() -> Section:
     capacity = over_time(
         "KV cache in tokens",
         "Capacity of the KV cache and tokens in use at the last poll, summed over the selected pods.",
-        "Speculation takes KV cache for the draft model and the drafted tokens. If usage is close to the capacity, "
-        "compare a pod without speculation.",
+        "Speculation uses KV cache for the draft model and the draft tokens. If usage is close to the capacity, "
+        "compare with a pod without speculation.",
         [
             Query(f"sum by (model_name) ({series(metrics.KV_CACHE_CAPACITY)})", "capacity {{model_name}}", Style.LIMIT),
             Query(
@@ -26,9 +26,9 @@ def load() -> Section:
         COUNT,
     )
     hits = over_time(
-        "Prefix cache: share of hits",
+        "Prefix cache hit rate",
         "Share of the prompt tokens looked up that were found in the prefix cache.",
-        "A drop makes prefills longer, which shows in the time to first token. It has nothing to do with speculation.",
+        "If it drops, prefills take longer, and the time to first token rises. Speculation does not affect it.",
         [
             Query(
                 ratio("model_name", metrics.PREFIX_CACHE_HITS, metrics.PREFIX_CACHE_QUERIES),
@@ -50,10 +50,10 @@ def load() -> Section:
 def _kv() -> timeseries.Panel:
     return over_time(
         "KV cache in use",
-        "Share in use on the fullest pod: now, the last minute's peak, and P90 over all polls. The peak includes what "
-        "happened between two scrapes of Prometheus.",
-        "Over the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs, scale out, or turn "
-        "speculation off at peak hours: drafted tokens need KV cache too.",
+        "Share in use on the fullest pod: now, the peak of the last minute, and P90 over all polls. The peak includes "
+        "what happened between two scrapes of Prometheus.",
+        "Above the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs, scale out, or turn "
+        "speculation off at peak hours: draft tokens need KV cache too.",
         [
             Query(worst("model_name", series(metrics.KV_CACHE_PEAK)), "peak {{model_name}}"),
             Query(worst("model_name", series(metrics.KV_CACHE_USAGE)), "now {{model_name}}"),
@@ -69,8 +69,8 @@ def _queue() -> timeseries.Panel:
     return over_time(
         "Requests running and waiting, preemptions",
         "Requests running and waiting at the last poll; first tokens and preemptions per second.",
-        "Preemptions throw work away and compute a request again: any steady rate is too much. If requests wait while "
-        "KV cache is free, --max-num-seqs is the limit.",
+        "A preempted request is computed again from the start, so any steady rate is too much. If requests wait while "
+        "the KV cache has room, --max-num-seqs is the limit.",
         [
             Query(f"sum by (model_name) ({series(metrics.REQUESTS_RUNNING)})", "running {{model_name}}"),
             Query(f"sum by (model_name) ({series(metrics.REQUESTS_WAITING)})", "waiting {{model_name}}"),
@@ -94,9 +94,9 @@ def _throughput() -> timeseries.Panel:
     )
     return over_time(
         "Tokens per second",
-        "Tokens generated, read, drafted and accepted. Drafted minus accepted is thrown away.",
-        "Generated falls while drafted stays: more of the work is wasted. Drafted is 0 while tokens are generated: "
-        "speculation stopped; see vLLM's log.",
+        "Generated, prompt, draft and accepted tokens. Draft minus accepted tokens is wasted work.",
+        "If generated falls while drafted stays, more work is wasted. If drafted is 0 while tokens are generated, vLLM "
+        "has stopped speculating: check its log.",
         [Query(total("model_name", metric), f"{what} {{{{model_name}}}}") for what, metric in counted],
         PER_SECOND,
     )
@@ -105,9 +105,9 @@ def _throughput() -> timeseries.Panel:
 def _requests() -> timeseries.Panel:
     return over_time(
         "Finished requests, by temperature",
-        "Requests per second that ended, as vLLM's scheduler counted them; by outcome those that did not just stop.",
-        "A change in the mix explains a change in the average. aborted: the client left, or the text met a stop "
-        "string, which the engine cannot tell apart. error: see vLLM's log.",
+        "Finished requests per second, as counted by vLLM's scheduler; those that did not end normally, by outcome.",
+        "A change in the mix explains a change in the average. aborted: the client disconnected, or the text reached a "
+        "stop string (the engine cannot tell which). error: check vLLM's log.",
         [
             Query(total(BUCKET, metrics.REQUESTS), "{{temperature}} {{model_name}}"),
             Query(total("outcome", metrics.REQUESTS, 'outcome!="stopped"'), "{{outcome}}", Style.NOTICE),

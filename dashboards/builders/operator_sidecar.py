@@ -17,9 +17,9 @@ def sidecar() -> Section:
 
 def _polls() -> Line:
     up = over_time(
-        "Polls of vLLM's page: success and age",
-        "1 if the last poll succeeded and is recent, else 0. Age: time since the last good page.",
-        "At 0, everything that comes from vLLM is absent, not repeated. See the faults for the reason.",
+        "Polls of vLLM: success and age",
+        "1 if the last poll succeeded and is recent, otherwise 0. Age: time since the last successful poll.",
+        "At 0, all data from vLLM is absent, not repeated. The panel on errors shows the reason.",
         [
             Query(least("instance", series(metrics.UP)), "up {{instance}}"),
             Query(
@@ -30,22 +30,22 @@ def _polls() -> Line:
         COUNT,
     )
     pace = over_time(
-        "Polls of vLLM's page: duration and pause",
-        "How long the last good poll took, and the current pause between polls, which grows if vLLM's page is "
-        "expensive.",
-        "A poll of more than about 50 ms holds up vLLM's event loop: keep scrape_filtered on.",
+        "Polls of vLLM: duration and interval",
+        "How long the last successful poll took, and the current interval between polls, which grows if polls are "
+        "expensive for vLLM.",
+        "A poll that takes more than about 50 ms blocks vLLM's event loop: keep scrape_filtered on.",
         [
             Query(worst("instance", series(metrics.SCRAPE_DURATION)), "duration {{instance}}"),
-            Query(worst("instance", series(metrics.SCRAPE_INTERVAL)), "pause {{instance}}"),
+            Query(worst("instance", series(metrics.SCRAPE_INTERVAL)), "interval {{instance}}"),
         ],
         SECONDS,
     )
     errors = over_time(
-        "Faults per second",
-        "Polls without a usable page by reason, skipped lines, parts of the sidecar that failed and were restarted, "
-        "requests to the sidecar's own pages that it refused or cut, and invalid settings that it did not apply.",
-        "timeout or unreachable: vLLM. not_an_exposition: a wrong URL. Any internal error is a bug in the sidecar: "
-        "please report it with the log.",
+        "Errors per second",
+        "Failed polls by reason, skipped lines, parts of the sidecar that failed and were restarted, requests to the "
+        "sidecar that it refused or cut off, and invalid settings that it did not apply.",
+        "timeout or unreachable: check vLLM. not_an_exposition: the URL is wrong. An internal error is a bug in the "
+        "sidecar: please report it with the log.",
         [
             Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
             Query(total("", metrics.MALFORMED_LINES), "malformed lines"),
@@ -61,10 +61,10 @@ def _polls() -> Line:
 def _restarts() -> timeseries.Panel:
     restarts = f"sum by (instance) (increase({series(metrics.VLLM_RESTARTS)}[1h]))"
     return over_time(
-        "Restarts of vLLM within an hour",
-        "Restarts of vLLM that the sidecar saw within the last hour.",
-        "At or above the dashes it is a crash loop: see vLLM's last log; it is often out of memory. Acceptance in that "
-        "time is that of a server that has just started.",
+        "vLLM restarts in the last hour",
+        "Restarts of vLLM that the sidecar saw in the last hour.",
+        "At or above the dashes vLLM is in a crash loop: check its previous log; it often runs out of memory. The "
+        "acceptance rate during that time is that of a server that has just started.",
         [
             Query(restarts, "{{instance}}"),
             Query(threshold("restarts_per_hour"), "crash loop from", Style.LIMIT),
@@ -75,25 +75,25 @@ def _restarts() -> timeseries.Panel:
 
 def _own() -> Line:
     cpu = over_time(
-        "CPU of the sidecar",
+        "Sidecar CPU",
         "Cores in use, by sidecar.",
-        "A few hundredths of a core are usual. Much more means a page with very many series, or a "
-        "short scrape_interval.",
+        "A few hundredths of a core are normal. Much more means that vLLM exports very many series, or that "
+        "scrape_interval is short.",
         [Query(of_process("process_cpu_seconds_total", "rate({}[$__rate_interval])"), "{{instance}}")],
         COUNT,
     )
     memory = over_time(
-        "Memory of the sidecar",
+        "Sidecar memory",
         "Resident memory, by sidecar.",
-        "It is bounded by the limits in the settings; steady growth is a bug in the sidecar.",
+        "The limits in the settings bound it; steady growth is a bug in the sidecar.",
         [Query(of_process("process_resident_memory_bytes"), "{{instance}}")],
         "bytes",
     )
     versions = rows(
         "Versions",
         (
-            "Which build runs; the plug-in's table has the versions of vLLM.",
-            "Compare pods that differ in their numbers.",
+            "The running builds; the plug-in's table has the vLLM versions.",
+            "If the numbers of two pods differ, compare their versions.",
         ),
         [Label("instance"), Label("version"), Label("python_version")],
         [Value(worst("instance, version, python_version", series(metrics.BUILD_INFO)), "Runs", COUNT)],
@@ -105,10 +105,10 @@ def _own() -> Line:
 def _pushed() -> timeseries.Panel:
     return over_time(
         "Alerts sent directly to Alertmanager",
-        "Alerts that the sidecar pushed itself, repeats included, by replica and outcome. No data: the direct "
-        "push is off, as it should be if Prometheus has the rules.",
-        "If a replica accepts nothing, check that it is up and its address is right. If none does, no alert arrives "
-        "this way.",
+        "Alerts that the sidecar pushed itself, including repeats, by replica and outcome. No data: the direct push is "
+        "off, as it should be if Prometheus evaluates the rules.",
+        "If a replica accepts nothing, check that it is up and that its address is right. If none does, no alert "
+        "arrives this way.",
         [Query(total("alertmanager, outcome", metrics.ALERTS_SENT), "{{alertmanager}} {{outcome}}")],
         PER_SECOND,
     )

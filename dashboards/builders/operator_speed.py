@@ -1,4 +1,4 @@
-"""Whether speculation saves time: speedup by temperature, both curves over load, and time saved and lost."""
+"""Whether speculation saves time: speedup by temperature, time per token by load, and time saved and lost."""
 
 from grafana_foundation_sdk.builders import timeseries
 
@@ -12,7 +12,7 @@ from sidecar.export import metrics
 def speed() -> Section:
     """All about time; empty without a reference for plain decoding."""
     return Section(
-        "Against plain decoding",
+        "Speedup over plain decoding",
         [
             beside(9, (_speedup(), 12), (_balance(), 12)),
             beside(9, (_per_token(), 12), (_break_even(), 12)),
@@ -23,14 +23,14 @@ def speed() -> Section:
 def _speedup() -> timeseries.Panel:
     return over_time(
         "Speedup by temperature, against its thresholds",
-        "Plain time per token divided by the actual one, at the same load; at 1 both are equal. The thick line is all "
-        "requests. No line: the time of plain decoding is unknown here.",
-        "If there are no lines, measure it: specdec-sidecar baseline --load. Below the red dashes speculation costs "
-        "time: the sidecar's page proposes another number of draft tokens.",
+        "Time per token without speculation divided by the actual one, at the same load; at 1 both are equal. The "
+        "thick line is all requests. No line: there is no reference without speculation.",
+        "If there are no lines, measure a baseline: specdec-sidecar baseline --load. Below the red dashes speculation "
+        "costs time: the sidecar's status page proposes another number of draft tokens.",
         [
             Query(least(BUCKET, series(metrics.SPEEDUP)), "{{temperature}} {{model_name}}"),
             Query(least("model_name", series(metrics.ENGINE_SPEEDUP)), "all {{model_name}}", Style.WHOLE),
-            Query(threshold("speedup_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("speedup_net_negative"), "does not pay below", Style.LIMIT),
             Query(threshold("speedup_net_positive"), "pays above", Style.NOTICE),
         ],
         COUNT,
@@ -39,10 +39,10 @@ def _speedup() -> timeseries.Panel:
 
 def _balance() -> timeseries.Panel:
     return over_time(
-        "Request time saved against plain decoding",
-        "Request-seconds saved minus those lost, per second: 3 means that plain decoding would keep three more "
-        "requests running at a time. Below 0, time is lost.",
-        "Look at a whole day before you decide: what is saved at night may be lost at noon.",
+        "Request time saved over plain decoding",
+        "Request-seconds saved minus those lost, per second: 3 means that without speculation three more requests "
+        "would be running at any time. Below 0, speculation loses time.",
+        "Look at a whole day before you decide: the time saved at night may be lost at noon.",
         [
             Query(
                 f"{total(BUCKET, metrics.TIME_SAVED)} - {total(BUCKET, metrics.TIME_LOST)}",
@@ -58,7 +58,7 @@ def _per_token() -> timeseries.Panel:
     return over_time(
         "Time per token by requests running",
         "Thin: the actual time, by the number of requests running. Thick: without speculation at that number.",
-        "Where a thin line is above its thick one, speculation loses at that load: let vLLM speculate less "
+        "Where a thin line is above its thick one, speculation does not pay at that load: let vLLM speculate less "
         "there (num_speculative_tokens_per_batch_size).",
         [
             Query(actual, "{{running}} {{model_name}}"),
@@ -75,11 +75,11 @@ def _per_token() -> timeseries.Panel:
 def _break_even() -> timeseries.Panel:
     accepted = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
     return over_time(
-        "Acceptance, and what it takes to break even",
-        "The thick line is the acceptance rate needed to be as fast as plain decoding at the present load, the highest "
-        "of the pods; the thin line is the actual acceptance rate.",
+        "Acceptance, and the break-even acceptance",
+        "The thick line is the acceptance rate needed to be as fast as without speculation at the current load (the "
+        "highest of the pods); the thin line is the actual acceptance rate.",
         "If break-even rises with the load, compute is short: use fewer draft tokens in full batches. If it rises at "
-        "the same load, something else slows the steps down.",
+        "the same load, something else slows down the steps.",
         [
             Query(accepted, "accepted {{model_name}}"),
             Query(

@@ -34,12 +34,12 @@ VERDICTS: Final[Mapping] = {
     0: ("too little data", "#6e7079"),
     1: ("pays", "green"),
     2: ("breaks even", "yellow"),
-    3: ("loses", "red"),
+    3: ("does not pay", "red"),
 }
-_PAYS: Final[Mapping] = {0: ("NO, it costs", "red"), 1: ("breaks even", "yellow"), 2: ("YES", "green")}
-_LOSING: Final[Mapping] = {0: ("nowhere", "green"), 1: ("loses", "red")}
-_ANSWERS: Final[Mapping] = {0: ("sidecar gone", "red"), 1: ("vLLM down", "red"), 2: ("both up", "green")}
-_COMPLETE: Final[Mapping] = {0: ("part unseen", "orange"), 1: ("complete", "green")}
+_PAYS: Final[Mapping] = {0: ("NO", "red"), 1: ("breaks even", "yellow"), 2: ("YES", "green")}
+_LOSING: Final[Mapping] = {0: ("nowhere", "green"), 1: ("does not pay", "red")}
+_ANSWERS: Final[Mapping] = {0: ("sidecar down", "red"), 1: ("vLLM down", "red"), 2: ("both up", "green")}
+_COMPLETE: Final[Mapping] = {0: ("incomplete", "orange"), 1: ("complete", "green")}
 STATES: Final[Mapping] = {1: ("firing", "red")}
 
 # A sidecar that is gone has no specdec_up; then the factor before it is 0 already.
@@ -65,25 +65,26 @@ def alerting() -> Section:
 def _pays() -> stat.Panel:
     return figure(
         "Does speculation pay?",
-        "The verdict of each sidecar on its pod, the worst of those selected: by time where plain decoding was "
-        "measured, else by acceptance. NO: drafting costs more time than it saves.",
-        "On NO, look to the right for the temperature that loses. If all lose, start vLLM without "
-        "--speculative-config; if only the hot ones lose, route those to pods that do not speculate.",
+        "The worst verdict of the selected sidecars: by time if there is a reference without speculation, otherwise by "
+        "acceptance rate. NO: drafting costs more time than it saves.",
+        "On NO, look to the right for the temperature where it does not pay. If it pays at none, start vLLM without "
+        "--speculative-config. If it fails to pay only at high ones, route those requests to pods that do not "
+        "speculate.",
         Query(PAYS),
         values=_PAYS,
-        empty="too little drafting",
+        empty="not enough drafts",
     )
 
 
 def _where() -> stat.Panel:
     return names(
-        "Where it loses",
-        "The temperatures whose verdict is 'loses' now, on any selected pod. 'nowhere': no judged temperature loses.",
-        "Compare that temperature's share of the traffic below. A small share matters little; a large one is why P99 "
+        "Where it does not pay",
+        "The temperatures whose verdict is net_negative now, on any selected pod. 'nowhere': no temperature's is.",
+        "Check that temperature's share of the traffic below. A small share matters little; a large one is why P99 "
         "suffers while the average looks healthy.",
         Query(LOSING_BUCKETS, "{{temperature}} {{model_name}}"),
         values=_LOSING,
-        empty="nothing judged",
+        empty="no verdicts",
     )
 
 
@@ -91,8 +92,8 @@ def _trust() -> stat.Panel:
     return figure(
         "Is this page live?",
         "Whether Prometheus reaches every selected sidecar, and each sidecar reaches its vLLM.",
-        "Sidecar gone: look at the pod and Prometheus' targets. vLLM down: look at the vLLM container before "
-        "anything else on this page.",
+        "Sidecar down: check the pod and Prometheus' targets. vLLM down: check the vLLM container before anything else "
+        "on this dashboard.",
         Query(_BOTH_UP),
         values=_ANSWERS,
         empty="nothing found",
@@ -102,10 +103,10 @@ def _trust() -> stat.Panel:
 def _since() -> statetimeline.Panel:
     return states(
         "Verdict by temperature: where, and since when",
-        "One band per temperature; red begins where speculation started to lose. Grey: too few requests. With several "
-        "pods, the worst counts.",
-        "Find where the colour changed and see what happened then: the marks are alerts and restarts. The usual causes "
-        "are a deployment, another draft model, quantization or new traffic.",
+        "One band per temperature; red begins where speculation stopped paying. Grey: too few requests. With several "
+        "pods, the worst verdict is shown.",
+        "Find where the colour changed and check what happened then: the marks are alerts and restarts. The usual "
+        "causes are a deployment, another draft model, quantization or new traffic.",
         Query(verdict_code(BUCKET), "{{temperature}} {{model_name}}"),
         values=VERDICTS,
         empty="no split by temperature: see the plug-in below",
@@ -118,8 +119,8 @@ def firing(*labels: str) -> table.Panel:
     return rows(
         "Alerts firing",
         (
-            "What fires now and since when its condition holds, oldest last. Empty is good if the page is live.",
-            "Click the name for its runbook. Down and absent alerts explain the rest: start with them.",
+            "Alerts that fire now, and since when their condition holds, oldest last. Empty is good if all is live.",
+            "Click the name for its runbook. Start with alerts that say down or absent: they explain the rest.",
         ),
         [Label("alertname", ALERT_RUNBOOK), Label("severity"), *map(Label, labels)],
         [Value(expr, "Since", AGO)],
@@ -132,14 +133,14 @@ def acceptance_by_temperature() -> timeseries.Panel:
     """Acceptance of each temperature and of all, with the two thresholds of the verdict."""
     return over_time(
         "Acceptance by temperature, against the thresholds",
-        "Accepted / drafted tokens. The thick line is vLLM's own counters over all requests; below the red dashes "
-        "speculation costs more than it gives, above the orange ones it pays.",
-        "A thick line above red with a temperature below it is a mixed workload: judge by the temperature, not by the "
-        "average. If every line fell at once, the draft model, quantization or prompts changed.",
+        "Accepted / draft tokens. The thick line is vLLM's own counters over all requests. Below the red dashes "
+        "speculation costs more than it saves, above the orange ones it pays.",
+        "A thick line above red with a temperature below red is a mixed workload: judge by the temperature, not by the "
+        "average. If every line fell at the same time, the draft model, quantization or prompts changed.",
         [
             Query(ACCEPTANCE_BY_BUCKET, "{{temperature}} {{model_name}}"),
             Query(ACCEPTANCE_BY_MODEL, "all {{model_name}}", Style.WHOLE),
-            Query(threshold("acceptance_net_negative"), "loses below", Style.LIMIT),
+            Query(threshold("acceptance_net_negative"), "does not pay below", Style.LIMIT),
             Query(threshold("acceptance_break_even"), "pays above", Style.NOTICE),
         ],
         SHARE,
@@ -154,8 +155,8 @@ def _gap() -> timeseries.Panel:
         "Gap between P99 and P50, by phase",
         "P99 - P50 in vLLM's own histograms over the sliding window, on the worst pod. Dashed: the configured "
         "baseline's gap times the threshold, if there is a baseline.",
-        "If the gap widens while P50 falls or stays, speculation helps most requests and hurts some: see which "
-        "temperature loses. If P50 rises too, it is load: look at the KV cache and the queue.",
+        "If the gap widens while P50 falls or stays, speculation helps most requests and hurts some: find the "
+        "temperature where it does not pay. If P50 rises too, the cause is load: check the KV cache and the queue.",
         [
             Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP)), "{{phase}} {{model_name}}"),
             Query(
@@ -171,15 +172,16 @@ def _gap() -> timeseries.Panel:
 def _health() -> Line:
     coverage = figure(
         "Is the split by temperature complete?",
-        "Whether what the plug-in in vLLM reports is what vLLM counts.",
-        "Part unseen: the sidecar withholds the split. The panel on the plug-in below and the sidecar's page say why.",
+        "Whether the plug-in reports as many draft tokens as vLLM counts.",
+        "Incomplete: the sidecar does not export the split. The plug-in panel below and the sidecar's status page say "
+        "why.",
         Query(f"min({at_least(series(metrics.COVERAGE), 'coverage')})"),
         values=_COMPLETE,
         empty="no plug-in, or idle",
     )
     now = figure(
         "Acceptance now",
-        "Accepted / drafted tokens of the worst selected model over the last 5 minutes, from vLLM's counters.",
+        "Accepted / draft tokens of the worst selected model over the last 5 minutes, from vLLM's counters.",
         "Compare with the thresholds in the panel above.",
         Query(least("", ACCEPTANCE_BY_MODEL)),
         unit=SHARE,
@@ -188,14 +190,16 @@ def _health() -> Line:
     peak = figure(
         "KV cache, peak",
         "The highest share of the KV cache in use during the last minute, on the worst selected pod.",
-        "Near the threshold vLLM preempts and queues, which widens every gap: scale out or lower --max-num-seqs first.",
+        "Near the threshold vLLM preempts and queues requests, which widens every gap: first scale out or lower "
+        "--max-num-seqs.",
         Query(worst("", series(metrics.KV_CACHE_PEAK))),
         unit=SHARE,
     )
     waiting = figure(
         "Requests waiting",
         "Requests in vLLM's queue, summed over the selected pods.",
-        "A queue that stays is overload, not speculation; under heavy load speculation often stops paying.",
+        "A lasting queue means overload, which speculation does not cause; under heavy load speculation often stops "
+        "paying.",
         Query(f"sum({series(metrics.REQUESTS_WAITING)})"),
     )
     return beside(3, (coverage, 6), (now, 6), (peak, 6), (waiting, 6))
@@ -204,8 +208,8 @@ def _health() -> Line:
 def _history() -> statetimeline.Panel:
     return states(
         "Alerts firing over time",
-        "A band for each alert while it fired.",
-        "What fired first is closest to the cause.",
+        "One band per alert, for as long as it fired.",
+        "The alert that fired first is closest to the cause.",
         Query(
             worst("alertname, severity, temperature, namespace, pod, instance", FIRING),
             "{{alertname}} {{severity}} {{temperature}} {{namespace}} {{pod}} {{instance}}",

@@ -1,4 +1,4 @@
-"""How far the numbers can be trusted."""
+"""Whether the numbers can be trusted."""
 
 from grafana_foundation_sdk.builders import table, timeseries
 
@@ -14,9 +14,9 @@ def trust() -> Section:
     """The plug-in, its coverage, and what was lost."""
     coverage = over_time(
         "Coverage",
-        "Draft tokens that the plug-in reported / those that vLLM counted, both since the engine started: 1 but for "
-        "one second's traffic.",
-        "Outside the dashes the split by temperature is withheld: the sidecar's page says why.",
+        "Draft tokens that the plug-in reported / draft tokens that vLLM counted, both since the engine started. It is "
+        "1, give or take one second of traffic.",
+        "Outside the dashes the sidecar does not export the split by temperature; its status page says why.",
         [
             Query(least("model_name, engine", series(metrics.COVERAGE)), "{{engine}} {{model_name}}"),
             Query(threshold("coverage"), "withheld below", Style.LIMIT),
@@ -28,10 +28,10 @@ def trust() -> Section:
     plugin = rows(
         "The plug-in in vLLM",
         (
-            "The plug-in in each engine. observing and idle are good; without a row it is not connected.",
+            "The plug-in in each engine. observing and idle are good; an engine without a row is not connected.",
             (
-                "refused: the sidecar does not know this vLLM, upgrade it. disabled: it failed and took itself out. "
-                "other_format: write it again with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
+                "refused: it does not support this vLLM; upgrade the sidecar. disabled: it failed and disabled itself. "
+                "other_format: rewrite it with this sidecar (specdec-sidecar plugin DIR) and restart vLLM."
             ),
         ),
         [Label("state"), Label("instance"), Label("engine"), Label("version"), Label("vllm_version")],
@@ -55,8 +55,8 @@ def _lost() -> timeseries.Panel:
     return over_time(
         "Share of events lost",
         "Finished requests that were lost or refused, as a share of all, by reason.",
-        "Above the dashes P10 and the distributions are doubtful; totals heal, so acceptance is right all the same. "
-        "docs/metrics.md says what to do about each reason.",
+        "Above the dashes P10 and the histograms are doubtful. Acceptance rates are still right, because they come "
+        "from totals. docs/metrics.md says what to do about each reason.",
         [
             Query(f"{lost} / on () group_left () ({every} > 0)", "{{reason}}"),
             Query(threshold("events_dropped"), "doubtful above", Style.LIMIT),
@@ -68,10 +68,10 @@ def _lost() -> timeseries.Panel:
 
 def _limitations() -> table.Panel:
     return rows(
-        "What vLLM's page does not export",
+        "What vLLM does not export",
         (
-            "What an engine's page does not export, which explains what is missing above. Empty is good.",
-            "Most go away with a newer vLLM or another flag; docs/metrics.md says which.",
+            "The metrics that an engine does not export, which explains what is missing above. Empty is good.",
+            "Most limitations go away with a newer vLLM or another flag; docs/metrics.md says which.",
         ),
         [Label("instance"), Label("model_name"), Label("limitation")],
         [Value(f"{worst('instance, model_name, limitation', series(metrics.ENGINE_LIMITATION))} == 1", "Holds", COUNT)],
@@ -82,8 +82,8 @@ def _limitations() -> table.Panel:
 
 def _overflow() -> timeseries.Panel:
     return over_time(
-        "Values past a label's bound",
-        "How often per second a value was exported as 'other' to bound the number of series.",
+        "Label values past the limit",
+        "How often per second a label value was exported as 'other' to limit the number of series.",
         "A steady rate means more models, engines or positions than the limits allow: raise the limit in the settings.",
         [Query(total("label", metrics.LABEL_OVERFLOW), "{{label}}")],
         PER_SECOND,

@@ -16,10 +16,10 @@ from tests.demo.faulty_vllm import FaultyVllm
 
 # Queries without data in healthy traffic, by their panel and legend; each with its reason.
 EMPTY = {
-    ("What vLLM's page does not export", ""): "the simulated vLLM's page exports everything",
-    ("Faults per second", "settings {{outcome}}"): "settings are reloaded only where there is a file to watch",
+    ("What vLLM does not export", ""): "the simulated vLLM exports everything",
+    ("Errors per second", "settings {{outcome}}"): "settings are reloaded only where there is a file to watch",
     (
-        "Acceptance now less the past",
+        "Acceptance now minus the past",
         "nothing was recorded that long ago: compare with a shorter time",
     ): "there is a past of a few seconds here",
     ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
@@ -30,7 +30,7 @@ LACKING = {
     "cluster": "the tests' sidecars have no labels but Prometheus' own",
     "namespace": "the same",
     "pod": "the same",
-    "Where it loses: model_name": "nothing loses here",
+    "Where it does not pay: model_name": "speculation pays everywhere here",
     "Alerts firing: temperature": "the tests' own alerts have none",
     "Alerts firing: model_name": "the tests' own alerts have none",
     "Alerts firing over time: temperature": "the tests' own alerts have none",
@@ -154,21 +154,21 @@ async def says_what_it_claims(pages, server, speculating, plain):
     verdicts = named(pages, operator, "Verdict by temperature: where, and since when")
     judged = {(labels["temperature"], value) for labels, value in await server.instant(verdicts)}
     assert {("0", 1), ("0.7-1", 1)} <= judged
-    losing = await server.instant(named(pages, operator, "Where it loses"))
+    losing = await server.instant(named(pages, operator, "Where it does not pay"))
     assert [(labels["temperature"], value) for labels, value in losing] == [("nowhere", 0)]
     assert await server.instant(named(pages, operator, "Does speculation pay?", instance="nobody")) == []
     assert await server.instant(named(pages, operator, "Is this page live?")) == [({}, 2)]
-    line = named(pages, operator, "Acceptance by temperature, against the thresholds", "loses below")
+    line = named(pages, operator, "Acceptance by temperature, against the thresholds", "does not pay below")
     assert await server.instant(line) == [({}, 0.6)]
     for group, instance in (("speculating", speculating), ("not speculating", plain)):
         legend = f"{group} {{{{model_name}}}}"
         for other in (speculating, plain):
             found = await server.instant(named(pages, fleet, "Pods in each group", legend, instance=other))
             assert found == ([({"model_name": "demo"}, 1)] if other == instance else [])
-    figures = {"Pods known": 2, "Sidecars gone": 0, "vLLMs down": 0, "Pods drafting": 1, "Pods losing": 0}
+    figures = {"Pods known": 2, "Sidecars down": 0, "vLLMs down": 0, "Pods drafting": 1, "Net negative pods": 0}
     for title, value in figures.items():
         assert await server.instant(named(pages, fleet, title)) == [({}, value)], title
-    for title in ("CPU of the sidecar", "Memory of the sidecar"):
+    for title in ("Sidecar CPU", "Sidecar memory"):
         instances = {labels["instance"] for labels, _ in await server.instant(named(pages, operator, title))}
         assert instances == {speculating, plain}, title  # and not every program that Prometheus scrapes
 

@@ -31,7 +31,7 @@ class Row:
 def report(rows: Iterable[Row]) -> int:
     """Prints the table; returns 0 if every bar is cleared, else 1."""
     rows = list(rows)
-    print("| what | measured | value | bar | |\n|---|---|---|---|---|")
+    print("| what | measured | value | limit | |\n|---|---|---|---|---|")
     for row in rows:
         value = f"{row.value:.3g} {row.unit}".rstrip()
         print(f"| {row.what} | {row.measured} | {value} | {row.bar} | {'ok' if row.cleared else '**missed**'} |")

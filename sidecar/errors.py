@@ -14,7 +14,7 @@ class SpecDecError(Exception):
 
 
 class SettingsError(SpecDecError):
-    """The settings are invalid; ``messages`` has one line for each problem: key, value, what is expected."""
+    """The settings are invalid; ``messages`` has one line per problem: key, value and what is expected."""
 
     exit_code = 2
 
@@ -42,7 +42,7 @@ class ListenError(SpecDecError):
 
 
 class ScrapeError(SpecDecError):
-    """One poll of vLLM's ``/metrics`` gave no usable page; ``remedy`` says what an operator should check."""
+    """One poll of vLLM's ``/metrics`` returned no usable page; ``remedy`` says what an operator should check."""
 
     reason: ClassVar[str] = "scrape"
     remedy: ClassVar[str] = ""
@@ -66,14 +66,14 @@ class BadStatus(ScrapeError):
     """The status was not 200."""
 
     reason = "status"
-    remedy = "Is this vLLM's own address, rather than that of a gateway that hides /metrics?"
+    remedy = "Is this vLLM's own address? A gateway may hide /metrics."
 
 
 class Interrupted(ScrapeError):
     """The response was cut off, or its HTTP framing is invalid."""
 
     reason = "interrupted"
-    remedy = "Something between the sidecar and vLLM cuts responses off."
+    remedy = "Something between the sidecar and vLLM cuts off responses."
 
 
 class PageError(ScrapeError):
@@ -86,28 +86,28 @@ class PageTooLarge(PageError):
     """More bytes, lines or series than the limits allow."""
 
     reason = "too_large"
-    remedy = "limits.page_bytes and limits.series set the maximum."
+    remedy = "The settings limits.page_bytes and limits.series are the maximum."
 
 
 class NotAnExposition(PageError):
     """The body is not Prometheus text: HTML, JSON, compressed or binary data."""
 
     reason = "not_an_exposition"
-    remedy = "This is not a metrics page; is it vLLM's own address?"
+    remedy = "This is not a metrics page. Is this vLLM's own address?"
 
 
 class TruncatedPage(PageError):
     """The page does not end with a newline, so its last value may be truncated."""
 
     reason = "truncated"
-    remedy = "Something between the sidecar and vLLM cuts the page off."
+    remedy = "Something between the sidecar and vLLM cuts off the page."
 
 
 class NoVllmMetrics(PageError):
     """The page is a valid exposition without any of vLLM's metrics."""
 
     reason = "no_vllm_metrics"
-    remedy = "This is another program's page; is it vLLM's own address?"
+    remedy = "These are another program's metrics. Is this vLLM's own address?"
 
 
 class AnotherServer(ScrapeError):

@@ -24,13 +24,13 @@ class LoggedState:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """See ``ScrapeSink``."""
         self._state.scraped(at, duration, interval, page)
-        self._changes.clear("scrape", "vLLM answers again")
+        self._changes.clear("scrape", "vLLM responds again")
         if self._state.restarts > self._restarts:
             self._restarts = self._state.restarts
             self._log.info("vLLM restarted; counters continue from their last values")
         shown = {engine.key for engine in page.engines}
         for key in sorted(shown - self._known):
-            self._log.info("found an engine", model=key.model_name, engine=key.engine)
+            self._log.info("engine found", model=key.model_name, engine=key.engine)
         self._known = shown
         plugin = self._state.plugin.report("")
         if plugin.heard and plugin.text != self._plugin:
@@ -41,4 +41,4 @@ class LoggedState:
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""
         self._state.failed(at, error)
-        self._changes.fault("scrape", "cannot read vLLM's page", reason=error.reason, problem=str(error))
+        self._changes.fault("scrape", "cannot read vLLM's metrics", reason=error.reason, problem=str(error))

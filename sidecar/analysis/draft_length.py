@@ -41,7 +41,7 @@ def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: 
     ``position_rates[p]`` is the acceptance rate at draft position p, out of all drafts; empty if unknown. Below an
     acceptance rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
     """
-    text = f"Acceptance {acceptance:.2f}:"
+    text = f"Acceptance rate {acceptance:.2f}:"
     if acceptance > more:
         return f"{text} speculate more tokens, as long as latency under load allows."
     if acceptance >= fewer:
@@ -51,8 +51,8 @@ def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: 
         return f"{text} speculate fewer tokens."
     at = f"is accepted only {position_rates[worth]:.0%} of the time"
     if worth == 0:
-        return f"{text} don't speculate, or use another draft: even the first token {at}."
-    return f"{text} speculate fewer tokens: {worth} instead of {len(position_rates)}; the next one {at}."
+        return f"{text} turn speculation off, or use another draft model: even the first token {at}."
+    return f"{text} speculate fewer tokens, {worth} instead of {len(position_rates)}: the next one {at}."
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
@@ -68,12 +68,12 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
         return None
     if best == 0:
         return (
-            f"At this load plain decoding takes {least} a token, speculating {now}: "
-            "speculate at lower loads only (num_speculative_tokens_per_batch_size), or not at all."
+            f"At this load a token takes {least} without speculation and {now} with it: "
+            "speculate only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
         )
     return (
         f"Set num_speculative_tokens to {best} instead of {len(rates)}: "
-        f"about {least} a token instead of {now} at this load."
+        f"about {least} per token instead of {now} at this load."
     )
 
 

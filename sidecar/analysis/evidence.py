@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 _EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})  # they keep the distribution
 _ADAPTIVE: Final = (
-    "vLLM verifies adaptively, and its counters include draft tokens that were never verified: acceptance says little, "
-    "and only time decides."
+    "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so the acceptance rate "
+    "is not meaningful, and only a measured speedup decides."
 )
-_SYNTHETIC: Final = "The acceptance is synthetic (rejection_sample_method): it is configured, not measured."
+_SYNTHETIC: Final = "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
 _LOSSY: Final = (
     "rejection_sample_method {} also accepts tokens that the model itself would not have sampled: part of the "
-    "acceptance is bought with quality."
+    "acceptance rate comes at the cost of quality."
 )
 
 

@@ -22,28 +22,28 @@ class Limitation(StrEnum):
 
 EXPLANATIONS: Final = {
     Limitation.V0_COUNTERS: (
-        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s. They are not exported, and "
-        "no acceptance is known. Use the V1 engine: vLLM 0.11 or later, or VLLM_USE_V1=1."
+        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s, so the sidecar does not export "
+        "them and has no acceptance rate. Use the V1 engine: vLLM 0.11 or later, or VLLM_USE_V1=1."
     ),
     Limitation.NO_SPECULATION: (
-        "There are no spec_decode counters: vLLM runs without --speculative-config, or with --disable-log-stats."
+        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with --disable-log-stats."
     ),
-    Limitation.DIFFUSION: "A diffusion model drafts nothing: it has no acceptance rate.",
+    Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
     Limitation.NO_REQUEST_TPOT: (
-        "vLLM before 0.11 does not export requests' time per output token. Its inter-token latency has one observation "
-        "per engine step and may rise as acceptance gets better."
+        "vLLM before 0.11 does not export the time per output token. Its inter-token latency has one observation per "
+        "engine step and may rise as the acceptance rate improves."
     ),
-    Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Use a newer one.",
+    Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Upgrade vLLM.",
     Limitation.NO_KV_CACHE_CAPACITY: (
-        "This vLLM does not export the KV cache's capacity. Use a newer one: all tested versions from 0.10 on do."
+        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions from 0.10 on do."
     ),
     Limitation.SEVERAL_PROCESSES: (
-        "The page sums several API servers: it has no step count, and a restart shows only if a counter falls. If one "
-        "API server is enough, set --api-server-count 1."
+        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart shows only if a "
+        "counter decreases. If one API server is enough, set --api-server-count 1."
     ),
     Limitation.ITL_PER_TOKEN: (
-        "This vLLM's inter-token latency has one observation per token, not one per engine step, so it does not tell "
-        "how long a step takes. With the plug-in the steps come from the engine; without it no speedup is claimed."
+        "This vLLM's inter-token latency has one observation per token, not one per engine step, so it does not show "
+        "how long a step takes. With the plug-in, step times come from the engine; without it there is no speedup."
     ),
 }
 

@@ -169,7 +169,7 @@ class PluginStates:
                 return (
                     f"There is no split by temperature: on engine {key.engine} the plug-in counted "
                     f"{coverage.ratio or 0:.1%} of vLLM's draft tokens. "
-                    "Run `python -m specdec_plugin` in vLLM's container."
+                    "To find out why, run `python -m specdec_plugin` in vLLM's container."
                 )
         return ""
 

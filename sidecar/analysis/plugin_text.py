@@ -31,11 +31,11 @@ def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> s
         case PluginState.REFUSED | PluginState.DISABLED:
             text = _failed(next(one for one in report.engines if one.state is state))
         case _ if not observed and expected:
-            text = "The plug-in is connected to engines that are not on vLLM's page; each vLLM needs its own sidecar."
+            text = "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
         case PluginState.IDLE:
-            text = "The plug-in is connected; no request has been drafted for yet."
+            text = "The plug-in is connected; vLLM has not drafted for any request yet."
         case _ if observed < expected:
-            text = f"The plug-in observes {observed} of the {expected} engines on vLLM's page: the split covers these."
+            text = f"The plug-in observes {observed} of {expected} engines: the split by temperature covers only these."
         case _:
             text = "The plug-in observes every engine." if expected > 1 else "The plug-in observes the engine."
     return text
@@ -50,8 +50,8 @@ def _failed(one: PluginEngineReport) -> str:
 def took_itself_out(engine: str, reason: str) -> str:
     """What it means that the plug-in failed on an engine."""
     return (
-        f"The plug-in failed on engine {engine} and took itself out, so its model is not split by temperature: "
-        f"{reason}. vLLM is not affected; its next start loads the plug-in again."
+        f"The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: "
+        f"{reason}. vLLM is not affected; it loads the plug-in again when it restarts."
     )
 
 
@@ -65,16 +65,16 @@ def restarted_without(engine: str) -> str:
 
 def _other_format(version: int) -> str:
     return (
-        f"The plug-in writes version {version} of the format, and this sidecar reads version {VERSION}: "
-        "write the plug-in again with this sidecar, `specdec-sidecar plugin DIR`, and restart vLLM."
+        f"The plug-in uses message format {version}, but this sidecar reads format {VERSION}. Rewrite the plug-in with "
+        "this sidecar (`specdec-sidecar plugin DIR`) and restart vLLM."
     )
 
 
 def _not_connected(*, heard: bool, problem: str) -> str:
     if problem:
         return (
-            f"The sidecar cannot listen for the plug-in ({problem}), so nothing is split by temperature: set "
-            "plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that it can write and no other sidecar has."
+            f"The sidecar cannot listen for the plug-in ({problem}), so there is no split by temperature. Set "
+            "plugin.socket (SPECDEC_PLUGIN__SOCKET) to a path that the sidecar can write and no other sidecar uses."
         )
     if heard:
         return (
@@ -82,7 +82,7 @@ def _not_connected(*, heard: bool, problem: str) -> str:
             "sidecar's socket."
         )
     return (
-        "No plug-in has connected yet, so nothing is split by temperature. If vLLM has loaded it, it connects with "
-        "the next request, unless it refused this vLLM or failed before: then vLLM's log has a line with `specdec`. "
-        f"Otherwise {_HOW}"
+        "No plug-in has connected yet, so there is no split by temperature. If vLLM has loaded the plug-in, it will "
+        "connect with the next request. If it refused this vLLM or failed, vLLM's log has a line with `specdec`. If "
+        f"vLLM has not loaded it: {_HOW}"
     )

@@ -40,20 +40,20 @@ class Withheld(StrEnum):
 WITHHELD: Final = {
     Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
     Withheld.ITL_PER_TOKEN: (
-        "this vLLM's inter-token latency has one observation a token, so it does not time steps; "
-        "the plug-in does, if vLLM loads it"
+        "this vLLM's inter-token latency has one observation per token, so it does not show how long a step takes; "
+        "load the plug-in into vLLM to get step times"
     ),
     Withheld.NO_REFERENCE: (
-        "nothing says how long a step takes without speculation; measure it: "
-        "specdec-sidecar baseline --url PLAIN --load 1,2,4,8,16 --out baseline.yaml"
+        "the step time without speculation is not known; measure it on a vLLM that does not speculate: "
+        "specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml"
     ),
-    Withheld.OTHER_MODEL: "the baseline is of other models than this vLLM serves",
+    Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
     Withheld.LOAD: "the baseline does not cover this many running requests; measure it at higher loads: --load",
     Withheld.PROMPTS: (
-        "the baseline was measured with another ratio of prompt to generated tokens; "
-        "measure it with prompts like the traffic's: --prompts, --max-tokens"
+        "the baseline was measured with a different ratio of prompt to generated tokens; "
+        "measure it with prompts like those of the traffic: --prompts, --max-tokens"
     ),
-    Withheld.TOO_LITTLE: "too few tokens so far",
+    Withheld.TOO_LITTLE: "not enough tokens yet",
 }
 
 

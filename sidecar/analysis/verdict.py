@@ -16,11 +16,11 @@ from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
 # vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING: Final = "Send this traffic to pods that don't speculate."
-_OR_FEWER: Final = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
+_LOSING: Final = "Route this traffic to pods that do not speculate."
+_OR_FEWER: Final = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
 _FAULT: Final = (
-    "Almost no draft token is accepted, at any temperature and from the first position on: a fault rather than hot "
-    "traffic. Check that the draft model belongs to this model, and restart vLLM."
+    "Almost no draft tokens are accepted, at any temperature and from the first position on. High temperatures alone "
+    "do not cause this. Restart vLLM, and check that the draft model matches the target model."
 )
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
@@ -136,7 +136,7 @@ class Judge:
 def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines: Mapping[str, Judgement]) -> Judgement:
     """``whole`` with what its parts say about it: a fault has no healthy part, and one engine may lose alone."""
     losing = [
-        f"Engine {name} alone loses: it accepts {one.acceptance or 0:.0%} of its draft tokens."
+        f"Engine {name} is net negative on its own: it accepts {one.acceptance or 0:.0%} of its draft tokens."
         for name, one in engines.items()
         if one.verdict is Verdict.NET_NEGATIVE and len(engines) > 1 and whole.verdict is not Verdict.NET_NEGATIVE
     ]
@@ -216,9 +216,7 @@ def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: flo
         "min_bucket_share": (found.share, thresholds.min_bucket_share),
     }
     failed = (name for name, (value, least) in gates.items() if value < part * least)
-    return next(
-        (f"Not judged: thresholds.{name} ({getattr(thresholds, name):g}) is not reached." for name in failed), None
-    )
+    return next((f"No verdict: below thresholds.{name} ({getattr(thresholds, name):g})." for name in failed), None)
 
 
 def _losing(evidence: Evidence, judged: Acceptance) -> str:
@@ -232,7 +230,8 @@ def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Threshold
         return None
     rates = judged.position_rates
     entries = schedule(rates, evidence.costs_by_load, varies=evidence.has_schedule)
-    by_load = f"By load: num_speculative_tokens_per_batch_size {[list(one) for one in entries]}." if entries else ""
+    name = "num_speculative_tokens_per_batch_size"
+    by_load = f"To adapt to the load, set {name} to {[list(one) for one in entries]}." if entries else ""
     if evidence.has_schedule:
         return by_load or None
     fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens

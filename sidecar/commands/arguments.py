@@ -1,4 +1,4 @@
-"""Types of command-line arguments; argparse names the argument, prints the fault and exits with 2."""
+"""Types of command-line arguments; argparse names the argument, prints the error and exits with 2."""
 
 import argparse
 import math
@@ -21,7 +21,7 @@ def duration(text: str) -> float:
 
 
 def base_url(text: str) -> str:
-    """An http or https URL. A fault never repeats it, since it may hold a password."""
+    """An http or https URL. Error messages never repeat it, since it may hold a password."""
     try:
         return parse_base_url(text)
     except ValueError as error:
@@ -34,7 +34,7 @@ def whole(most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         if not 1 <= value <= most:
-            raise argparse.ArgumentTypeError(f"write a whole number from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {most}")
         return value
 
     return read
@@ -44,7 +44,7 @@ positive: Final = whole(10**18)
 
 
 def number(most: float, expected: str, *, above: float = 0.0) -> Callable[[str], float]:
-    """A type for numbers ``above`` a bound and at most ``most``; ``expected`` says in words what to write."""
+    """A type for numbers ``above`` a bound and at most ``most``; ``expected`` describes them in error messages."""
 
     def read(text: str) -> float:
         try:
@@ -52,7 +52,7 @@ def number(most: float, expected: str, *, above: float = 0.0) -> Callable[[str],
         except ValueError:
             value = math.nan
         if not above < value <= most:
-            raise argparse.ArgumentTypeError(f"write {expected}")
+            raise argparse.ArgumentTypeError(f"expected {expected}")
         return value
 
     return read
@@ -89,7 +89,7 @@ def read_input(path: Path, most: int) -> bytes:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     if len(data) > most:
-        raise InputError(f"{path}: over {most // 1024 // 1024} MiB")
+        raise InputError(f"{path}: larger than {most // 1024 // 1024} MiB")
     return data
 
 

@@ -24,15 +24,15 @@ _PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffi
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
 _LOSING = replace(_GAINING, cold_acceptance=0.65, hot_acceptance=0.3)
 
-_CYCLING = f"Acceptance falls as the traffic turns hot, {_CYCLE / 60:.0f} minutes a round."
-_STAYS_LOW = "Acceptance stays below 0.5: verdicts turn net_negative and alerts fire."
+_CYCLING = f"Temperatures and the acceptance rate go up and down in a cycle of {_CYCLE / 60:.0f} minutes."
+_STAYS_LOW = "The acceptance rate stays below 0.5: verdicts turn net_negative and alerts fire."
 _WHERE = """
 specdec-sidecar demo: a simulated vLLM with speculative decoding, and traffic for it.
 
-  look        http://{address}/
+  page        http://{address}/
   metrics     http://{address}/metrics
   status      http://{address}/api/v1/status
-  the "vLLM"  {vllm}/metrics, with the plug-in loaded
+  "vLLM"      {vllm}/metrics, with the plug-in loaded
 
 Numbers appear within seconds. {course} Stop it with Ctrl-C.
 """

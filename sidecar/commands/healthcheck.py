@@ -8,7 +8,7 @@ import sys
 from sidecar.settings import Settings
 from sidecar.settings.addresses import Address
 
-HELP = "ask a running sidecar whether it is healthy; for containers"
+HELP = "check whether a running sidecar is healthy, for container probes"
 _TIMEOUT = 2.0  # seconds
 
 

@@ -11,7 +11,7 @@ from sidecar import __version__
 from sidecar.errors import InputError
 from sidecar.settings import Settings
 
-HELP = "write the plug-in that vLLM loads into a folder, for PYTHONPATH"
+HELP = "write the plug-in that vLLM loads into a directory, for PYTHONPATH"
 
 MODULE: Final = "specdec_plugin"
 _SOURCE: Final = Path(__file__).parent.parent / "requests" / "plugin.py"
@@ -69,14 +69,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     for file in write_plugin(folder):
         print(f"wrote {file}")
     print(f"""
-In vLLM's container, and then restart vLLM:
+Set these variables in vLLM's container, then restart vLLM:
   PYTHONPATH={folder}
-      or, where the image sets PYTHONPATH itself, an image built with: pip install {folder}
-  VLLM_PLUGINS: only if it is set, add specdec to it
+      if the image sets PYTHONPATH itself, build an image with this instead: pip install {folder}
   SPECDEC_PLUGIN__SOCKET={settings.plugin.socket}
-      the same as the sidecar's, on a volume that both mount
+      the same path as in the sidecar, on a volume that both containers mount
+  VLLM_PLUGINS
+      only if it is set already: add specdec to it
 
-To see whether all of it is right, in vLLM's container: python -m {MODULE}""")
+To check the setup, run in vLLM's container: python -m {MODULE}""")
     return 0
 
 
@@ -97,7 +98,7 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
     }
     try:
         if project.exists() and f'name = "{_PROJECT}"' not in project.read_text(encoding="utf-8", errors="replace"):
-            raise InputError(f"{project} is not the plug-in's; give the plug-in a folder of its own")
+            raise InputError(f"{project} belongs to another project; use a separate directory for the plug-in")
         _make(folder)
         _make(package)
         for path, text in files.items():

@@ -16,7 +16,7 @@ from sidecar.export.page.text import counted
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
-HELP = "run the sidecar and record what it sees, without prompts and completions"
+HELP = "run the sidecar and record what it sees, without prompts or completions"
 _MOST_BYTES = 1_000_000_000  # of disk: about a day of one engine's pages
 
 
@@ -46,17 +46,16 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print(_problem(error, arguments.out), file=sys.stderr)
         return 1
     print(
-        f"{counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'page')} in {arguments.out}, "
-        f"{recorder.written:,} bytes. "
-        f"To analyse the recording: specdec-sidecar replay {arguments.out}"
+        f"recorded {counted(recorder.requests, 'request')} and {counted(recorder.scrapes, 'poll')} in {arguments.out}, "
+        f"{recorder.written:,} bytes; to analyse them: specdec-sidecar replay {arguments.out}"
     )
     return 0
 
 
 def _problem(error: OSError, out: Path) -> str:
     if isinstance(error, FileExistsError):
-        return f"--out={out}: {error.filename} exists already; name another directory"
-    return f"--out={out}: {error.strerror or error}; name a writable directory"
+        return f"--out={out}: {error.filename} already exists; choose another directory"
+    return f"--out={out}: {error.strerror or error}; choose a writable directory"
 
 
 async def _run(settings: Settings, recorder: Recorder, seconds: float | None) -> None:

@@ -22,7 +22,7 @@ async def first_page(source: PageSource, url: str) -> PageSnapshot:
     try:
         return await source.next()
     except ScrapeError as error:
-        fault = f"cannot read vLLM's page at {redacted(url)} ({error.reason}: {error})"
+        fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
         raise MeasurementError(f"{fault}; `specdec-sidecar check` shows why") from None
 
 

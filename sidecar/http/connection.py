@@ -81,7 +81,7 @@ class Connection(web.RequestHandler):
             self._connections.refusals[Refusal.MALFORMED] += 1
         else:
             self._connections.refusals[Refusal.INTERNAL] += 1
-            self._connections.faults.fault("handler", "a request failed in its handler", reason=type(exc).__name__)
+            self._connections.faults.fault("handler", "request handler failed", reason=type(exc).__name__)
         response = web.Response(status=status, text=f"{status} {HTTPStatus(status).phrase}\n", headers=HEADERS)
         response.force_close()
         return response

@@ -128,7 +128,7 @@ class Recorder:
 
     def _stop(self, event: str, **fields: object) -> None:
         self._stopped = True
-        self._log.warning(f"{event}; recording stops, the sidecar continues", **fields)
+        self._log.warning(f"{event}; recording stopped, the sidecar continues", **fields)
 
 
 class _Scrapes:

@@ -103,7 +103,7 @@ class Thresholds(Group):
     """Thresholds of alerts, dashboards and verdicts; exported as `specdec_threshold`."""
 
     acceptance_net_negative: Share = 0.5
-    """acceptance rate below which speculation costs more than it gives"""
+    """acceptance rate below which speculation costs more than it saves"""
     acceptance_break_even: Share = 0.65
     """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
@@ -115,7 +115,7 @@ class Thresholds(Group):
     acceptance_more_tokens: Share = 0.8
     """acceptance rate above which more speculative tokens are advised"""
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
-    """plain time per token divided by the actual one below which speculation costs more than it gives"""
+    """plain time per token divided by the actual one below which speculation costs more than it saves"""
     speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
     """the same, above which speculation pays; between the two it roughly breaks even"""
     latency_gap_growth: float = Field(1.5, ge=1, le=100)

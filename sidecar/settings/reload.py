@@ -59,7 +59,7 @@ class Reloader:
             except SettingsError as error:
                 self.outcomes["refused"] += 1
                 for message in error.messages:
-                    self._log.error("settings refused; the old ones stay in force", problem=message)
+                    self._log.error("settings refused; keeping the old ones", problem=message)
             else:
                 self._watch(loaded, None if self._config is None else found[self._config])
                 self._apply(loaded, apply)
@@ -84,7 +84,7 @@ class Reloader:
         changed = {key: attrgetter(key)(self._settings) for key in _changed(old, self._settings)}
         self._log.info("settings reloaded", **({"changed": changed} if changed else {}))
         if waiting := _changed(self._settings, loaded):
-            self._log.warning("settings changed that need a restart", settings=waiting)
+            self._log.warning("changed settings need a restart", settings=waiting)
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:

@@ -37,12 +37,12 @@ class Logged(Server):
 
 def test_only_changes_are_logged():
     log = Logged()
-    assert log.polls(10, snap(drafts=5)) == [("info", "found an engine")]
+    assert log.polls(10, snap(drafts=5)) == [("info", "engine found")]
     assert log.fails(10, TimedOut("x")) == ["timeout"]
     assert log.fails(10, Unreachable("x")) == ["unreachable"]
-    assert log.polls(10, snap(drafts=6)) == [("info", "vLLM answers again")]
+    assert log.polls(10, snap(drafts=6)) == [("info", "vLLM responds again")]
     assert len(log.polls(10, snap(drafts=1), start=2.0)) == 1  # it restarted
-    assert log.polls(10, snap(drafts=2), snap("1"), start=2.0) == [("info", "found an engine")]
+    assert log.polls(10, snap(drafts=2), snap("1"), start=2.0) == [("info", "engine found")]
 
 
 def test_what_the_plugin_does_is_logged_when_it_changes():

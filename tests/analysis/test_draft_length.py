@@ -47,13 +47,13 @@ def test_the_expected_times_are_near_the_published_ones(name):
 def test_fewer_tokens_are_advised_with_what_they_save():
     table = TABLES["EAGLE-1"]
     assert timed_advice(rates(table, 7), costs(table, 7)) == (
-        "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms a token instead of 5.2 ms at this load."
+        "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load."
     )
 
 
 def test_none_are_advised_where_plain_decoding_is_the_fastest():
     found = timed_advice([0.6, 0.3, 0.1], StepCosts(actual=0.030, plain=0.010, drafted=3))
-    assert found.startswith("At this load plain decoding takes 10 ms a token, speculating 15 ms: ")
+    assert found.startswith("At this load a token takes 10 ms without speculation and 15 ms with it: ")
 
 
 def test_what_saves_little_is_not_advised():
@@ -93,20 +93,23 @@ def test_one_number_for_all_loads_needs_no_schedule():
         (
             0.33,
             (0.7, 0.45, 0.3, 0.15, 0.05),
-            "Acceptance 0.33: speculate fewer tokens: 2 instead of 5; the next one is accepted only 30% of the time.",
+            (
+                "Acceptance rate 0.33: speculate fewer tokens, 2 instead of 5: "
+                "the next one is accepted only 30% of the time."
+            ),
         ),
         (
             0.18,
             (0.35, 0.12, 0.07),
             (
-                "Acceptance 0.18: don't speculate, or use another draft: "
+                "Acceptance rate 0.18: turn speculation off, or use another draft model: "
                 "even the first token is accepted only 35% of the time."
             ),
         ),
-        (0.2, (), "Acceptance 0.20: speculate fewer tokens."),
+        (0.2, (), "Acceptance rate 0.20: speculate fewer tokens."),
         (0.4, (0.5,), None),
         (0.8, (0.8,), None),
-        (0.81, (0.9, 0.8), "Acceptance 0.81: speculate more tokens, as long as latency under load allows."),
+        (0.81, (0.9, 0.8), "Acceptance rate 0.81: speculate more tokens, as long as latency under load allows."),
     ],
 )
 def test_fewer_tokens_are_advised_as_far_as_positions_are_worth_it_or_more(acceptance, position_rates, advised):

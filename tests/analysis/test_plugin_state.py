@@ -161,7 +161,7 @@ def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
     assert report.plugin.dropped["other_engine"] == 4
     assert report.plugin.observed == 0
     assert report.models[0].temperatures == ()
-    assert "not on vLLM's page" in report.plugin.text
+    assert "not in vLLM's metrics" in report.plugin.text
 
 
 def test_before_there_is_a_page_nothing_is_refused():
@@ -179,8 +179,8 @@ def test_before_there_is_a_page_nothing_is_refused():
     ("state", "reason", "expected", "words"),
     [
         (REFUSED, "no method _free_request", PluginState.REFUSED, "no method _free_request"),
-        (DISABLED, "ValueError", PluginState.DISABLED, "took itself out"),
-        (messages.HelloState.OBSERVING, "", PluginState.IDLE, "no request"),
+        (DISABLED, "ValueError", PluginState.DISABLED, "disabled itself"),
+        (messages.HelloState.OBSERVING, "", PluginState.IDLE, "not drafted"),
     ],
 )
 def test_states_and_what_to_do(server, state, reason, expected, words):
@@ -195,7 +195,7 @@ def test_states_and_what_to_do(server, state, reason, expected, words):
 def test_not_heard_is_not_the_same_as_gone(server):
     never = server.report().plugin
     assert (never.state, never.heard) == (PluginState.NOT_CONNECTED, False)
-    assert "connects with the next request" in never.text
+    assert "connect with the next request" in never.text
     assert "vLLM's log" in never.text  # where one that refused or failed said so
     assert server.model().split_withheld == never.text
     plugin = PluginEnd(server)
@@ -216,14 +216,14 @@ def test_one_of_two_engines_observed_is_said(server):
     PluginEnd(server).serve().tick()
     plugin = server.poll(snap("0", 10), snap("1", 10)).plugin
     assert (plugin.observed, plugin.expected) == (1, 2)
-    assert "1 of the 2" in plugin.text
+    assert "1 of 2 engines" in plugin.text
 
 
 def test_another_format_is_named_until_its_sender_leaves(server):
     server.state.plugin.heard(1, messages.Unreadable(2))
     plugin = server.report().plugin
     assert (plugin.state, plugin.heard) == (PluginState.OTHER_FORMAT, True)
-    assert "version 2" in plugin.text
+    assert "message format 2" in plugin.text
     server.state.plugin.heard(1, None)
     assert server.report().plugin.state is PluginState.NOT_CONNECTED
 
@@ -289,7 +289,7 @@ def test_a_plugin_that_took_itself_out_has_its_split_withheld_with_the_reason_un
     assert server.engines()[EngineKey("m", "0")].coverage is None
     model = server.model()
     assert (model.temperatures, model.groups, model.acceptance_p10) == ((), (), None)
-    assert "took itself out" in model.split_withheld
+    assert "disabled itself" in model.split_withheld
     assert "KeyError" in model.split_withheld
     assert model.split_withheld == report.plugin.text
     plugin.close()  # as the one silent longest, which gives way to another connection

@@ -105,7 +105,7 @@ def test_where_drafting_pays_at_light_load_only_the_advice_is_a_schedule():
     server.decode(30, accepted=0.5, step_seconds=0.025, running=2, plugin=plugin)
     server.decode(20, accepted=0.5, step_seconds=0.1, running=16)
     advice = server.model().judgement.advice
-    assert advice == "By load: num_speculative_tokens_per_batch_size [[1, 2, 2], [3, 16, 0]]."
+    assert advice == "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 2, 2], [3, 16, 0]]."
 
 
 def test_without_a_reference_the_rule_of_thumb_speaks():

@@ -76,7 +76,7 @@ def test_too_little_volume_gives_no_verdict_and_no_rate_but_a_reason(little, mis
     assert judgement.verdict is NONE
     assert judgement.acceptance is None
     assert judgement.advice is None
-    assert judgement.missing == (missing and f"Not judged: thresholds.{missing} is not reached.")
+    assert judgement.missing == (missing and f"No verdict: below thresholds.{missing}.")
 
 
 def test_a_verdict_holds_while_the_volume_hovers_around_what_it_takes():
@@ -133,11 +133,11 @@ def test_a_speedup_at_a_line_does_not_flap():
 
 
 def test_what_loses_is_advised_on_though_its_number_of_tokens_fits():
-    assert "pods that don't speculate" in judge(evidence(0.45), THRESHOLDS, SECONDS).advice
+    assert "pods that do not speculate" in judge(evidence(0.45), THRESHOLDS, SECONDS).advice
     assert judge(evidence(0.55), THRESHOLDS, SECONDS).advice is None
     assert judge(evidence(0.45, accepted_per_position=(450,)), THRESHOLDS, SECONDS).advice == ELSEWHERE
     # The number of tokens says more.
-    assert judge(evidence(0.2), THRESHOLDS, SECONDS).advice == "Acceptance 0.20: speculate fewer tokens."
+    assert judge(evidence(0.2), THRESHOLDS, SECONDS).advice == "Acceptance rate 0.20: speculate fewer tokens."
 
 
 @pytest.mark.parametrize(("rate", "advised"), [(0.85, True), (0.75, False)])
@@ -149,7 +149,7 @@ def test_more_tokens_are_advised_above_the_threshold_where_time_advises_no_fewer
 
 def test_what_is_faster_is_not_advised_against_and_what_is_slower_is():
     assert judge(evidence(0.45, speedup=(1.3,)), THRESHOLDS, SECONDS).advice is None
-    assert "pods that don't speculate" in judge(evidence(0.7, speedup=(0.8,)), THRESHOLDS, SECONDS).advice
+    assert "pods that do not speculate" in judge(evidence(0.7, speedup=(0.8,)), THRESHOLDS, SECONDS).advice
 
 
 @pytest.mark.parametrize(("speedup", "expected"), [(None, NONE), ((1.3,), POSITIVE), ((0.8,), NEGATIVE)])
@@ -176,7 +176,7 @@ def test_where_a_schedule_varies_the_number_of_tokens_the_advice_is_on_the_sched
     )
     assert (
         judge(varied, THRESHOLDS, SECONDS).advice
-        == "By load: num_speculative_tokens_per_batch_size [[1, 1, 2], [2, 8, 0]]."
+        == "To adapt to the load, set num_speculative_tokens_per_batch_size to [[1, 1, 2], [2, 8, 0]]."
     )
 
 
@@ -203,8 +203,8 @@ def test_a_model_and_each_of_its_temperatures_have_their_own_verdict():
 def test_only_the_whole_is_advised_on_the_number_of_tokens():
     """An engine has one number for all of its temperatures."""
     found = judged(Judge(THRESHOLDS, SECONDS), model(0.3, hot=0.2))["m"]
-    assert found.whole.advice == "Acceptance 0.30: speculate fewer tokens."
-    assert "pods that don't speculate" in found.temperatures["hot"].advice
+    assert found.whole.advice == "Acceptance rate 0.30: speculate fewer tokens."
+    assert "pods that do not speculate" in found.temperatures["hot"].advice
 
 
 def test_verdicts_are_remembered_by_model_and_temperature_while_there_is_evidence():
@@ -235,7 +235,9 @@ def test_new_thresholds_make_every_verdict_anew():
 )
 def test_the_whole_is_judged_and_an_engine_that_loses_alone_is_named(whole, engines, losing):
     found = judged(Judge(THRESHOLDS, SECONDS), model(whole, engines=engines))["m"].whole
-    assert found.caveats == tuple(f"Engine {name} alone loses: it accepts 12% of its draft tokens." for name in losing)
+    assert found.caveats == tuple(
+        f"Engine {name} is net negative on its own: it accepts 12% of its draft tokens." for name in losing
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_nothing_accepted_anywhere_is_a_fault():
     found = collapse(cold=0.01, hot=0.02)
     assert found.has_collapsed
     assert found.verdict is NEGATIVE
-    assert "a fault" in found.advice
+    assert "High temperatures alone do not cause this" in found.advice
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):
     async with HttpVllm() as vllm:
         code, out, err = await finished("baseline", "--duration", "1s", SPECDEC_VLLM_URL=vllm.url)
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == (
-        "no request finished, so there is nothing to write; watch for longer, or send traffic"
-    )
+    assert err.splitlines()[-1] == ("no requests finished, so there is nothing to write; watch longer, or send traffic")
 
 
 @pytest.mark.parametrize("load", [(), ("--load", "1")])
@@ -49,7 +47,7 @@ async def test_baseline_of_a_vllm_that_is_down_says_so_at_once(finished, load):
     """Longer than a test may take."""
     code, out, err = await finished("baseline", "--url", NOWHERE, "--duration", "1h", *load)
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith(f"cannot read vLLM's page at {NOWHERE} (unreachable: ")
+    assert err.splitlines()[-1].startswith(f"cannot read vLLM's metrics at {NOWHERE} (unreachable: ")
 
 
 def test_a_baseline_that_cannot_be_written_is_refused_at_once_or_printed(capsys, tmp_path):

@@ -31,7 +31,7 @@ async def test_losing_demo_is_split_and_loses_until_it_is_interrupted(program, h
         process.send_signal(signal.SIGINT)
         out, _ = await process.communicate()
     assert process.returncode == 0
-    assert f"  look        http://{address}/" in out.decode().splitlines()
+    assert f"  page        http://{address}/" in out.decode().splitlines()
     completed, failed = [int(word) for word in out.decode().splitlines()[-1].split() if word.isdigit()]
     assert completed > 0
     assert failed == 0

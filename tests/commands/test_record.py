@@ -85,7 +85,7 @@ async def test_a_full_recording_ends_and_the_traffic_continues(folder, eventuall
             await again.run()
     assert (first.completed, again.completed) == (60, 10)
     told = [line["event"] for line in logs if "recording" in line["event"]]
-    assert told == ["the recording has reached its size limit; recording stops, the sidecar continues"]
+    assert told == ["the recording has reached its size limit; recording stopped, the sidecar continues"]
     sizes = [file.stat().st_size for file in folder.glob("*.gz")]
     assert len(sizes) == 2
     assert sum(sizes) <= 30_000
@@ -97,7 +97,7 @@ async def test_a_recording_is_never_overwritten(tmp_path, finished):
     given = sidecar_settings("http://127.0.0.1:1")
     code, out, err = await finished("record", "--out", str(tmp_path), **given)
     assert (code, out) == (1, "")
-    assert err == f"--out={tmp_path}: {tmp_path}/plugin.jsonl.gz exists already; name another directory\n"
+    assert err == f"--out={tmp_path}: {tmp_path}/plugin.jsonl.gz already exists; choose another directory\n"
     assert (tmp_path / "plugin.jsonl.gz").read_bytes() == b"mine"
 
 
@@ -125,7 +125,7 @@ async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, progra
             out, err = await process.communicate()
     if number != signal.SIGKILL:
         assert process.returncode == 0, err
-        assert re.match(rf"40 requests and \d+ pages in {re.escape(str(folder))}, ", out.decode())
+        assert re.match(rf"recorded 40 requests and \d+ polls in {re.escape(str(folder))}, ", out.decode())
     (model,) = replay(folder, load_settings(None, given)).models
     assert model.engines[0].coverage == 1
     assert sum(one.acceptances.count for one in model.temperatures) == 40

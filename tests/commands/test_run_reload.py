@@ -68,11 +68,11 @@ async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refu
         await page(address, APPLIED, "1.0")
         reloaded = await log_line(process, "settings reloaded")
         assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
-        assert (await log_line(process, "settings changed that need a restart"))["settings"] == ["limits.series"]
+        assert (await log_line(process, "changed settings need a restart"))["settings"] == ["limits.series"]
 
         mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
         await page(address, REFUSED, "1.0")
-        problems = [(await log_line(process, "settings refused; the old ones stay in force"))["problem"] for _ in "12"]
+        problems = [(await log_line(process, "settings refused; keeping the old ones"))["problem"] for _ in "12"]
         reason = "input should be a valid number, unable to parse string as a number"
         assert problems == [
             f"thresholds.coverage (in {mounted.path})=lots: {reason}",

@@ -186,7 +186,7 @@ def model(*temperatures, name="demo", engines=None, **changes):
         "reference": None,
         "loads": (),
         "acceptance_p10": 0.5,
-        "split_withheld": "" if temperatures else "The plug-in has not been heard since this sidecar started.",
+        "split_withheld": "" if temperatures else "No plug-in has connected yet.",
     }
     return ModelReport(**values | changes)
 
@@ -212,7 +212,7 @@ def timed_model(*temperatures, **changes):
 
 OBSERVING = PluginReport(
     state=PluginState.OBSERVING,
-    text="The plug-in observes the one engine of this page.",
+    text="The plug-in observes the engine.",
     observed=1,
     expected=1,
     heard=True,

@@ -46,7 +46,7 @@ def test_what_scripts_read_most():
     (temperature,) = model["temperatures"]
     assert (temperature["judgement"]["verdict"], temperature["judgement"]["acceptance"]) == ("net_negative", 0.25)
     assert temperature["requests"] == {"stopped": 40, "length": 0, "aborted": 0, "error": 0}
-    assert found["answer"]["text"] == "Speculation loses at temperature 0.7-1, which has 50% of the draft tokens."
+    assert found["answer"]["text"] == "Speculation does not pay at temperature 0.7-1 (50% of the draft tokens)."
 
 
 def test_a_failed_poll_says_what_to_do():

@@ -33,11 +33,11 @@ async def test_each_line_is_answered_from_the_traffic(lab_folder, tmp_path, samp
         vllm.kill()
     found = json.loads(out)
     lines = {line["condition"]: line for line in found["lines"]}
-    assert lines["cool sampling"]["seen"] == "median 0.35; 50% up to 0.5, 25% above 0.8"
+    assert lines["low temperatures"]["seen"] == "median 0.35; 50% up to 0.5, 25% above 0.8"
     assert "P50 24" in lines["long outputs"]["seen"]
-    assert "min_p in 25%" in lines["parameters that speculation serves"]["seen"]
-    assert lines["time goes to decoding"]["answer"] != "not seen"
-    for condition in ("light load", "no queue", "room in the KV cache"):
+    assert "min_p in 25%" in lines["supported parameters"]["seen"]
+    assert lines["time spent decoding"]["answer"] != "not seen"
+    for condition in ("light load", "no queue", "free KV cache"):
         assert lines[condition]["answer"] == "use it"
     assert found["conclusion"].startswith("Leave it off for now: 25% of requests use")
 

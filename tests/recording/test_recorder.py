@@ -50,7 +50,7 @@ def test_a_disk_that_fails_leaves_what_was_written(tmp_path):
                 one.page(1.0, 2.0, bytes(range(256)) * 100)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [line["event"] for line in logs] == ["cannot write the recording; recording stops, the sidecar continues"]
+    assert [line["event"] for line in logs] == ["cannot write the recording; recording stopped, the sidecar continues"]
     assert [line["text"] for line in lines_of(tmp_path, "scrapes")] == ["short"]
     assert list(read_heard(tmp_path, []))[1:] == [WITHOUT_ADAPTER]
 

@@ -57,7 +57,7 @@ async def test_each_change_is_refused_once_and_the_old_file_ends_the_refusal(aut
         replace(path, usable)
         await eventually(lambda: reloader.outcomes["applied"] == 1)
         assert reloader.outcomes["refused"] == 2
-    assert [line["event"] for line in logs[:2]] == ["settings refused; the old ones stay in force"] * 2
+    assert [line["event"] for line in logs[:2]] == ["settings refused; keeping the old ones"] * 2
 
 
 async def test_a_file_that_is_being_written_is_read_once_it_is_the_same_at_two_checks(monkeypatch, eventually):

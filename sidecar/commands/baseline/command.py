@@ -19,7 +19,7 @@ from sidecar.engine.snapshot import HistogramReading
 from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 
-HELP = "measure the latencies and the plain step times of a healthy vLLM and write them as a baseline"
+HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
 _DIGITS: Final = 6
 
 
@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     plain = {model: _plain_steps(curve, found, arguments.gpu) for model, curve in curves.items()}
     for model in sorted(models.keys() - curves.keys()):
         drafted = model in found.drafted
-        why = "it speculates" if drafted else "too little was decoded, or vLLM exports no step times"
+        why = "it speculates" if drafted else "not enough tokens, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
     if not measured and not plain:
-        print("no request finished, so there is nothing to write; watch for longer, or send traffic", file=sys.stderr)
+        print("no requests finished, so there is nothing to write; watch longer, or send traffic", file=sys.stderr)
         return 1
     document = ({"baseline": measured} if measured else {}) | ({"plain_steps": plain} if plain else {})
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None)

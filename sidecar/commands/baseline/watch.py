@@ -60,7 +60,7 @@ class Watched:
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """See ``ScrapeSink``; ignores when it failed."""
-        self._log.fault("vllm", "cannot read vLLM's page", reason=error.reason, problem=str(error))
+        self._log.fault("vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error))
 
     def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
         """By model, what the histograms of all of its engines have grown by."""
@@ -85,7 +85,7 @@ async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[in
     found = Watched()
     async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
         if speculates(await first_page(source, url)) and loads:
-            raise MeasurementError(f"{redacted(url)} speculates: --load measures plain steps, of a vLLM that does not")
+            raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
         async with polling(source, settings, found) as poller:
             await (_send(url, seconds, loads, options) if loads else asyncio.sleep(seconds))
         await poller.poll()  # once more, at the very end
@@ -109,7 +109,7 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
 
         levels = sorted(set(loads)) * _ROUNDS
         for at_once in levels:
-            print(f"{at_once} at once", file=sys.stderr)
+            print(f"concurrency {at_once}", file=sys.stderr)
             tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
             await asyncio.sleep(seconds / len(levels))
             for task in tasks:  # everything decoded so far has been counted

@@ -31,7 +31,7 @@ _PAUSE: Final = 0.1
 _BAD: Final = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
 _REMEDIES: Final = {
     "rejected": "alerting.alertmanagers takes base URLs, such as http://alertmanager:9093",
-    "failed": "is Alertmanager up, and reachable from here?",
+    "failed": "is Alertmanager up and reachable from here?",
 }
 
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """
     if arguments.args is not None:
         return _check_arguments(arguments.args, arguments.vllm_version)
-    source = f"{arguments.config} and the environment" if arguments.config else "from the environment; no file"
+    source = f"{arguments.config} and environment variables" if arguments.config else "environment variables, no file"
     print(f"settings: valid ({source})")
     return asyncio.run(_check(settings))
 
@@ -92,7 +92,7 @@ async def _check(settings: Settings) -> int:
     found = await _running(settings)
     if found is None and report.scrape.last_error is None:
         found = await _listen(state, settings)
-    plugin, text = found or ("", "not listened for, as vLLM's page cannot be read")
+    plugin, text = found or ("", "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
     code = 0 if report.scrape.last_error is None and plugin not in _BAD else 1
     return max([code, *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]])
@@ -111,7 +111,7 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:
-        problem = str(error) if isinstance(error, ScrapeError) else "it is not a specdec-sidecar's of this version"
+        problem = str(error) if isinstance(error, ScrapeError) else "it is not from a specdec-sidecar of this version"
         return "", f"unknown: cannot read the status at {url} ({problem})"
 
 
@@ -132,34 +132,34 @@ async def _listen(state: State, settings: Settings) -> tuple[str, str]:
 def _page(report: Report, url: str) -> Iterator[str]:
     error = report.scrape.last_error
     if error is not None:
-        yield f"no usable page ({error.reason}): {error}"
+        yield f"no usable metrics ({error.reason}): {error}"
         yield _remedy(error, url)
         return
     if report.scrape.malformed_lines:
-        yield f"{report.scrape.malformed_lines} malformed lines or histograms skipped"
+        yield f"skipped {report.scrape.malformed_lines} malformed lines or histograms"
     for engine in (one for model in report.models for one in model.engines):
         yield f"model {engine.key.model_name}, engine {engine.key.engine}"
         yield f"  speculative decoding: {_speculation(engine)}"
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
         for limitation in sorted(engine.limitations):
-            yield f"  unknown ({limitation}): {EXPLANATIONS[limitation]}"
+            yield f"  limitation ({limitation}): {EXPLANATIONS[limitation]}"
 
 
 def _remedy(error: ScrapeError, url: str) -> str:
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
-        return "does vLLM serve TLS there (otherwise write http), and is its certificate's CA in vllm_ca_file?"
+        return "Does vLLM serve TLS there? If not, use http. If it does, is the CA of its certificate in vllm_ca_file?"
     if error.reason == "status" and url.rstrip("/").endswith("/v1"):
-        return "vLLM's /metrics is not under /v1; write the URL without it."
+        return "vLLM's /metrics is not under /v1: remove /v1 from the URL."
     return error.remedy
 
 
 def _speculation(engine: EngineReport) -> str:
     drafted = engine.counters.get(Counter.DRAFT_TOKENS)
     if drafted is None:
-        return "nothing to compute from"
+        return "no usable counters"
     if not drafted:
-        return "on; nothing drafted yet"
+        return "on, nothing drafted yet"
     accepted, positions = engine.counters.get(Counter.ACCEPTED_TOKENS, 0.0), len(engine.accepted_per_position)
     return f"on, {positions} draft positions; {accepted / drafted:.1%} of {drafted:,.0f} draft tokens accepted so far"
 

@@ -35,10 +35,10 @@ class Fate:
 
 
 def _key(name: str) -> str:
-    return f"write --speculative-config '{{\"{name}\": …}}'"
+    return f"use --speculative-config '{{\"{name}\": …}}'"
 
 
-_LOADS: Final = "write num_speculative_tokens_per_batch_size (0.24 and later) to draft less under load"
+_LOADS: Final = "to draft less under load, use num_speculative_tokens_per_batch_size (0.24 and later)"
 
 FATES: Final = (
     Fate(
@@ -57,20 +57,20 @@ FATES: Final = (
     ),
     Fate(
         "belonged to the V0 engine, which was removed in about 0.10",
-        dict.fromkeys(("--use-v2-block-manager", "--spec-decoding-acceptance-method"), "leave it out"),
+        dict.fromkeys(("--use-v2-block-manager", "--spec-decoding-acceptance-method"), "remove it"),
         since=(0, 10),
     ),
     Fate(
         "has never existed in vLLM",
         {
-            "--enable-speculative-decoding": "leave it out: --speculative-config switches speculation on",
-            "--draft-model": 'write --speculative-config \'{"method": "draft_model", "model": "…"}\'',
-            "the key speculative_model": "the key is model",
-            "the key draft_model": "the key is model",
+            "--enable-speculative-decoding": "remove it: --speculative-config turns speculation on",
+            "--draft-model": 'use --speculative-config \'{"method": "draft_model", "model": "…"}\'',
+            "the key speculative_model": "use model instead",
+            "the key draft_model": "use model instead",
         },
     ),
     Fate(
-        "has no effect since 0.10, and is refused since about 0.17",
+        "has had no effect since 0.10, and vLLM has rejected it since about 0.17",
         {"the key disable_by_batch_size": _LOADS},
         since=(0, 10),
     ),
@@ -143,7 +143,7 @@ def _json_object(text: str) -> _Config:
 def _faults(flags: list[str], config: _Config, version: Version) -> Iterator[str]:
     if config is None:
         yield (
-            "--speculative-config is not a JSON object; in a shell, put it into single quotes: "
+            "--speculative-config is not a JSON object; in a shell, put it in single quotes: "
             '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\''
         )
     keys = config or {}
@@ -152,14 +152,14 @@ def _faults(flags: list[str], config: _Config, version: Version) -> Iterator[str
             if name in fate.remedies and version >= fate.since:
                 yield f"{name} {fate.problem}; {fate.remedies[name]}"
     if "--disable-log-stats" in flags:
-        yield "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; leave it out"
+        yield "--disable-log-stats hides vLLM's metrics, so nothing can be monitored; remove it"
 
 
 def _notes(flags: list[str], config: _Config, version: Version) -> Iterator[str]:
     if version[:2] > NEWEST:
-        yield f"{'.'.join(map(str, NEWEST))} is the newest version known here: what later ones removed is not found"
+        yield f"this check knows vLLM up to {'.'.join(map(str, NEWEST))}, and does not find what later versions removed"
     if config == {}:
         if not any(flag.startswith("--speculative-") for flag in flags):
-            yield "speculation is off: there is no --speculative-config"
+            yield "speculation is off: --speculative-config is not set"
     elif version >= (0, 14):
-        yield f"requests with {' or '.join(REJECTED)} are rejected with status 400"
+        yield f"vLLM rejects requests with {' or '.join(REJECTED)} (status 400) while it speculates"

@@ -13,7 +13,7 @@ from sidecar.commands.compare.render import Gate, gate, text
 from sidecar.commands.sweep.results import load
 from sidecar.settings import Settings
 
-HELP = "compare two saved sweeps: before and after a change, with differences, their error and a verdict"
+HELP = "compare two saved sweeps, before and after a change: differences, their errors and a verdict"
 _CODES: Final = {Gate.PASSED: 0, Gate.FAILED: 1, Gate.UNDECIDED: 3}
 
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-if-slower",
         type=share,
         metavar="SHARE",
-        help="such as 5%%: exit with 1 if TTFT, TPOT or tokens/s at the median is shown to be slower by that much, "
-        "with 3 if the sweeps are not precise enough to exclude it",
+        help="such as 5%%: exit with 1 if median TTFT, median TPOT or tokens/s is significantly slower by that much, "
+        "with 3 if the sweeps are not precise enough to rule it out",
     )
 
 

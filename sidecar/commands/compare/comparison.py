@@ -138,18 +138,18 @@ def _positions(measured: Measured) -> int:
 
 def _notes(before: SweepResult, after: SweepResult, pairs: Sequence[tuple[Measured, Measured]]) -> Iterator[str]:
     if before.model != after.model:
-        yield f"the models' names differ: {before.model} and {after.model}"
+        yield f"the model names differ: {before.model} and {after.model}"
     if before.max_tokens != after.max_tokens:
         yield f"--max-tokens differs: {before.max_tokens} and {after.max_tokens}; times and lengths depend on it"
     missing = len(before.levels) + len(after.levels) - 2 * len(pairs)
     if missing:
-        yield f"levels measured on one side only are left out: {missing}"
+        yield f"left out, since only one sweep measured them: {missing} level{'' if missing == 1 else 's'}"
     numbers = [tuple(map(_positions, pair)) for pair in pairs]
     if any(0 not in one and len(set(one)) > 1 for one in numbers):
-        yield "the numbers of speculative tokens differ, which alone changes acceptance: compare length and TPOT"
+        yield "the numbers of speculative tokens differ, which changes the acceptance rate: compare length and TPOT"
     if any(one.others for pair in pairs for one in pair):
-        yield "a vLLM served other clients during a sweep: its times are not the sweep's alone"
+        yield "vLLM served other clients during a sweep, which affects its times"
     if min(before.rounds, after.rounds) < LEAST_BATCHES:
-        yield f"no speed is claimed from fewer than {LEAST_BATCHES} rounds: use `sweep --rounds 8` on both sides"
+        yield f"fewer than {LEAST_BATCHES} rounds are not enough to compare speed: run both with `sweep --rounds 8`"
     if not (before.complete and after.complete):
         yield "a sweep was stopped before its end"

@@ -12,7 +12,7 @@ def text(comparison: Comparison) -> Iterator[str]:
     yield f"{comparison.after} (after) against {comparison.before} (before); times in milliseconds"
     yield ""
     if not comparison.levels:
-        yield "the two have no level in common"
+        yield "the two sweeps have no level in common"
     else:
         yield from table([(one.level, _rows(one)) for one in comparison.levels], ("sweep", *COMPARED))
         yield ""
@@ -36,8 +36,8 @@ def verdict(comparison: Comparison) -> Iterator[str]:
         Result.FASTER: f"verdict: {after} is faster than {before}",
         Result.SLOWER: f"verdict: {after} is slower than {before}",
         Result.MIXED: f"verdict: {after} is faster than {before} in some respects and slower in others",
-        Result.NO_DIFFERENCE: f"verdict: no difference in speed is shown between {before} and {after}",
-        Result.INSUFFICIENT_DATA: "verdict: too little data for any claim: sweep with more --rounds and --requests",
+        Result.NO_DIFFERENCE: f"verdict: no significant difference in speed between {before} and {after}",
+        Result.INSUFFICIENT_DATA: "verdict: not enough data: sweep with more --rounds and --requests",
     }[comparison.result]
     for level in comparison.levels:
         for metric in level.shown:
@@ -57,7 +57,7 @@ class Gate(StrEnum):
 
 
 def gate(comparison: Comparison, limit: float) -> tuple[Gate, list[str]]:
-    """Failed if a level is shown to be slower by ``limit`` or more; undecided if that cannot be excluded.
+    """Failed if a level is significantly slower by ``limit`` or more; undecided if that cannot be ruled out.
 
     Checks medians and throughput, whose error is known soonest.
     """
@@ -67,10 +67,10 @@ def gate(comparison: Comparison, limit: float) -> tuple[Gate, list[str]]:
         if slowdown is None:
             continue
         if metric in level.shown and slowdown.value >= limit:
-            failed.append(f"{where} is slower by {slowdown.value:.1%}, the limit is {limit:.1%}")
+            failed.append(f"{where} is slower by {slowdown.value:.1%}; the limit is {limit:.1%}")
         elif slowdown.high is None or slowdown.high >= limit:
             bound = "unknown" if slowdown.high is None else f"up to {slowdown.high:.1%}"
-            undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be excluded ({bound})")
+            undecided.append(f"{where}: a slowdown of {limit:.1%} cannot be ruled out ({bound})")
     if failed or undecided:
         return (Gate.FAILED, failed) if failed else (Gate.UNDECIDED, undecided)
     return Gate.PASSED, []

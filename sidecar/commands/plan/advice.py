@@ -10,7 +10,7 @@ from sidecar.commands.plan.memory import BYTES, Budget, Deployment, Model
 METHODS: Final = (
     # The head's sizes are those of SpecForge's layout at the dimensions of Llama 3.1.
     ("eagle3", "a head trained for this target: 0.4B for 8B, 1.4B for 70B", "chat and code at low to medium load"),
-    ("mtp", "a target with MTP layers of its own", "DeepSeek, GLM, MiMo, Qwen3-Next and their kin"),
+    ("mtp", "a target with MTP layers of its own", "DeepSeek, GLM, MiMo, Qwen3-Next and similar"),
     ("ngram", "nothing", "output that repeats its prompt: code edits, extraction, summaries"),
     ("suffix", "a Python package, and host memory", "output that repeats earlier ones: agents, templates"),
 )
@@ -57,35 +57,35 @@ def checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
     yield Check("draft's share of memory", f"{share:.1%}", "at most 15%", share <= 0.15, remedy)
     ratio = deployment.target.billions / deployment.draft.billions
     if ratio < 8:
-        remedy = "is large: drafting takes long; use one of an 8th to a 12th of the target's size"
+        remedy = "is large, so drafting takes long: use one that is 1/8 to 1/12 of the target's size"
     else:
-        remedy = "is small: its acceptance may be low; measure it with `specdec-sidecar sweep`"
-    remedy = f"the draft, 1:{ratio:.1f}, {remedy}"
+        remedy = "is small, so its acceptance rate may be low: measure it with `specdec-sidecar sweep`"
+    remedy = f"the draft (1:{ratio:.1f}) {remedy}"
     yield Check("draft to target", f"1:{ratio:.1f}", "8 to 12", 8 <= ratio <= 12, remedy)
 
 
 def remarks(target: Model, draft: Model | None) -> Iterator[str]:
     """The limits of the numbers and of the rules."""
     if target.kv_bytes is None:
-        yield "to count the cache in tokens, give --kv: layers x KV heads x head size, as in the model's config.json"
+        yield "to count the cache in tokens, set --kv: layers x KV heads x head size, as in the model's config.json"
     elif draft is not None and draft.kv_bytes is None:
-        yield "the tokens are without the draft's own keys and values: give --draft-kv"
+        yield "the token count is without the draft's own keys and values: set --draft-kv"
     if draft is None:
         return
     yield (
-        "make sure that both models have the same tokenizer: vLLM compares only the sizes of the vocabularies, and "
-        "where one id means different tokens nothing is accepted"
+        "make sure that both models have the same tokenizer: vLLM compares only the vocabulary sizes, and if the same "
+        "id means different tokens, nothing is accepted"
     )
     yield (
         "1:8 to 1:12 is for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 and won at low "
-        "load. A smaller draft costs less and has a lower acceptance: only a measurement decides"
+        "load. A smaller draft costs less, but has a lower acceptance rate: measure to find out which is better"
     )
     # Decoding at light load is bound by reading the weights. With K tokens a step takes 1 + c K plain ones, so the
     # acceptance rate (1 + c K - 1) / K = c breaks even.
     cost = draft.weights_gb / target.weights_gb
     yield (
         f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break even at a length "
-        f"of 1 + {cost:.2g} K, an acceptance of {cost:.0%}. Load raises that: it is a lower bound, not a forecast"
+        f"of 1 + {cost:.2g} K, an acceptance rate of {cost:.0%}. Load raises that: it is a lower bound, not a forecast"
     )
     if BYTES[target.precision] < BYTES[draft.precision]:
         yield (

@@ -8,7 +8,7 @@ from sidecar.commands.plan.memory import BYTES, GPU_GB, Deployment, Model, budge
 from sidecar.commands.plan.render import text
 from sidecar.settings import Settings
 
-HELP = "calculate whether a draft fits beside its target, and how much KV cache it costs"
+HELP = "calculate whether a draft model fits in memory next to its target, and how much KV cache it costs"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([bm]?)", re.ASCII | re.IGNORECASE)
 _SHAPE = re.compile(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", re.ASCII | re.IGNORECASE)
 _MOST_BILLIONS = 100_000.0
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``plan``."""
     size = "parameters, such as 70b or 500m"
     parser.add_argument("--target", type=billions, metavar="SIZE", required=True, help=size)
-    without = f"{size}; without a draft, the methods that need none"
+    without = f"{size}; without --draft, plan lists the methods that need no draft model"
     parser.add_argument("--draft", type=billions, metavar="SIZE", help=without)
     for name in ("target", "draft", "kv"):
         precision = f"{', '.join(BYTES)} (default: bf16)"
@@ -58,7 +58,7 @@ def billions(text: str) -> float:
     match = _SIZE.fullmatch(text.strip())
     value = float(match[1]) / (1000 if match[2] in {"m", "M"} else 1) if match else 0.0
     if not 0 < value <= _MOST_BILLIONS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of parameters; write one such as 70b or 500m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of parameters such as 70b or 500m")
     return value
 
 
@@ -67,5 +67,5 @@ def kv(text: str) -> int:
     match = _SHAPE.fullmatch(text.strip())
     values = 2 * int(match[1]) * int(match[2]) * int(match[3]) if match else 0
     if not values:
-        raise argparse.ArgumentTypeError("write layers x KV heads x head size, such as 80x8x128")
+        raise argparse.ArgumentTypeError("expected layers x KV heads x head size, such as 80x8x128")
     return values

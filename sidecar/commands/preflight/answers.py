@@ -28,7 +28,7 @@ class Answer(StrEnum):
 
     USE = "use it"
     LEAVE = "leave it off"
-    OPEN = "open"
+    OPEN = "undecided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def answers(found: Watched) -> list[Line]:
 def conclusion(found: Watched, lines: Sequence[Line]) -> str:
     """The conclusion from all lines, as a sentence or two."""
     if found.speculates:
-        return "This vLLM speculates already: `specdec-sidecar run` says whether it pays."
+        return "This vLLM already speculates: `specdec-sidecar run` shows whether it pays."
     if len(found.requests) < LEAST_REQUESTS:
         return _too_few(found)
     blocking = [line.against for line in lines if line.is_blocking]
@@ -61,29 +61,29 @@ def conclusion(found: Watched, lines: Sequence[Line]) -> str:
     if blocking:
         return f"Leave it off for now: {'; '.join(blocking)}."
     if all(line.answer is Answer.USE for line in lines):
-        return "Use it: every condition is met. `specdec-sidecar sweep --baseline-url` measures the gain."
+        return "Use it: all conditions are met. Measure the speedup with `specdec-sidecar sweep --baseline-url`."
     if len(against) * 2 > len(lines):
         return f"Leave it off: {'; '.join(against)}."
-    rest = f" Against it: {'; '.join(against)}." if against else ""
+    rest = f" Reasons against it: {'; '.join(against)}." if against else ""
     return f"Undecided: measure it with `specdec-sidecar sweep --baseline-url`.{rest}"
 
 
 def _too_few(found: Watched) -> str:
-    text = f"Too few requests for an answer: {len(found.requests)} seen, at least {LEAST_REQUESTS} needed."
+    text = f"Too few requests for an answer: saw {len(found.requests)}, need at least {LEAST_REQUESTS}."
     problem = found.problem or next((one.reason for one in found.hellos if one.reason), "")
     if problem:
         return f"{text} The plug-in cannot report them: {problem}."
     if found.hellos:
-        return f"{text} Watch for longer, with --duration."
+        return f"{text} Watch longer, with --duration."
     how = "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve …` loads it"
-    return f"{text} No plug-in was heard: {how}."
+    return f"{text} No plug-in has connected: {how}."
 
 
 def _about_requests(requests: Sequence[FinishedRequest]) -> Iterator[Line]:
     temperatures = sorted(one.temperature for one in requests)
     cool, hot = fmean(one <= _COOL for one in temperatures), fmean(one > _HOT for one in temperatures)
     yield Line(
-        "cool sampling",
+        "low temperatures",
         Answer.USE if cool >= _MOST else Answer.LEAVE if hot >= _MOST else Answer.OPEN,
         f"median {interpolated(temperatures, 0.5) / 100:g}; {cool:.0%} up to 0.5, {hot:.0%} above 0.8",
         f"{hot:.0%} of requests are sampled above a temperature of 0.8",
@@ -95,13 +95,13 @@ def _about_requests(requests: Sequence[FinishedRequest]) -> Iterator[Line]:
         "long outputs",
         _graded(-median, -50, -20),
         _tokens(outputs),
-        f"half of the outputs have at most {median:,.0f} tokens",
+        f"half of the outputs have {median:,.0f} tokens or fewer",
     )
     long = fmean(one > _LONG_PROMPT for one in prompts)
     seen = f"{_tokens(prompts)}; {long:.0%} above {_LONG_PROMPT:,}"
     yield Line("short prompts", _graded(long, 0.1), seen)
     structured = fmean(one.structured for one in requests)
-    yield Line("free output", _graded(structured, 0.2), f"{structured:.0%} of requests ask for structured output")
+    yield Line("free-form output", _graded(structured, 0.2), f"{structured:.0%} of requests ask for structured output")
     yield _parameters(requests)
 
 
@@ -111,9 +111,9 @@ def _decoding(requests: Sequence[FinishedRequest]) -> Iterator[Line]:
     total = sum(end - arrival for arrival, _, end in known)
     if total > 0:
         share = sum(end - first for _, first, end in known) / total
-        seen = f"{share:.0%} of the time of {len(known)} requests is after the first token"
-        against = f"only {share:.0%} of the time is spent after the first token"
-        yield Line("time goes to decoding", _graded(-share, -_MOST, -0.4), seen, against)
+        seen = f"{len(known)} requests spent {share:.0%} of their time after the first token"
+        against = f"requests spend only {share:.0%} of their time after the first token"
+        yield Line("time spent decoding", _graded(-share, -_MOST, -0.4), seen, against)
 
 
 def _parameters(requests: Sequence[FinishedRequest]) -> Line:
@@ -121,9 +121,9 @@ def _parameters(requests: Sequence[FinishedRequest]) -> Line:
     used = [f"{name} in {share:.0%}" for name, share in shares.items() if share]
     rejected = fmean(any(name in one.parameters for name in REJECTED) for one in requests)
     return Line(
-        "parameters that speculation serves",
+        "supported parameters",
         Answer.LEAVE if used else Answer.USE,
-        f"{' and '.join(used)}: rejected with status 400 (vLLM 0.14 and later)" if used else "all served",
+        f"{' and '.join(used)}: rejected with status 400 (vLLM 0.14 and later)" if used else "all supported",
         f"{rejected:.0%} of requests use parameters that speculation rejects",
         bool(used),
     )
@@ -133,17 +133,17 @@ def _about_load(found: Watched) -> Iterator[Line]:
     if running := _gauge(found, Gauge.REQUESTS_RUNNING):
         mean = fmean(running)
         seen = f"{mean:.1f} requests running on average, {max(running):.0f} at most"
-        yield Line("light load", _graded(mean, 8, 32), seen, f"{mean:.0f} requests run at once on average")
+        yield Line("light load", _graded(mean, 8, 32), seen, f"{mean:.0f} requests run concurrently on average")
     if waiting := _gauge(found, Gauge.REQUESTS_WAITING):
         share = fmean(one > 0 for one in waiting)
-        seen = f"requests waited {share:.0%} of the time"
+        seen = f"requests were waiting {share:.0%} of the time"
         yield Line("no queue", _graded(share, 0.1, 0.1), seen, seen, share > 0.1)
     if usage := _gauge(found, Gauge.KV_CACHE_USAGE):
         peak = max(usage)
         of = "" if found.kv_tokens is None else f" of {found.kv_tokens:,.0f} tokens"
         seen = f"{fmean(usage):.0%}{of} on average, {peak:.0%} at most"
         against = f"the KV cache is up to {peak:.0%} full"
-        yield Line("room in the KV cache", _graded(peak, 0.7, 0.9), seen, against, peak > 0.9)
+        yield Line("free KV cache", _graded(peak, 0.7, 0.9), seen, against, peak > 0.9)
 
 
 def _gauge(found: Watched, gauge: Gauge) -> list[float]:

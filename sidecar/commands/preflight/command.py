@@ -13,7 +13,7 @@ from sidecar.commands.tables import aligned
 from sidecar.export.page.text import counted
 from sidecar.settings import Settings
 
-HELP = "watch a vLLM that does not speculate yet, and say whether speculation would suit its traffic"
+HELP = "watch a vLLM that does not speculate yet, and say whether speculation suits its traffic"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,15 +37,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     print(f"watching for {arguments.duration:g} s; stop earlier with Ctrl-C", file=sys.stderr)
     found = asyncio.run(watch(settings, arguments.duration))
     lines = answers(found)
-    lost = f", {found.lost} more not counted" if found.lost else ""
-    requests, pages = counted(len(found.requests), "request"), counted(len(found.polls), "page")
-    seen = f"watched for {found.seconds:.0f} s: {requests}{lost}, {pages}"
+    lost = f" ({found.lost} more not counted)" if found.lost else ""
+    requests, polls = counted(len(found.requests), "request"), counted(len(found.polls), "poll")
+    seen = f"watched for {found.seconds:.0f} s: {requests}{lost}, {polls}"
     if arguments.json:
         content = {"conclusion": conclusion(found, lines), "seen": seen, "lines": [asdict(line) for line in lines]}
         print(json.dumps(content, indent=2, allow_nan=False))
     else:
         rows = [(line.condition, line.answer, line.seen) for line in lines]
-        print("\n".join([seen, "", *aligned(("use it with", "answer", "seen"), rows, left=(0, 2)), ""]))
-        print("The limits behind the answers are rules of thumb, listed in docs/measure.md; a sweep measures.")
+        print("\n".join([seen, "", *aligned(("condition", "answer", "observed"), rows, left=(0, 2)), ""]))
+        print("The limits are rules of thumb (docs/measure.md); a sweep measures the effect.")
         print(conclusion(found, lines))
     return int(found.speculates)

@@ -26,7 +26,7 @@ class Watched:
     """The observations, and the sink of vLLM's pages and of what the plug-in sends.
 
     ``polls`` are vLLM's gauges, all engines together. ``lost`` requests ended and are not in ``requests``. ``problem``
-    says why nothing can be heard of the plug-in.
+    says why the plug-in cannot report.
     """
 
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Watched:
             case FinishedRequest() | Dropped():
                 self.lost += 1
             case Unreadable():
-                self.problem = f"the plug-in writes another version of the format ({message.version}); write it anew"
+                self.problem = f"it uses another message format ({message.version}); rewrite it with this sidecar"
 
 
 async def watch(settings: Settings, seconds: float) -> Watched:

@@ -11,7 +11,7 @@ from sidecar.errors import ScrapeError
 from sidecar.log import redacted
 from sidecar.settings import Settings
 
-HELP = "print a table by temperature of a running sidecar, for a ticket"
+HELP = "print the verdicts and tables of a running sidecar, for a ticket"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except ScrapeError as error:
         fault = f"{error} ({error.reason})"
     except (AttributeError, LookupError, TypeError, ValueError):
-        fault = "its JSON is not that of a specdec-sidecar of this version"
+        fault = "its JSON is not from a specdec-sidecar of this version"
     else:
         return 0
     hint = "set --url to the address of a running sidecar, not of vLLM"

@@ -12,7 +12,7 @@ _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
     *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of drafts", "requests", *_TIMES),
 )
-_GROUPS: Final = ("accepts less", "acceptance", "below the others by", "of drafts")
+_GROUPS: Final = ("lower acceptance rate", "acceptance", "below the others by", "of drafts")
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
 
 _Json = Mapping[str, Any]
@@ -30,13 +30,13 @@ def lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[
     yield f"{heading}Does speculation pay? {status['answer']['text']}"
     yield ""
     yield from (why, plugin) if plugin not in why else (why,)
-    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds; ± is the 95 % interval"
+    yield f"specdec-sidecar {status['version']}, {origin}; times in milliseconds; ± is the 95 % confidence interval"
     if scrape["up"]:
         for model in status["models"]:
             yield from _model(model, table, item, f"{why} {plugin}")
     elif scrape["last_scrape"] is not None:
         last = datetime.fromtimestamp(scrape["last_scrape"], UTC)
-        yield f"vLLM's page was last read at {last:%Y-%m-%d %H:%M:%S} UTC."
+        yield f"vLLM's metrics were last read at {last:%Y-%m-%d %H:%M:%S} UTC."
 
 
 def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
@@ -78,8 +78,8 @@ def _speedup(model: _Json) -> str:
     if speed is None or speed["speedup"] is None:
         return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
     found, break_even = speed["speedup"], speed["break_even_acceptance"]
-    text = f"speedup {found['ratio']:.3f} ± {2 * found['error']:.3f} against plain decoding ({model['reference']})"
-    return text if break_even is None else f"{text}; breaks even at an acceptance of {ratio(break_even)}"
+    text = f"speedup {found['ratio']:.3f} ± {2 * found['error']:.3f} (reference: {model['reference']})"
+    return text if break_even is None else f"{text}; break-even acceptance rate {ratio(break_even)}"
 
 
 def _temperature(one: _Json) -> tuple[str, ...]:

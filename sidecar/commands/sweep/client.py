@@ -55,7 +55,7 @@ class Client:
         self.model = self.model or await self._first_model()
         if not self.model:
             fault = f"no model under /v1/models ({self.last_fault})"
-            raise MeasurementError(f"{self.name}: {fault}; is it a vLLM? Or give --model")
+            raise MeasurementError(f"{self.name}: {fault}; is this vLLM? If so, set --model")
         if await self.ask(prompt, 0.0, max_tokens=1) is None:
             raise MeasurementError(f"{self.name}: a request for {self.model} failed: {self.last_fault}")
 

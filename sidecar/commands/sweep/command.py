@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", type=base_url, help="the vLLM to measure (default: the setting vllm_url)")
     parser.add_argument("--baseline-url", type=base_url, metavar="URL", help="the same model without speculation")
     parser.add_argument("--temperatures", type=listed(_TEMPERATURE), metavar="T,T", help="default: 0,0.3,0.5,0.7,1")
-    mix = "also mixed requests, such as 0.1:50,1:50, against each temperature alone; repeatable"
+    mix = "also measure a mix, such as 0.1:50,1:50, and each of its temperatures alone; repeatable"
     parser.add_argument("--mix", type=_mix, action="append", metavar="T:WEIGHT,…", help=mix)
     parser.add_argument(
         "--concurrency", type=listed(whole(MOST_AT_ONCE)), metavar="N,N", help="requests in flight (default: 1,8)"

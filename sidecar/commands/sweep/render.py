@@ -16,18 +16,19 @@ _TIMES: Final = tuple(name for name in METRICS if name not in _ACCEPTANCE)
 def text(result: SweepResult, levels: Sequence[LevelSummary]) -> Iterator[str]:
     """A table of times and one of acceptance, and the verdicts."""
     compared = any(level.baseline is not None for level in levels)
-    yield f"model {result.model or 'not known'}; times in milliseconds"
+    yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
     yield from table([(one.level, list(_times(one))) for one in levels], ("server", *_TIMES) if compared else _TIMES)
     yield ""
-    columns = (*_ACCEPTANCE, "from", *(("speedup",) if compared else ()), "verdict")
+    columns = (*_ACCEPTANCE, "source", *(("speedup",) if compared else ()), "verdict")
     yield from table([(one.level, list(_acceptance(one))) for one in levels], columns)
     yield ""
     yield from _actions(levels)
     for level in levels:
         for temperature, change in level.changes.items():
             if change is not None:
-                yield f"{level.level}: TPOT P99 at temperature {temperature:g} {_change(change)} against it alone"
+                alone = f"compared with temperature {temperature:g} alone"
+                yield f"{level.level}: TPOT P99 at temperature {temperature:g} {_change(change)} {alone}"
     yield from _caveats(result, levels)
 
 
@@ -45,7 +46,7 @@ def _acceptance(level: LevelSummary) -> Iterator[Cells]:
     if level.speedup is not None:
         error = level.speedup.error
         speedup = f"{level.speedup.value:.2f}x" + ("" if error is None else f"±{error:.2f}")
-    judged = {"from": level.acceptance_from, "speedup": speedup, "verdict": level.verdict}
+    judged = {"source": level.acceptance_from, "speedup": speedup, "verdict": level.verdict}
     yield {**cells(level.speculating), **judged}
     yield from _in_mix(level)
 
@@ -67,18 +68,18 @@ def _actions(levels: Sequence[LevelSummary]) -> Iterator[str]:
 
 
 def _change(change: Interval) -> str:
-    error = "not precise: raise --requests, P99 takes about 800" if change.error is None else f"±{change.error:.1%}"
+    error = "not precise: raise --requests, P99 needs about 800" if change.error is None else f"±{change.error:.1%}"
     return f"{change.value:+.1%} ({error})"
 
 
 def _caveats(result: SweepResult, levels: Sequence[LevelSummary]) -> Iterator[str]:
     speedups = [one.speedup for one in levels if one.speedup is not None]
     if any(one.error is None or abs(one.value - 1) <= one.error for one in speedups):
-        yield "Not every speedup is beyond its error: raise --requests or --rounds."
+        yield "Some speedups are smaller than their error: raise --requests or --rounds."
     for level in levels:
         if level.other_requests:
-            yield f"{level.level}: vLLM served other clients too, so its counters and times are not this sweep's alone"
+            yield f"{level.level}: vLLM also served other clients, so its counters and times include their requests"
     for server, fault in result.faults.items():
         yield f"{server}: requests failed; the last error: {fault}"
     if not result.complete:
-        yield "The sweep is incomplete: not every level was measured to its end."
+        yield "The sweep is incomplete: it ended before all levels were measured."

@@ -15,16 +15,16 @@ from sidecar.settings.groups import Thresholds
 
 CONFIDENCE: Final = 0.95
 ACTIONS: Final[Mapping[Verdict, str]] = {
-    Verdict.NET_NEGATIVE: "stop: speculation costs more than it gives here",
+    Verdict.NET_NEGATIVE: "stop: speculation costs more than it saves here",
     Verdict.BREAK_EVEN: "measure P99 under your own load before you decide",
     Verdict.NET_POSITIVE: "confirm under your own load, then ship",
 }
 _MEDIAN, _TAIL = METRICS["TPOT P50"], METRICS["TPOT P99"]
 OTHERS_SERVED: Final = (
-    "other clients were served: vLLM's counters have their drafts too. Measure without them, or start "
-    "vLLM (from 0.29 on) with --per-request-spec-decode-metrics summary"
+    "vLLM served other clients, and its counters include their drafts. Measure without them, or start "
+    "vLLM (0.29 or later) with --per-request-spec-decode-metrics summary"
 )
-NOTHING_DRAFTED: Final = "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
+NOTHING_DRAFTED: Final = "neither the replies nor vLLM's counters show any drafts: is speculation on?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

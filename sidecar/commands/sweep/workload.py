@@ -15,7 +15,7 @@ class Load:
     rate: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.rate:.3g}/s" if self.at_once is None else f"{self.at_once} at once"
+        return f"{self.rate:.3g}/s" if self.at_once is None else f"concurrency {self.at_once}"
 
     def arrivals(self, requests: int) -> list[float]:
         """Seconds from the first request to each: a Poisson process, the same in every run; 0 in a closed loop."""

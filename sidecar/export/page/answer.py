@@ -8,7 +8,7 @@ from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speedup import Speedup
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.export.page.text import latency, percent
+from sidecar.export.page.text import counted, latency, percent
 
 TONES: Final = {
     Verdict.NET_NEGATIVE: "bad",
@@ -40,12 +40,12 @@ def answer(report: Report) -> Answer:
     scrape = report.scrape
     if not scrape.up:
         error = scrape.last_error
-        why = f"{error}. {error.remedy}" if error else "The last successful poll is too old."
-        return Answer("vLLM's metrics cannot be read.", "bad", why)
+        why = f"{error}. {error.remedy}" if error else "The last successful poll was too long ago."
+        return Answer("The sidecar cannot read vLLM's metrics.", "bad", why)
     drafting = [model for model in report.models if model.judgement.evidence.window.draft_tokens]
     if not drafting:
-        why = "No draft tokens in the window; a sidecar that has just started needs two polls to see any."
-        return Answer("Nothing is being drafted.", "mute", why)
+        why = "No draft tokens in the window. A sidecar that has just started needs two polls to see any."
+        return Answer("vLLM is not drafting.", "mute", why)
     answers = [(_of(model), model.model_name) for model in drafting]
     worst, name = min(answers, key=lambda one: _WORST_FIRST.index(one[0].tone))
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
@@ -53,7 +53,7 @@ def answer(report: Report) -> Answer:
 
 def _of(model: ModelReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer("Almost no draft token is accepted.", "bad", model.judgement.advice or "")
+        return Answer("Almost no draft tokens are accepted.", "bad", model.judgement.advice or "")
     split = [one for one in model.temperatures if one.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
     if not split:
         return _overall(model)
@@ -70,12 +70,11 @@ def _by_temperature(split: Split) -> Answer:
     losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
     if losing:
         share = percent(sum(seen(one.judgement).share for one in losing))
-        has = "has" if len(losing) == 1 else "have"
-        text = f"Speculation loses at {_temperatures(losing)}, which {has} {share} of the draft tokens."
+        text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens)."
         return Answer(text, "bad", _listed(split))
     if even:
         return Answer(f"Speculation roughly breaks even at {_temperatures(even)}.", "even", _listed(split))
-    return Answer("Speculation pays at every temperature that can be judged.", "good", _listed(split))
+    return Answer("Speculation pays at every temperature with enough traffic.", "good", _listed(split))
 
 
 def _temperatures(split: Split) -> str:
@@ -91,10 +90,10 @@ def _by_time(split: Split, at_load: str) -> Answer:
     parts = [f"{what} {_each(found)}" for what, found in (("saves", saved), ("costs", lost)) if found]
     if even:
         parts.append(f"roughly breaks even at T {', '.join(one.temperature for one in even)}")
-    times = ", ".join(f"{one.temperature}: {one.speedup.ratio:.2f}" for one in split if one.speedup)
+    ratios = ", ".join(f"{one.speedup.ratio:.2f} at T {one.temperature}" for one in split if one.speedup)
     tone = "bad" if lost else "even" if even else "good"
     text = f"Per token, speculation {'; '.join(parts)}{at_load}."
-    return Answer(text, tone, f"Times as fast as plain decoding, by temperature: {times}. {_listed(split)}")
+    return Answer(text, tone, f"Speedup over decoding without speculation: {ratios}. {_listed(split)}")
 
 
 def _each(split: Split) -> str:
@@ -106,28 +105,28 @@ def _overall(model: ModelReport) -> Answer:
     """The verdict on the model as a whole."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
     window, is_adaptive, verdict = judged.evidence.window, judged.evidence.is_adaptive, judged.verdict
-    split = model.split_withheld or ("" if is_adaptive else "No temperature has enough traffic to be judged.")
-    why = f"Acceptance is {percent(window.rate)} over all requests. {split}".strip()
+    split = model.split_withheld or ("" if is_adaptive else "No temperature has enough traffic for a verdict.")
+    why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
     if verdict is Verdict.INSUFFICIENT_DATA:
         if is_adaptive:
-            return Answer("Acceptance cannot tell whether speculation pays, and no speedup is known.", "mute", why)
-        return Answer("Too little traffic to judge.", "mute", f"{why} {window.drafts:,.0f} drafts in the window.")
+            return Answer("The acceptance rate is not meaningful here, and no speedup is known.", "mute", why)
+        return Answer("Not enough traffic for a verdict.", "mute", f"{why} {window.drafts:,.0f} drafts in the window.")
     if judged.by_speedup is None or speedup is None:
         return Answer(f"Speculation {_ON_AVERAGE[verdict]} on average.", TONES[verdict], why)
     what = _ON_AVERAGE[verdict] if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
-    return Answer(text, TONES[verdict], f"{times_as_fast(speedup)}. {why}")
+    return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
 
 
 def _at_load(model: ModelReport) -> str:
     """The load for which this holds."""
     steps = model.speed.steps if model.speed else None
-    return f", with {steps.running:.0f} running" if steps else ""
+    return f", with {counted(round(steps.running), 'request')} running" if steps else ""
 
 
 def _listed(split: Split) -> str:
-    parts = [f"{one.temperature}: {percent(one.judgement.acceptance)}" for one in split]
-    return f"Acceptance by temperature: {', '.join(parts)}."
+    parts = [f"{percent(one.judgement.acceptance)} at T {one.temperature}" for one in split]
+    return f"Acceptance rate by temperature: {', '.join(parts)}."
 
 
 def seen(judgement: Judgement) -> Acceptance:
@@ -137,12 +136,12 @@ def seen(judgement: Judgement) -> Acceptance:
 
 def times_as_fast(speedup: Speedup) -> str:
     """A phrase, with twice the standard error."""
-    return f"{speedup.ratio:.2f} ± {2 * speedup.error:.2f} times as fast as plain decoding"
+    return f"{speedup.ratio:.2f} ± {2 * speedup.error:.2f} times as fast as without speculation"
 
 
 def effect(speedup: Speedup) -> str:
     """A phrase."""
-    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)} a token"
+    return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)} per token"
 
 
 def _gained(speedup: Speedup) -> str:

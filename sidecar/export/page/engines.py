@@ -16,7 +16,7 @@ _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
     """Three panels. ``baselines`` are the model's latencies in seconds, by phase and quantile."""
     acceptance = engine.acceptance or NO_DRAFTS
-    length = f", {acceptance.length:.2f} tokens a step" if acceptance.length else ""
+    length = f", {acceptance.length:.2f} tokens per step" if acceptance.length else ""
     load = ", ".join(f"{engine.gauges[gauge]:.0f} {what}" for gauge, what in _LOAD.items() if gauge in engine.gauges)
     capacity = engine.kv_cache_capacity_tokens
     tokens = "" if capacity is None else f" of {capacity:,} tokens"
@@ -24,8 +24,8 @@ def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, 
         f"<h2>{escape(engine.key.model_name)} <small>engine {escape(engine.key.engine)}</small></h2>"
         '<div class="panels">'
         f'<div class="panel"><h3>Acceptance rate, all requests</h3>{value(percent(acceptance.rate))}'
-        f'{length}<div class="facts">{by_position(acceptance, "of all drafts")}</div></div>'
-        f'<div class="panel"><h3>KV cache in use, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
+        f'{length}<div class="facts">{by_position(acceptance, "out of all drafts")}</div></div>'
+        f'<div class="panel"><h3>KV-cache usage, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
         f'<div class="facts">{load}</div></div>'
         f'<div class="panel"><h3>Latency</h3>{_latencies(engine.latencies, baselines)}</div></div>'
     )
@@ -38,7 +38,7 @@ def value(text: str) -> str:
 
 def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]) -> str:
     if not latencies:
-        return '<p class="facts">No request in the window.</p>'
+        return '<p class="facts">No requests in the window.</p>'
     rows = "".join(
         f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(one, 0.5)}</td>"
         f"<td class=number>{_quantile(one, 0.95)}</td><td class=number>{_quantile(one, 0.99)}</td>"

@@ -26,10 +26,10 @@ def hints_section(report: Report) -> str:
 def _hints(report: Report) -> Iterator[str]:
     for model in report.models:
         if model.speed is not None and model.speed.withheld is not None:
-            yield f"No speedup of {model.model_name} is known: {WITHHELD[model.speed.withheld]}."
+            yield f"No speedup for {model.model_name}: {WITHHELD[model.speed.withheld]}."
     for reason, count in report.plugin.dropped.items():
         if count:
-            yield f"{counted(count, 'message')} of the plug-in {'was' if count == 1 else 'were'} dropped: `{reason}`."
+            yield f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
     for model in report.models:
         for engine in model.engines:
             yield from (EXPLANATIONS[limitation] for limitation in sorted(engine.limitations))

@@ -1,4 +1,4 @@
-"""One model on the page: its verdict, its temperatures, who accepts less, how it speculates, and its time."""
+"""One model on the page: its verdict, temperatures, groups with a lower acceptance rate, configuration and time."""
 
 from html import escape
 
@@ -37,7 +37,7 @@ def _speculates(model: ModelReport) -> str:
     texts = []
     for one in found:
         parts = [one.method or "unknown method", counted(one.num_speculative_tokens, "token")]
-        parts += ["by batch size"] if one.per_batch_size else []
+        parts += ["schedule by batch size"] if one.per_batch_size else []
         parts += ["adaptive verification"] if one.adaptive_verification else []
         parts += [f"sampler {one.rejection_sample_method}"] if one.rejection_sample_method else []
         texts.append(", ".join(parts))
@@ -54,9 +54,9 @@ def _line(judgement: Judgement, speedup: Speedup | None) -> str:
     if not window.draft_tokens:
         return "No draft tokens in the window."
     accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
-    length = f", {window.length:.2f} tokens a step" if window.length else ""
-    faster = f"; {times_as_fast(speedup)}: {effect(speedup)}" if speedup else ""
-    return f"{accepted} within {duration(window.seconds)}{length}{faster}"
+    length = f", {window.length:.2f} tokens per step" if window.length else ""
+    faster = f"; {times_as_fast(speedup)}, {effect(speedup)}" if speedup else ""
+    return f"{accepted} in the last {duration(window.seconds)}{length}{faster}"
 
 
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
@@ -64,15 +64,14 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
     shown = [one for one in model.temperatures if one.window.draft_tokens]
     rows = "".join(_bucket(one, thresholds) for one in shown)
     if not rows:
-        return '<p class="facts">No request drafted in the window.</p>'
+        return '<p class="facts">No drafts in the window.</p>'
     marks = ""
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
         low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
-        marks = f"Marks: below {low} speculation costs more than it gives, from {high} it pays. "
-    rates = by_position(seen(model.judgement), "of those drafted there")
-    return (
-        f'{rows}<p class="facts">{marks}Columns: finished requests with drafts, by acceptance, 0% to 100%. {rates}</p>'
-    )
+        marks = f"Marks: below {low} speculation costs more than it saves; at {high} and above it pays. "
+    rates = by_position(seen(model.judgement), "out of the tokens drafted there")
+    legend = "Histograms: finished requests with drafts, by acceptance rate, 0% to 100%."
+    return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'
 
 
 def _withheld(model: ModelReport, said: str) -> str:
@@ -87,7 +86,7 @@ def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
     advice = f'<div class="advice">{escape(said)}</div>' if said else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
-        f'<div class="name">T {escape(one.temperature)}<small>{percent(window.share)} of the drafts</small></div>'
+        f'<div class="name">T {escape(one.temperature)}<small>{percent(window.share)} of draft tokens</small></div>'
         f"{_verdict(judged)}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
         f'<div class="spread">{distribution(one.acceptance_bins, low)}</div>'
@@ -101,7 +100,7 @@ def _gain(one: TemperatureReport) -> str:
     if one.speedup is None:
         return ""
     return (
-        f'<div class="advice">{times_as_fast(one.speedup)}: {effect(one.speedup)}; '
+        f'<div class="advice">{times_as_fast(one.speedup)}, {effect(one.speedup)}; '
         f"{duration(one.saved_seconds)} of request time saved, {duration(one.lost_seconds)} lost since the sidecar "
         "started</div>"
     )
@@ -113,8 +112,8 @@ def _lower(model: ModelReport) -> str:
     if not rows:
         return ""
     return (
-        "<h3>Who accepts less than the rest</h3><table><tr><th></th><td>acceptance</td>"
-        f"<td>below the other requests by</td><td>of the draft tokens</td></tr>{rows}</table>"
+        "<h3>Requests with a lower acceptance rate</h3><table><tr><th></th><td>acceptance rate</td>"
+        f"<td>below the other requests by</td><td>share of draft tokens</td></tr>{rows}</table>"
     )
 
 
@@ -141,11 +140,11 @@ def _speed(model: ModelReport) -> str:
     if model.speed is None or model.reference is None:
         return ""
     break_even = model.speed.break_even_acceptance
-    least = "" if break_even is None else f"Breaks even at an acceptance of {percent(break_even)}."
+    least = "" if break_even is None else f"Break-even acceptance rate at this load: {percent(break_even)}."
     rows = "".join(map(_load, model.loads))
     return (
-        f"<h2>{escape(model.model_name)} against plain decoding <small>{escape(model.reference)}</small></h2>"
-        "<table><tr><th>time per token by requests running</th><td>speculating</td><td>plain</td></tr>"
+        f"<h2>{escape(model.model_name)}: time per token <small>reference: {escape(model.reference)}</small></h2>"
+        "<table><tr><th>requests running</th><td>with speculation</td><td>without</td></tr>"
         f'{rows}</table><p class="facts">{least}</p>'
     )
 

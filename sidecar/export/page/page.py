@@ -40,7 +40,7 @@ def content(shown: Shown) -> str:
             parts.append(model_section(model, settings.thresholds, f"{said.why} {report.plugin.text}"))
             baseline = settings.baselines.get(model.model_name, {})
             parts += [engine_section(engine, baseline) for engine in model.engines]
-        parts.append('<p class="facts">± is the 95 % interval.</p>')
+        parts.append('<p class="facts">± is the 95 % confidence interval.</p>')
         parts.append(hints_section(report))
     return "".join(parts)
 

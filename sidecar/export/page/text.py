@@ -11,7 +11,7 @@ def percent(value: float | None) -> str:
 def by_position(acceptance: Acceptance, part: str) -> str:
     """The acceptance rate at each draft position, out of ``part``, as a sentence; empty if unknown."""
     rates = ", ".join(map(percent, acceptance.position_rates))
-    return f"Accepted at each position, {part}: {rates}. " if rates else ""
+    return f"Acceptance rate by position, {part}: {rates}. " if rates else ""
 
 
 def latency(seconds: float) -> str:

@@ -36,14 +36,14 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
         assert lines[2] == f"vLLM: {vllm.url}"
     assert code == 0
     assert lines[:2] + lines[3:-1] == [
-        "settings: valid (from the environment; no file)",
+        "settings: valid (environment variables, no file)",
         "",
         "  model demo, engine 0",
-        "    speculative decoding: on; nothing drafted yet",
+        "    speculative decoding: on, nothing drafted yet",
         "    KV cache: 65,536 tokens",
         "",
     ]
-    assert lines[-1].startswith("plug-in: No plug-in has connected yet, so nothing is split")
+    assert lines[-1].startswith("plug-in: No plug-in has connected yet, so there is no split")
     assert "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it" in lines[-1]
     assert lines[-1].endswith("(listened for 2 s)")
 
@@ -53,7 +53,7 @@ async def test_check_describes_a_vllm_and_says_how_to_load_the_plug_in(checked):
     [
         (HELLO | {"model": "demo"}, 0, "plug-in: The plug-in "),
         (HELLO | {"model": "demo", "state": "refused", "reason": "add_request differs"}, 1, "add_request differs."),
-        ({"v": 9}, 1, "version 9 of the format"),
+        ({"v": 9}, 1, "message format 9"),
     ],
 )
 async def test_check_listens_for_the_plug_in(socket_path, capsys, monkeypatch, *, hello, code, said):
@@ -93,7 +93,7 @@ async def test_check_says_what_cannot_be_known(checked):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url)
     assert code == 0
-    assert any(line.startswith("    unknown (no_speculation): There are no spec_decode counters") for line in lines)
+    assert any(line.startswith("    limitation (no_speculation): vLLM exports no ") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_check_says_why_there_is_no_page(checked, fault, reason):
         vllm.fault = fault
         code, lines = await checked(vllm.url)
     assert code == 1
-    assert any(line.startswith(f"  no usable page ({reason}): ") for line in lines)
+    assert any(line.startswith(f"  no usable metrics ({reason}): ") for line in lines)
 
 
 async def test_check_says_what_to_change_in_the_url(checked):
@@ -112,13 +112,13 @@ async def test_check_says_what_to_change_in_the_url(checked):
         _, under_v1 = await checked(f"{vllm.url}/v1")
         _, with_tls = await checked(vllm.url.replace("http:", "https:"))
         code, gone = await checked(NOWHERE)
-    assert any("write the URL without it" in line for line in under_v1)
-    assert any("does vLLM serve TLS there" in line for line in with_tls)
+    assert any("remove /v1 from the URL" in line for line in under_v1)
+    assert any("Does vLLM serve TLS there" in line for line in with_tls)
     assert (code, any("Is vLLM running" in line for line in gone)) == (1, True)
 
 
 REJECTED = "rejected (status 404): alerting.alertmanagers takes base URLs, such as http://alertmanager:9093"
-DOWN = "failed (ClientConnectorError): is Alertmanager up, and reachable from here?"
+DOWN = "failed (ClientConnectorError): is Alertmanager up and reachable from here?"
 
 
 async def test_check_asks_each_alertmanager_whether_it_would_take_alerts(checked, served):

@@ -36,9 +36,9 @@ def test_valid_command_lines_have_no_fault(line):
     found = findings(line, (0, 32))
     assert found.faults == []
     assert found.notes == [
-        "speculation is off: there is no --speculative-config"
+        "speculation is off: --speculative-config is not set"
         if line == "vllm serve m"
-        else "requests with min_p or logit_bias are rejected with status 400"
+        else "vLLM rejects requests with min_p or logit_bias (status 400) while it speculates"
     ]
 
 
@@ -54,8 +54,8 @@ def test_valid_command_lines_have_no_fault(line):
         ("vllm serve m --speculative-config", "not a JSON object"),
         ("vllm serve m --speculative-config '[1]'", "not a JSON object"),
         (config(draft_model="d", num_speculative_tokens=3), "the key draft_model has never existed"),
-        (config(method="ngram", num_speculative_tokens=3, disable_by_batch_size=4), "has no effect since 0.10"),
-        ("vllm serve m -sc.speculative-model=d", "the key is model"),
+        (config(method="ngram", num_speculative_tokens=3, disable_by_batch_size=4), "has had no effect since 0.10"),
+        ("vllm serve m -sc.speculative-model=d", "use model instead"),
         (GOOD + " --disable-log-stats", "hides vLLM's metrics"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_name_is_judged_by_the_version(version, works):
 @pytest.mark.parametrize(("version", "known"), [((0, 33, 1), True), ((0, 34), False)])
 def test_a_version_past_the_table_is_noted(version, known):
     notes = findings(GOOD, version).notes
-    assert ("0.33 is the newest version known here: what later ones removed is not found" in notes) is not known
+    assert ("this check knows vLLM up to 0.33, and does not find what later versions removed" in notes) is not known
 
 
 def test_the_command(capsys):

@@ -25,7 +25,7 @@ def test_saved_sweeps_are_compared(saved, capsys):
     assert abs(level["changes"]["acceptance"]["value"]) < level["changes"]["acceptance"]["error"]
     assert (again["result"], level["shown"]) == ("no_difference_shown", [])
     assert command("compare", saved["one"], saved["plain"], "--fail-if-slower", "5%") == 1
-    assert " at temperature 0, 4 at once is slower by " in capsys.readouterr().err
+    assert " at temperature 0, concurrency 4 is slower by " in capsys.readouterr().err
     assert command("compare", saved["plain"], saved["one"], "--fail-if-slower", "20%") == 0
     assert f"verdict: {saved['one']} is faster than {saved['plain']}" in capsys.readouterr().out
 
@@ -35,7 +35,7 @@ def test_both_sides_and_the_change_are_rows_of_one_table(saved, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     header = next(number for number, line in enumerate(lines) if line[:1] == ["temperature"])
     before, after, change, error = lines[header + 1 : header + 5]
-    assert before[:5] == ["0", "4", "at", "once", "before"]
+    assert before[:4] == ["0", "concurrency", "4", "before"]
     assert (after[:3], change[:3]) == (["after", "-", "-"], ["change", "-", "-"])
     assert change[-1].startswith("-")
     assert error[-1].startswith("±")

@@ -36,7 +36,7 @@ def test_a_faster_server_is_shown_and_described():
     assert found.result is Result.FASTER
     lines = list(verdict(found))
     assert lines[0] == "verdict: B is faster than A"
-    assert any(line.startswith("  TPOT P50 is ") and "lower at temperature 0, 4 at once" in line for line in lines)
+    assert any(line.startswith("  TPOT P50 is ") and "lower at temperature 0, concurrency 4" in line for line in lines)
     assert compared(swept(level(2, tpot=0.007)), swept(level(1))).result is Result.SLOWER
 
 
@@ -63,14 +63,14 @@ def test_a_server_without_speculation_has_no_acceptance_to_compare():
 def test_nothing_is_claimed_from_one_round():
     """One round does not show how much the machine varies from minute to minute."""
     found = compared(swept(level(1), rounds=1), swept(level(2, tpot=0.02)))
-    assert any("no speed is claimed from fewer than 4 rounds" in note for note in found.notes)
+    assert any("fewer than 4 rounds are not enough to compare speed" in note for note in found.notes)
     assert (shown(found), found.result) == ([], Result.INSUFFICIENT_DATA)
 
 
 def test_levels_of_one_side_only_are_left_out_with_a_note():
     found = compared(swept(level(1), level(2, temperature=1.0)), swept(level(3)))
     assert [str(one.level.workload) for one in found.levels] == ["0"]
-    assert "levels measured on one side only are left out: 1" in found.notes
+    assert "left out, since only one sweep measured them: 1 level" in found.notes
 
 
 def test_tokens_per_second_of_an_open_loop_are_what_was_sent():

@@ -77,7 +77,7 @@ def test_weights_that_leave_no_room_are_impossible(capsys):
     [
         ("--target", "big", "not a number of parameters"),
         ("--target", "0b", "not a number of parameters"),
-        ("--gpus", "0", "write a whole number from 1 to 4096"),
+        ("--gpus", "0", "expected a whole number from 1 to 4096"),
         ("--utilization", "1.1", "a share above 0"),
         ("--kv", "80x0x128", "layers x KV heads"),
         ("--gpu", "tpu", "invalid choice"),
@@ -106,7 +106,7 @@ def test_the_text_has_the_memory_the_cache_the_rules_and_the_verdict(capsys):
 def test_without_the_shape_of_the_cache_there_are_no_tokens(capsys):
     assert command("plan", *PAIR, "--context", "8192") == 0
     out = capsys.readouterr().out
-    assert "to count the cache in tokens, give --kv" in out
+    assert "to count the cache in tokens, set --kv" in out
     assert "requests of" not in out
 
 
@@ -127,7 +127,7 @@ def test_without_a_draft_the_methods_that_need_none_are_listed(capsys):
 def test_the_remarks_follow_from_the_pair():
     """A draft token costs the draft's share of the bytes that are read."""
     said = " ".join(remarks(Model(70, "bf16", KV), Model(8, "bf16")))
-    assert "without the draft's own keys and values: give --draft-kv" in said
-    assert "a length of 1 + 0.11 K, an acceptance of 11%" in said
+    assert "without the draft's own keys and values: set --draft-kv" in said
+    assert "a length of 1 + 0.11 K, an acceptance rate of 11%" in said
     assert "quantize" not in said
     assert "quantize the draft first" in " ".join(remarks(Model(70, "int8", KV), Model(8, "bf16", KV)))

@@ -17,7 +17,7 @@ from sidecar.engine.names import Gauge
 from sidecar.requests.messages import FinishedRequest, Hello, HelloState, Outcome
 from tests.requests.packets import DONE, HELLO, packet
 
-PARAMETERS = "parameters that speculation serves"
+PARAMETERS = "supported parameters"
 
 
 def request(temperature=0, *, ttft=0.1, duration=2.0, arrival=100.0, **fields):
@@ -48,29 +48,29 @@ def test_suitable_traffic_is_advised_to_use_it():
     found, verdict = answered(watched(*[request()] * 30))
     assert len(found) == 9
     assert set(found.values()) == {Answer.USE}
-    assert verdict == "Use it: every condition is met. `specdec-sidecar sweep --baseline-url` measures the gain."
+    assert verdict == "Use it: all conditions are met. Measure the speedup with `specdec-sidecar sweep --baseline-url`."
 
 
 @pytest.mark.parametrize(
     ("condition", "change", "answer"),
     [
-        ("cool sampling", {"temperature": 100}, Answer.LEAVE),
-        ("cool sampling", {"temperature": 70}, Answer.OPEN),
-        ("time goes to decoding", {"ttft": 1.5}, Answer.LEAVE),
-        ("time goes to decoding", {"ttft": 1.0}, Answer.OPEN),
-        ("time goes to decoding", {"arrival": None}, None),
-        ("time goes to decoding", {"arrival": 101.0}, None),
+        ("low temperatures", {"temperature": 100}, Answer.LEAVE),
+        ("low temperatures", {"temperature": 70}, Answer.OPEN),
+        ("time spent decoding", {"ttft": 1.5}, Answer.LEAVE),
+        ("time spent decoding", {"ttft": 1.0}, Answer.OPEN),
+        ("time spent decoding", {"arrival": None}, None),
+        ("time spent decoding", {"arrival": 101.0}, None),
         ("long outputs", {"output_tokens": 10}, Answer.LEAVE),
         ("long outputs", {"output_tokens": 30}, Answer.OPEN),
         ("short prompts", {"prompt_tokens": 9000}, Answer.OPEN),
-        ("free output", {"structured": True}, Answer.OPEN),
+        ("free-form output", {"structured": True}, Answer.OPEN),
         ("light load", {"running": 20.0}, Answer.OPEN),
         ("light load", {"running": 64.0}, Answer.LEAVE),
         ("light load", {"running": None}, None),
         ("no queue", {"waiting": 3.0}, Answer.LEAVE),
-        ("room in the KV cache", {"usage": 0.8}, Answer.OPEN),
-        ("room in the KV cache", {"usage": 0.95}, Answer.LEAVE),
-        ("room in the KV cache", {"usage": None}, None),
+        ("free KV cache", {"usage": 0.8}, Answer.OPEN),
+        ("free KV cache", {"usage": 0.95}, Answer.LEAVE),
+        ("free KV cache", {"usage": None}, None),
     ],
 )
 def test_each_line_is_answered_from_the_requests_or_from_the_page(condition, change, answer):
@@ -97,25 +97,25 @@ def test_a_mix_is_undecided_and_most_lines_against_it_leave_it_off():
     losing = request(100, ttft=1.9, output_tokens=5)
     _, verdict = answered(watched(*[losing] * 30))
     assert verdict.startswith("Undecided: ")
-    assert " Against it: 100% of requests are sampled above a temperature of 0.8; only 5%" in verdict
+    assert " against it: 100% of requests are sampled above a temperature of 0.8; requests spend only 5%" in verdict
     _, verdict = answered(watched(*[losing] * 30, running=64.0, waiting=1.0))
-    assert verdict == "Leave it off for now: requests waited 100% of the time."
+    assert verdict == "Leave it off for now: requests were waiting 100% of the time."
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({}, "Too few requests for an answer: 0 seen, at least 20 needed. Watch for longer, with --duration."),
-        ({"hellos": []}, "No plug-in was heard: `specdec-sidecar plugin DIR` writes it"),
+        ({}, "Too few requests for an answer: saw 0, need at least 20. Watch longer, with --duration."),
+        ({"hellos": []}, "No plug-in has connected: `specdec-sidecar plugin DIR` writes it"),
         ({"hellos": [hello(reason="add_request has other parameters")]}, "cannot report them: add_request has other"),
         ({"problem": "another process listens there"}, "cannot report them: another process listens there."),
-        ({"speculates": True}, "This vLLM speculates already"),
+        ({"speculates": True}, "This vLLM already speculates"),
     ],
 )
 def test_without_requests_it_says_why(change, said):
     found, verdict = answered(watched(**change))
     assert said in verdict
-    assert set(found) == {"light load", "no queue", "room in the KV cache"}
+    assert set(found) == {"light load", "no queue", "free KV cache"}
 
 
 async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
@@ -140,7 +140,7 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
     found = json.loads(out)
     lines = {line["condition"]: line for line in found["lines"]}
     assert ": 30 requests, " in found["seen"]
-    assert lines["cool sampling"]["seen"] == "median 0.5; 50% up to 0.5, 50% above 0.8"
+    assert lines["low temperatures"]["seen"] == "median 0.5; 50% up to 0.5, 50% above 0.8"
     assert lines["long outputs"]["seen"] == "P50 53 tokens, P95 53"
     assert lines[PARAMETERS]["seen"] == "min_p in 33%: rejected with status 400 (vLLM 0.14 and later)"
     assert found["conclusion"] == "Leave it off for now: 33% of requests use parameters that speculation rejects."
@@ -150,9 +150,9 @@ async def test_a_vllm_that_cannot_be_read_or_speculates_already_is_not_watched(f
     """Watching takes longer than a test may."""
     nowhere = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL="http://127.0.0.1:1")
     assert nowhere[:2] == (1, "")
-    assert nowhere[2].splitlines()[-1].startswith("cannot read vLLM's page at http://127.0.0.1:1 (unreachable: ")
+    assert nowhere[2].splitlines()[-1].startswith("cannot read vLLM's metrics at http://127.0.0.1:1 (unreachable: ")
     async with SimulatedVllm(SimulatorOptions()) as vllm:
         code, out, _ = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL=vllm.url)
     assert code == 1
-    assert out.splitlines()[-1] == "This vLLM speculates already: `specdec-sidecar run` says whether it pays."
-    assert out.splitlines()[0].endswith(" s: 0 requests, 1 page")
+    assert out.splitlines()[-1] == "This vLLM already speculates: `specdec-sidecar run` shows whether it pays."
+    assert out.splitlines()[0].endswith(" s: 0 requests, 1 poll")

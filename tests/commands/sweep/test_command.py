@@ -25,12 +25,12 @@ def test_unusable_arguments_are_refused(capsys, arguments, said):
     ("arguments", "said"),
     [
         (("--url", "ftp://x"), "expected http or https URL"),
-        (("--concurrency", "0"), "write a whole number from 1 to 1024"),
-        (("--temperatures", "0,11"), "write temperatures from 0 to 10"),
-        (("--temperatures", "-0.1"), "write temperatures from 0 to 10"),
+        (("--concurrency", "0"), "expected a whole number from 1 to 1024"),
+        (("--temperatures", "0,11"), "expected temperatures from 0 to 10"),
+        (("--temperatures", "-0.1"), "expected temperatures from 0 to 10"),
         (("--mix", "0:0,1:1"), "with weights above 0"),
         (("--mix", "0.1"), "two temperatures or more"),
-        (("--rate", "0"), "write requests per second up to 1024"),
+        (("--rate", "0"), "expected requests per second up to 1024"),
         (("--duration", "soon"), "invalid duration value: 'soon'"),
         (("--save", "/none/x"), "no such directory"),
     ],
@@ -58,7 +58,7 @@ async def test_the_command_measures_saves_and_shows_its_progress(finished, tmp_p
         asked = ("--url", vllm.url, "--concurrency", "4", "--mix", "0:1,1:1", "--requests", "8", "--max-tokens", "8")
         code, out, err = await finished("sweep", *asked, "--json", "--save", str(saved))
     assert code == 0, err
-    assert err.startswith("0/24 requests done; measuring temperature 0, 4 at once\n8/24 requests done, about ")
+    assert err.startswith("0/24 requests done; measuring temperature 0, concurrency 4\n8/24 requests done, about ")
     printed, written = json.loads(out), json.loads(saved.read_text())
     assert [level["level"] for level in written["levels"]] == [level["level"] for level in printed["levels"]]
     assert [len(level["speculating"]["samples"]) for level in written["levels"]] == [8] * 3

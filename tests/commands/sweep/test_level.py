@@ -107,11 +107,11 @@ async def test_counters_with_the_drafts_of_other_clients_tell_no_acceptance_and_
     (one,), lines = summarized(result), printed(result)
     assert (one.speculating["acceptance"], one.acceptance_from) == ((None, "none") if others else (0.5, "counters"))
     assert (one.verdict, one.action[:27]) == (
-        ("insufficient_data", "other clients were served: ")
+        ("insufficient_data", "vLLM served other clients, ")
         if others
         else ("break_even", "measure P99 under your own ")
     )
-    assert any("vLLM served other clients too" in line for line in lines) == bool(others)
+    assert any("vLLM also served other clients" in line for line in lines) == bool(others)
 
 
 async def test_a_level_without_a_completed_request_has_no_acceptance(served):

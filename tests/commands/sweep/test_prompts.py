@@ -36,7 +36,7 @@ def test_prompts_come_as_lines_or_as_json(prompts):
         (b"1", ".json", "not JSON as its name says"),
         (b"[" * 99, ".json", "not JSON as its name says"),
         (b"\xff", "", "not UTF-8 text"),
-        (b"x" * 100, "", "over 0 MiB"),
+        (b"x" * 100, "", "larger than 0 MiB"),
     ],
 )
 def test_unusable_prompts_are_refused(prompts, content, suffix, said, monkeypatch):

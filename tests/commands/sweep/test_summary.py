@@ -57,14 +57,14 @@ def test_a_measured_speedup_decides_whatever_the_acceptance(speedup, verdict, ac
     [
         (27, "net_positive", "confirm under your own load, then ship", "speculate more tokens"),
         (18, "break_even", "measure P99 under your own load before you decide", None),
-        (3, "net_negative", "stop: speculation costs more than it gives here", "speculate fewer tokens"),
+        (3, "net_negative", "stop: speculation costs more than it saves here", "speculate fewer tokens"),
     ],
 )
 def test_without_a_baseline_the_acceptance_decides(accepted, verdict, action, advice):
     found = one(level(requests(0.01, accepted)))
     assert (found.verdict, found.action) == (verdict, action)
     assert (found.advice is None) if advice is None else (advice in found.advice)
-    assert {f"{verdict}: {action}", "  temperature 0, 1 at once"} <= set(
+    assert {f"{verdict}: {action}", "  temperature 0, concurrency 1"} <= set(
         printed(swept(level(requests(0.01, accepted))))
     )
 
@@ -95,7 +95,7 @@ def test_a_vllm_without_speculation_has_times_and_no_verdict():
     assert (found.acceptance_from, found.speculating["acceptance"]) == ("none", None)
     assert found.speculating["TPOT P50"] == 0.01
     assert found.verdict == "insufficient_data"
-    assert found.action == "nothing was drafted, in replies or in vLLM's counters: is speculation on?"
+    assert found.action == "neither the replies nor vLLM's counters show any drafts: is speculation on?"
 
 
 def mixed(workload, cold=0.010, hot=0.030, count=2000, seed=1):
@@ -116,7 +116,7 @@ def mixed(workload, cold=0.010, hot=0.030, count=2000, seed=1):
         (0.015, 2000, "(±"),
         # The mix's P99 is three times that of the cold ones alone, and yet no request is slower for it.
         (0.010, 2000, "(±"),
-        (0.015, 60, "(not precise: raise --requests, P99 takes about 800)"),
+        (0.015, 60, "(not precise: raise --requests, P99 needs about 800)"),
     ],
 )
 def test_a_temperature_of_a_mix_is_compared_with_the_same_one_alone(cold, count, error):
@@ -126,7 +126,9 @@ def test_a_temperature_of_a_mix_is_compared_with_the_same_one_alone(cold, count,
     assert changes[0.1].value == pytest.approx(cold / 0.010 - 1, abs=0.03)
     assert changes[1.0].value == pytest.approx(0, abs=0.03)
     (line,) = (
-        line for line in printed(result) if line.startswith("mix 0.1:50,1:50, 1 at once: TPOT P99 at temperature 0.1 ")
+        line
+        for line in printed(result)
+        if line.startswith("mix 0.1:50,1:50, concurrency 1: TPOT P99 at temperature 0.1")
     )
     assert error in line
 

@@ -32,7 +32,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
         result = await swept(vllm.url, count=8, rounds=2, on_end=asked.append)
         drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
         accepted = await counted(vllm, "spec_decode_num_accepted_tokens_total")
-    assert asked == (["temperature 0, 4 at once"] * 8 + ["temperature 1.2, 4 at once"] * 8) * 2
+    assert asked == (["temperature 0, concurrency 4"] * 8 + ["temperature 1.2, concurrency 4"] * 8) * 2
     assert result.complete
     found = summarized(result)
     assert [(one.acceptance_from, one.speculating["requests"], one.other_requests) for one in found] == [
@@ -51,7 +51,7 @@ async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_
 async def test_requests_of_other_clients_are_noticed():
     async with simulated() as vllm, traffic(vllm):
         result = await swept(vllm.url, temperatures=(0.0,))
-    assert any("vLLM served other clients too" in line for line in printed(result))
+    assert any("vLLM also served other clients" in line for line in printed(result))
     assert summarized(result)[0].speculating["acceptance"] > 0.85  # ours alone
 
 
@@ -117,11 +117,10 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
         code, out, err = await finished("sweep", *arguments, "--prompts", str(prompts), "--save", str(tmp_path))
         failed = await finished("sweep", *arguments, "--model", "other")
     nowhere = await finished("sweep", SPECDEC_VLLM_URL="http://127.0.0.1:1")
-    said = (
-        f"0/24 requests done; measuring temperature 0, 8 at once\n--save={tmp_path}: Is a directory; printed instead\n"
-    )
+    begun = "0/24 requests done; measuring temperature 0, concurrency 8"
+    said = f"{begun}\n--save={tmp_path}: Is a directory; printed instead\n"
     assert (code, err) == (1, said)
-    assert "net_positive: confirm under your own load, then ship\n  temperature 0, 8 at once\n" in out
+    assert "net_positive: confirm under your own load, then ship\n  temperature 0, concurrency 8\n" in out
     assert MARKER not in out
     assert failed == (1, "", f"{vllm_url}: a request for other failed: status 400\n")
-    assert nowhere[2].startswith("http://127.0.0.1:1: no model under /v1/models (ClientConnectorError); is it a vLLM?")
+    assert nowhere[2].startswith("http://127.0.0.1:1: no model under /v1/models (ClientConnectorError); is this vLLM?")

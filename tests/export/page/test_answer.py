@@ -22,28 +22,28 @@ def why(*models, **changes):
 
 def test_nothing_is_drafted():
     idle = reports.model(judgement=reports.judgement(NONE))
-    assert said(idle) == said() == ("Nothing is being drafted.", "mute")
+    assert said(idle) == said() == ("vLLM is not drafting.", "mute")
 
 
 @pytest.mark.parametrize(
     ("temperatures", "expected"),
     [
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", GOOD, 0.7, 0.4)],
-         ("Speculation pays at every temperature that can be judged.", "good")),
+         ("Speculation pays at every temperature with enough traffic.", "good")),
         ([("0", GOOD, 0.8, 0.6), ("0.7-1", EVEN, 0.6, 0.4)],
          ("Speculation roughly breaks even at temperature 0.7-1.", "even")),
         ([("0", GOOD, 0.8, 0.62), ("0.7-1", BAD, 0.4, 0.2), ("1+", BAD, 0.3, 0.18)],
-         ("Speculation loses at temperatures 0.7-1 and 1+, which have 38% of the draft tokens.", "bad")),
-        ([("1+", BAD, 0.3, 1.0)], ("Speculation loses at temperature 1+, which has 100% of the draft tokens.", "bad")),
+         ("Speculation does not pay at temperatures 0.7-1 and 1+ (38% of the draft tokens).", "bad")),
+        ([("1+", BAD, 0.3, 1.0)], ("Speculation does not pay at temperature 1+ (100% of the draft tokens).", "bad")),
         ([("0", GOOD, 0.8, 0.9), ("1+", NONE, 0.1, 0.1)],
-         ("Speculation pays at every temperature that can be judged.", "good")),
+         ("Speculation pays at every temperature with enough traffic.", "good")),
     ],
 )  # fmt: skip
 def test_by_acceptance(temperatures, expected):
     rows = [reports.temperature(label, verdict, rate, share) for label, verdict, rate, share in temperatures]
     assert said(reports.model(*rows)) == expected
-    judged = [f"{label}: {rate:.0%}" for label, verdict, rate, _ in temperatures if verdict is not NONE]
-    assert why(reports.model(*rows)) == f"Acceptance by temperature: {', '.join(judged)}."
+    judged = [f"{rate:.0%} at T {label}" for label, verdict, rate, _ in temperatures if verdict is not NONE]
+    assert why(reports.model(*rows)) == f"Acceptance rate by temperature: {', '.join(judged)}."
 
 
 def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
@@ -53,17 +53,20 @@ def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
         reports.timed("1+", BAD, 0.24, 45, 49.1),
     )
     assert said(model) == (
-        "Per token, speculation saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+, with 9 running.",
+        (
+            "Per token, speculation saves 18 ms at T 0-0.3, 10 ms at T 0.5-0.7; costs 4.1 ms at T 1+, "
+            "with 9 requests running."
+        ),
         "bad",
     )
     assert why(model).startswith(
-        "Times as fast as plain decoding, by temperature: 0-0.3: 1.67, 0.5-0.7: 1.29, 1+: 0.92."
+        "Speedup over decoding without speculation: 1.67 at T 0-0.3, 1.29 at T 0.5-0.7, 0.92 at T 1+."
     )
 
 
 def test_what_is_within_its_error_breaks_even():
     model = reports.timed_model(reports.timed("1+", EVEN, 0.24, 45, 44))
-    assert said(model) == ("Per token, speculation roughly breaks even at T 1+, with 9 running.", "even")
+    assert said(model) == ("Per token, speculation roughly breaks even at T 1+, with 9 requests running.", "even")
 
 
 @pytest.mark.parametrize(
@@ -72,33 +75,34 @@ def test_what_is_within_its_error_breaks_even():
         (BAD, ("Speculation does not pay on average.", "bad")),
         (EVEN, ("Speculation roughly breaks even on average.", "even")),
         (GOOD, ("Speculation pays on average.", "good")),
-        (NONE, ("Too little traffic to judge.", "mute")),
+        (NONE, ("Not enough traffic for a verdict.", "mute")),
     ],
 )
 def test_without_a_split_it_answers_for_all_requests(verdict, expected):
     model = reports.model(judgement=reports.judgement(verdict, 0.5))
     assert said(model) == expected
-    assert why(model).startswith(
-        "Acceptance is 50% over all requests. The plug-in has not been heard since this sidecar started."
-    )
+    assert why(model).startswith("The acceptance rate over all requests is 50%. No plug-in has connected yet.")
 
 
 def test_without_a_split_but_with_a_reference():
-    assert said(reports.timed_model()) == ("Speculation saves 10 ms a token on average, with 9 running.", "good")
-    assert why(reports.timed_model()).startswith("1.50 ± 0.02 times as fast as plain decoding. Acceptance is 50%")
+    text = "Speculation saves 10 ms per token on average, with 9 requests running."
+    assert said(reports.timed_model()) == (text, "good")
+    assert why(reports.timed_model()).startswith(
+        "Decoding is 1.50 ± 0.02 times as fast as without speculation. The acceptance rate over all requests is 50%."
+    )
 
 
 def test_of_several_models_the_worst_is_named():
     good = reports.model(name="a", judgement=reports.judgement(GOOD, 0.9))
     bad = reports.model(name="b", judgement=reports.judgement(BAD, 0.3))
     assert said(good, bad) == ("b: Speculation does not pay on average.", "bad")
-    assert why(good, bad).startswith("Acceptance is 30% over all requests.")
+    assert why(good, bad).startswith("The acceptance rate over all requests is 30%.")
 
 
 def test_a_fault_is_no_hot_traffic():
     fault = reports.judgement(BAD, 0.01, has_collapsed=True, advice="Check the draft model.")
     model = reports.model(reports.temperature("0", BAD, 0.01), judgement=fault)
-    assert said(model) == ("Almost no draft token is accepted.", "bad")
+    assert said(model) == ("Almost no draft tokens are accepted.", "bad")
     assert why(model) == "Check the draft model."
 
 
@@ -107,5 +111,5 @@ def test_with_adaptive_verification_acceptance_is_no_answer():
     judged = reports.judgement(NONE, 0.17, speculation=adaptive)
     hot = reports.temperature("1+", NONE, 0.17)
     model = reports.model(hot, judgement=judged, speed=reports.speed(withheld=Withheld.NO_REFERENCE))
-    assert said(model) == ("Acceptance cannot tell whether speculation pays, and no speedup is known.", "mute")
-    assert why(model) == "Acceptance is 17% over all requests."  # which is no matter of too little traffic
+    assert said(model) == ("The acceptance rate is not meaningful here, and no speedup is known.", "mute")
+    assert why(model) == "The acceptance rate over all requests is 17%."  # which is no matter of too little traffic

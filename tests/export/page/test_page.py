@@ -21,7 +21,7 @@ pytestmark = pytest.mark.servers
 
 TEXT = "document.getElementById('content').innerText"
 GOOD, EVEN, BAD = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE
-LOSING = "Send this traffic to pods that don't speculate, or speculate fewer tokens."
+LOSING = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
 BUCKETS = ("0", GOOD, 0.82, 0.45), ("0.3-0.5", EVEN, 0.61, 0.17), ("0.7-1", BAD, 0.38, 0.38)
 
 
@@ -49,7 +49,7 @@ def fast():
 
 
 def without_plugin():
-    text = "The plug-in has not been heard since this sidecar started: write it with `specdec-sidecar plugin DIR`."
+    text = "No plug-in has connected yet, so there is no split by temperature: `specdec-sidecar plugin DIR` writes it."
     plugin = replace(reports.OBSERVING, state=PluginState.NOT_CONNECTED, text=text, engines=(), heard=False, observed=0)
     engine = reports.engine(speculation=None, coverage=None)
     return reports.report(reports.model(engines=(engine,), split_withheld=text), plugin=plugin)
@@ -58,7 +58,7 @@ def without_plugin():
 def misleading():
     """Adaptive verification, for which no speedup is known."""
     adaptive = Speculation("eagle3", 6, adaptive_verification=True)
-    caveat = "vLLM verifies adaptively: acceptance says little, and only time decides."
+    caveat = "Verification is adaptive: the acceptance rate is not meaningful, and only a measured speedup decides."
     judged = reports.judgement(Verdict.INSUFFICIENT_DATA, 0.17, speculation=adaptive, caveats=(caveat,))
     row = reports.temperature("0", rate=0.17, share=1.0, judgement=judged)
     return reports.report(reports.model(row, engines=(reports.engine(speculation=adaptive),), judgement=judged))
@@ -112,20 +112,18 @@ async def test_the_page_in_a_browser(browser, pictures):
         async with served(fast()) as site:
             await tab.open(site.url)
             await tab.value("window.same = true")
-            assert "Per token, speculation saves 15 ms at T 0, 8 ms at T 0.7-1, with 9 running." in await tab.value(
-                TEXT
-            )
+            assert "speculation saves 15 ms at T 0, 8 ms at T 0.7-1, with 9 requests running." in await tab.value(TEXT)
             await tab.screenshot(pictures / "healthy.png")
             for report, said, name in (
-                (mixed(), "Speculation loses at temperature 0.7-1, which has 38% of the draft tokens.", "failing"),
-                (without_plugin(), "not been heard since this sidecar started", "no-plugin"),
-                (misleading(), "Acceptance cannot tell whether speculation pays", "adaptive"),
-                (collapsed(), "Almost no draft token is accepted.", "collapsed"),
-                (lossy(), "part of the acceptance is bought with quality", "lossy"),
-                (by_token(), "one observation a token, so it does not time steps", "itl-by-token"),
+                (mixed(), "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).", "failing"),
+                (without_plugin(), "No plug-in has connected yet", "no-plugin"),
+                (misleading(), "The acceptance rate is not meaningful here", "adaptive"),
+                (collapsed(), "Almost no draft tokens are accepted.", "collapsed"),
+                (lossy(), "part of the acceptance rate comes at the cost of quality", "lossy"),
+                (by_token(), "one observation per token, so it does not show how long a step takes", "itl-by-token"),
                 (
                     reports.report(scrape=reports.down(BadStatus("status 500"))),
-                    "vLLM's metrics cannot be read.",
+                    "The sidecar cannot read vLLM's metrics.",
                     "down",
                 ),
             ):

@@ -29,23 +29,23 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     hot = reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
     shown = text(reports.timed_model(hot))
     assert (
-        "All requests net positive 50% of 3,000 draft tokens accepted within 5 min, 2.50 tokens a step; 1.50 ± "
-        "0.02 times as fast as plain decoding: saves 10 ms a token" in shown
+        "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min, 2.50 tokens per step; 1.50 ± "
+        "0.02 times as fast as without speculation, saves 10 ms per token" in shown
     )
-    assert shown.count("± is the 95 % interval") == 1
+    assert shown.count("± is the 95 % confidence interval") == 1
     assert "Marks" not in shown  # of a rule that does not decide here
-    assert "T 0.7-1 50% of the drafts net negative 30% accepted" in shown
+    assert "T 0.7-1 50% of draft tokens net negative 30% accepted" in shown
     assert (
-        "0.91 ± 0.02 times as fast as plain decoding: costs 3 ms a token; 12 min of request time saved, 2.2 h lost "
-        "since the sidecar started" in shown
+        "0.91 ± 0.02 times as fast as without speculation, costs 3 ms per token; 12 min of request time saved, 2.2 h "
+        "lost since the sidecar started" in shown
     )
 
 
 def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained():
     """Also where the others are judged by time."""
-    judged = replace(reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06), missing="Not judged.")
+    judged = replace(reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06), missing="No verdict.")
     shown = text(reports.timed_model(reports.temperature("1+", judgement=judged, share=0.06)))
-    assert "T 1+ 6% of the drafts insufficient data 50% accepted P10 50% 40 requests Not judged." in shown
+    assert "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict." in shown
     assert "Marks: below 50%" in shown
 
 
@@ -69,7 +69,7 @@ def test_who_accepts_less_with_share_and_error():
     assert "adapter legal 40% 21 ± 10 points 12%" in shown
     assert "vLLM drafted nothing in the window for: structured output." in shown
     assert "0-512" not in shown
-    assert "Who accepts less than the rest" not in text(reports.model(reports.temperature("0"), groups=groups[1:2]))
+    assert "lower acceptance rate" not in text(reports.model(reports.temperature("0"), groups=groups[1:2]))
 
 
 def test_how_it_speculates():
@@ -79,12 +79,12 @@ def test_how_it_speculates():
     shown = text(
         reports.model(engines=(reports.engine(speculation=found), reports.engine(index="1", speculation=found)))
     )
-    assert shown.count("eagle3, 6 tokens, by batch size, adaptive verification, sampler synthetic") == 1
+    assert shown.count("eagle3, 6 tokens, schedule by batch size, adaptive verification, sampler synthetic") == 1
     assert "demo engine 0" in text(reports.model(engines=(reports.engine(speculation=None),)))
 
 
 def test_what_misleads_is_said_beside_the_number():
-    caveats = ("The acceptance is synthetic: it is configured, not measured.", "Engine 1 alone loses.")
+    caveats = ("The acceptance rate is synthetic: it is configured.", "Engine 1 is net negative on its own.")
     shown = text(reports.model(judgement=reports.judgement(Verdict.NET_POSITIVE, 0.7, caveats=caveats)))
     assert all(caveat in shown for caveat in caveats)
 
@@ -110,20 +110,21 @@ def test_position_rates_of_both_ways():
     engine = reports.engine(acceptance=replace(window, drafted_per_position=()))
     model = reports.model(reports.temperature("0"), engines=(engine,), judgement=replace(judged, judged=window))
     shown = text(model)
-    assert "Accepted at each position, of those drafted there: 90%, 75%, 60%." in shown
-    assert "Accepted at each position, of all drafts: 90%, 60%, 30%." in shown
+    assert "Acceptance rate by position, out of the tokens drafted there: 90%, 75%, 60%." in shown
+    assert "Acceptance rate by position, out of all drafts: 90%, 60%, 30%." in shown
 
 
 def test_time_per_token_by_load():
     shown = text(reports.timed_model())
-    assert "demo against plain decoding baseline" in shown
-    assert "speculating plain 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms Breaks even at an acceptance of 31%." in shown
+    assert "demo: time per token reference: baseline" in shown
+    assert "with speculation without 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms Break-even acceptance rate" in shown
+    assert "Break-even acceptance rate at this load: 31%." in shown
 
 
 def test_without_a_reference_it_says_how_to_get_one():
     shown = text(reports.model(speed=reports.speed(withheld=Withheld.NO_REFERENCE)))
-    assert "No speedup of demo is known: nothing says how long a step takes without speculation; measure it" in shown
-    assert "against plain decoding" not in shown
+    assert "No speedup for demo: the step time without speculation is not known; measure it" in shown
+    assert "demo: time per token" not in shown
 
 
 def test_latencies_below_vllm_s_first_bucket_are_bounds():
@@ -147,7 +148,7 @@ def test_hints_name_what_is_missing_once():
         reports.model(engines=engines), plugin=replace(reports.OBSERVING, dropped={"malformed": 2, "silent": 0})
     )
     assert shown.count("does not export accepted tokens by draft position") == 1
-    assert "2 messages of the plug-in were dropped: malformed" in shown
+    assert "The sidecar dropped 2 messages from the plug-in: malformed" in shown
     assert "silent" not in shown
 
 
@@ -156,6 +157,6 @@ def test_while_vllm_is_down_only_that_is_shown():
 
     shown = text(reports.model(), scrape=reports.down(Unreachable("connection refused")))
     assert shown == (
-        "vLLM's metrics cannot be read. connection refused. Is vLLM running, and is this its address? The sidecar "
-        f"keeps trying. {reports.OBSERVING.text} plug-in 0.2.0 in vLLM 0.32.0"
+        "The sidecar cannot read vLLM's metrics. connection refused. Is vLLM running, and is this its address? The "
+        f"sidecar keeps trying. {reports.OBSERVING.text} plug-in 0.2.0 in vLLM 0.32.0"
     )

@@ -87,7 +87,7 @@ async def test_fault_is_counted_logged_once_and_passes(fault, reason, *, vllm, s
             assert failed == {key[1]}
     assert {line["reason"] for line in logs if "reason" in line} == {reason}
     told = [line["event"] for line in logs if "vLLM" in line["event"]]
-    assert told[:2] == ["cannot read vLLM's page", "vLLM answers again"]
+    assert told[:2] == ["cannot read vLLM's metrics", "vLLM responds again"]
     assert all(one != other for one, other in pairwise(told))  # a busy machine may miss 3 s once more
 
 

@@ -32,7 +32,7 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     in_first = phases["queue"]["p99"] <= 0.3  # where no request had to wait for a busy machine
     assert in_first == (coarse is not None and "queue" in coarse[1].split(", "))
     assert refused[:2] == (1, "")
-    assert refused[2].endswith(" speculates: --load measures plain steps, of a vLLM that does not\n")
+    assert refused[2].endswith(" speculates: --load needs a vLLM that does not\n")
 
 
 async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     except ListenError as error:
         for name in ("scrapes", "plugin"):  # or the next attempt would find a recording there
             (arguments.out / f"{name}.jsonl.gz").unlink(missing_ok=True)
-        hint = "if a sidecar runs here, stop it first, since only one hears the plug-in"
+        hint = "if a sidecar is running here, stop it first: only one process can listen for the plug-in"
         raise ListenError(f"{error}; {hint}") from error
     except OSError as error:
         print(_problem(error, arguments.out), file=sys.stderr)

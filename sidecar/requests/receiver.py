@@ -86,7 +86,7 @@ class PluginReceiver:
             self._faults.fault(
                 "listen",
                 "cannot listen for the plug-in, so there is no split by temperature; "
-                "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that has this one",
+                "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that uses this socket",
                 reason=self.problem,
                 socket=str(self._path),
             )

@@ -51,7 +51,7 @@ async def test_a_socket_that_cannot_be_made_is_named_once_and_nothing_else_fails
         said = await log_line(
             process,
             "cannot listen for the plug-in, so there is no split by temperature; "
-            "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that has this one",
+            "set SPECDEC_PLUGIN__SOCKET, or stop the sidecar that uses this socket",
         )
         address = (await log_line(process, "sidecar started"))["address"]
         async with http.get(f"http://{address}/-/healthy") as response:

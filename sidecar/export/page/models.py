@@ -128,7 +128,7 @@ def _lower_group(group: GroupReport) -> str:
 
 def _without_drafts(model: ModelReport) -> str:
     groups = ", ".join(_name(group) for group in model.groups if group.without_drafts)
-    return f'<p class="facts">vLLM drafted nothing in the window for: {groups}.</p>' if groups else ""
+    return f'<p class="facts">No drafts in the window for: {groups}.</p>' if groups else ""
 
 
 def _name(group: GroupReport) -> str:

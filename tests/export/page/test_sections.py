@@ -67,7 +67,7 @@ def test_who_accepts_less_with_share_and_error():
     shown = text(reports.model(reports.temperature("0"), groups=groups))
     assert "prompts of 8k-32k tokens 31% 37 ± 4 points 22%" in shown
     assert "adapter legal 40% 21 ± 10 points 12%" in shown
-    assert "vLLM drafted nothing in the window for: structured output." in shown
+    assert "No drafts in the window for: structured output." in shown
     assert "0-512" not in shown
     assert "lower acceptance rate" not in text(reports.model(reports.temperature("0"), groups=groups[1:2]))
 

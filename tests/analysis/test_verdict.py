@@ -11,7 +11,7 @@ THRESHOLDS = Thresholds(min_requests=20, min_drafts_per_second=1.0, min_bucket_s
 SECONDS = 100.0  # of the sliding window
 NEGATIVE, EVEN, POSITIVE = Verdict.NET_NEGATIVE, Verdict.BREAK_EVEN, Verdict.NET_POSITIVE
 NONE = Verdict.INSUFFICIENT_DATA
-ELSEWHERE = "Send this traffic to pods that don't speculate."
+ELSEWHERE = "Route this traffic to pods that do not speculate."
 ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verification=True)
 
 

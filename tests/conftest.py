@@ -13,7 +13,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from tests.debian_servers import free_port
@@ -221,13 +220,6 @@ def authority(tmp_path):
     from tests.http.certificates import Authority
 
     return Authority.new(tmp_path)
-
-
-@pytest.fixture
-def no_blocking():
-    """Any call that would block the event loop raises inside the block."""
-    with blockbuster_ctx() as blockbuster:
-        yield blockbuster
 
 
 @pytest.fixture

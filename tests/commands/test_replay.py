@@ -95,23 +95,12 @@ def test_without_json_it_prints_what_report_prints(capsys):
     assert rows == {label: f"{split[label]['requests']:,}" for label in ("0-0.3", "1+")}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        (None, None, "no recording (scrapes.jsonl is missing)"),
-        ("scrapes.jsonl", "{}\n", "scrapes.jsonl, line 1: not a poll"),
-        ("scrapes.jsonl", "[]\n", "scrapes.jsonl, line 1: not a poll"),
-        ("scrapes.jsonl.gz", "no gzip", "scrapes.jsonl.gz: "),
-    ],
-)
-def test_a_bad_recording_is_one_clear_line(tmp_path, capsys, name, content, said):
-    if name:
-        (tmp_path / name).write_text(content)
+def test_a_bad_recording_is_one_clear_line(tmp_path, capsys):
+    (tmp_path / "scrapes.jsonl.gz").write_text("no gzip")
     assert command("replay", str(tmp_path)) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert said in captured.err
-    assert len(captured.err.splitlines()) == 1
+    assert captured.err == f"{tmp_path}/scrapes.jsonl.gz: Not a gzipped file (b'no')\n"
 
 
 def test_a_reader_that_closes_early_is_not_an_error():

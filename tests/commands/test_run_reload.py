@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -31,60 +32,51 @@ def mounted(tmp_path):
 
 
 @pytest.fixture
-def page(http, eventually):
-    """Waits until a line of the page has a value."""
+def page(http, unused_tcp_port):
+    """Waits until a line of the page at that port has a value."""
 
-    async def until(address, series, value):
-        while True:
-            async with http.get(f"http://{address}/metrics") as response:
-                if f"{series} {value}" in (await response.text()).splitlines():
-                    return
+    async def until(series, value):
+        lines = []
+        while f"{series} {value}" not in lines:
+            with suppress(OSError):  # it is still starting
+                async with http.get(f"http://127.0.0.1:{unused_tcp_port}/metrics") as response:
+                    lines = (await response.text()).splitlines()
             await asyncio.sleep(0.05)
 
     return until
 
 
-async def address_of(http, port):
-    while True:
-        try:
-            async with http.get(f"http://127.0.0.1:{port}/-/healthy"):
-                return f"127.0.0.1:{port}"
-        except OSError:
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.slow
 async def test_a_mounted_config_map_changes_thresholds_and_invalid_ones_are_refused(
-    program, mounted, page, http, unused_tcp_port
+    program, mounted, page, unused_tcp_port
 ):
     variables = {"SPECDEC_VLLM_URL": NOWHERE, "SPECDEC_LISTEN": f"127.0.0.1:{unused_tcp_port}"}
     async with program("run", "--config", str(mounted.path), **variables) as process:
-        address = await address_of(http, unused_tcp_port)
-        await page(address, THRESHOLD, "0.5")
-        await page(address, REFUSED, "0.0")
+        await page(THRESHOLD, "0.5")
+        await page(REFUSED, "0.0")
 
         mounted("thresholds: {acceptance_net_negative: 0.4}\nlog: {level: info}\nlimits: {series: 5000}")
-        await page(address, THRESHOLD, "0.4")
-        await page(address, APPLIED, "1.0")
+        await page(THRESHOLD, "0.4")
+        await page(APPLIED, "1.0")
         reloaded = await log_line(process, "settings reloaded")
         assert reloaded["changed"] == {"thresholds.acceptance_net_negative": 0.4, "log.level": "info"}
         assert (await log_line(process, "changed settings need a restart"))["settings"] == ["limits.series"]
 
         mounted("thresholds: {acceptance_net_negative: 0.3, coverage: lots, zebra: 1}")
-        await page(address, REFUSED, "1.0")
+        await page(REFUSED, "1.0")
         problems = [(await log_line(process, "settings refused; keeping the old ones"))["problem"] for _ in "12"]
         reason = "input should be a valid number, unable to parse string as a number"
         assert problems == [
             f"thresholds.coverage (in {mounted.path})=lots: {reason}",
             f"thresholds.zebra (in {mounted.path}): unknown setting; remove it",
         ]
-        await page(address, THRESHOLD, "0.4")
+        await page(THRESHOLD, "0.4")
 
         mounted.path.parent.joinpath("..data").unlink()
-        await page(address, REFUSED, "2.0")
+        await page(REFUSED, "2.0")
         mounted("thresholds: {acceptance_net_negative: 0.45}")
         process.send_signal(signal.SIGHUP)
-        await page(address, THRESHOLD, "0.45")
+        await page(THRESHOLD, "0.45")
 
 
 async def test_sighup_without_a_file_changes_nothing_and_ends_nothing(program):

@@ -35,10 +35,14 @@ class FaultyVllm(SimulatedVllm):
                 await asyncio.Event().wait()
         return await handler(request)
 
-    def counter(self, name):
-        """The value of ``vllm:<name>_total`` without labels of its own."""
-        labels = {"model_name": self.options.model_name, "engine": self.options.engine}
-        return self.page.registry.get_sample_value(f"vllm:{name}_total", labels)
+    def value(self, name, **labels):
+        """The value of the sample ``vllm:<name>``."""
+        own = {"model_name": self.options.model_name, "engine": self.options.engine}
+        return self.page.registry.get_sample_value(f"vllm:{name}", own | labels)
+
+    def counter(self, name, **labels):
+        """The value of ``vllm:<name>_total``."""
+        return self.value(f"{name}_total", **labels)
 
     async def restart(self):
         """Acts like a process that died and restarted: counters at 0, requests broken off, a new start time."""

@@ -8,14 +8,14 @@ from random import Random
 from aiohttp import web
 
 from sidecar.demo.request import Request, RequestStatus, SamplingParams
-from sidecar.demo.server import SimulatedVllm
+from tests.demo.faulty_vllm import FaultyVllm
 
 DEFAULT_TEMPERATURE = 1.0
 DEFAULT_MAX_TOKENS = 4096
 BYTES_PER_TOKEN = 4  # a rough tokenizer
 
 
-class HttpVllm(SimulatedVllm):
+class HttpVllm(FaultyVllm):
     """A handler whose client disconnects is cancelled."""
 
     def __init__(self, *arguments, **options):

@@ -13,31 +13,27 @@ from tests.demo.http_vllm import HttpVllm
 FAST = SimulatorOptions(speed=20.0)
 
 
-def value(sim, sample, **labels):
-    return sim.page.registry.get_sample_value(f"vllm:{sample}", {"model_name": "demo", "engine": "0", **labels})
-
-
 async def test_sums_of_replies_equal_the_counters_to_the_token():
     async with HttpVllm(FAST) as sim:
         sent = await send(sim.url, {0.0: 3, 0.7: 2, None: 2}, 150, concurrency=24, streamed=1)
     assert (sent.completed, sent.failed) == (150, 0)
     sums = sent.acceptance.values()
     drafts = sum(one.drafts for one in sums)
-    assert value(sim, "spec_decode_num_drafts_total") == drafts > 0
-    assert value(sim, "spec_decode_num_draft_tokens_total") == sum(one.draft_tokens for one in sums)
+    assert sim.value("spec_decode_num_drafts_total") == drafts > 0
+    assert sim.value("spec_decode_num_draft_tokens_total") == sum(one.draft_tokens for one in sums)
     accepted = sum(one.accepted_tokens for one in sums)
-    assert value(sim, "spec_decode_num_accepted_tokens_total") == accepted
-    positions = (value(sim, "spec_decode_num_accepted_tokens_per_pos_total", position=str(one)) for one in range(3))
+    assert sim.value("spec_decode_num_accepted_tokens_total") == accepted
+    positions = (sim.value("spec_decode_num_accepted_tokens_per_pos_total", position=str(one)) for one in range(3))
     assert sum(positions) == accepted
-    assert value(sim, "generation_tokens_total") == sent.completion_tokens
-    assert value(sim, "request_success_total", finished_reason="length") == 150
-    assert value(sim, "inter_token_latency_seconds_count") == drafts  # as in the recordings of the real one
+    assert sim.value("generation_tokens_total") == sent.completion_tokens
+    assert sim.value("request_success_total", finished_reason="length") == 150
+    assert sim.value("inter_token_latency_seconds_count") == drafts  # as in the recordings of the real one
     for once in ("e2e_request_latency_seconds", "time_to_first_token_seconds"):
-        assert value(sim, f"{once}_count") == 150
-    computed = value(sim, "prompt_tokens_total") - value(sim, "prefix_cache_hits_total")
-    assert value(sim, "iteration_tokens_total_sum") == computed + sent.completion_tokens
-    assert 0 < value(sim, "prefix_cache_hits_total") < value(sim, "prompt_tokens_total")
-    assert value(sim, "num_requests_running") == value(sim, "kv_cache_usage_perc") == 0
+        assert sim.value(f"{once}_count") == 150
+    computed = sim.value("prompt_tokens_total") - sim.value("prefix_cache_hits_total")
+    assert sim.value("iteration_tokens_total_sum") == computed + sent.completion_tokens
+    assert 0 < sim.value("prefix_cache_hits_total") < sim.value("prompt_tokens_total")
+    assert sim.value("num_requests_running") == sim.value("kv_cache_usage_perc") == 0
     rates = {temperature: one.accepted_tokens / one.draft_tokens for temperature, one in sent.acceptance.items()}
     assert rates[0.0] > rates[0.7] > rates[None]
 

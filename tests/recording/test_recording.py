@@ -86,17 +86,18 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
         ("plugin", ["{\n"]),
         ("plugin", [{"at": "soon"}]),
         ("plugin", [{"at": 1.0, "connection": 1, "tick": {"at": 1.0}}]),
+        ("scrapes", ["[]\n"]),
+        ("scrapes", [{"start": 1.0}]),
     ],
 )
 def test_a_damaged_line_is_an_error_that_names_it(tmp_path, name, lines):
+    folder = write(tmp_path, name, lines)
     with pytest.raises(RecordingError, match=rf"{name}\.jsonl, line 1"):
-        list(read_heard(write(tmp_path, name, lines), []))
+        list(read_scrapes(folder) if name == "scrapes" else read_heard(folder, []))
 
 
-def test_a_damaged_poll_a_damaged_file_and_a_missing_one_are_errors(tmp_path):
-    with pytest.raises(RecordingError, match="line 1"):
-        list(read_scrapes(write(tmp_path, "scrapes", [{"start": 1.0}])))
-    with pytest.raises(RecordingError, match="no recording"):
+def test_a_damaged_file_and_a_missing_one_are_errors(tmp_path):
+    with pytest.raises(RecordingError, match=r"no recording \(scrapes\.jsonl is missing\)"):
         list(read_scrapes(tmp_path / "nowhere"))
     write(tmp_path, "requests", [REQUEST] * 50, packed=True)
     packed = tmp_path / "requests.jsonl.gz"

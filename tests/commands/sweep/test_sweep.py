@@ -3,7 +3,6 @@
 import json
 import signal
 
-import aiohttp
 import pytest
 
 from sidecar.commands.sweep.workload import Workload
@@ -14,24 +13,12 @@ from tests.commands.sweep.sweep_tools import printed, simulated, summarized, swe
 MARKER = "zebrafish"
 
 
-@pytest.fixture
-def counted(http, samples_of):
-    """A counter of a simulated vLLM, summed over its series."""
-
-    async def read(vllm, name):
-        async with http.get(f"{vllm.url}/metrics") as response:
-            samples = samples_of(await response.text())
-        return sum(value for (sample, _), value in samples.items() if sample == f"vllm:{name}")
-
-    return read
-
-
-async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_rounds(counted):
+async def test_exact_acceptance_is_the_sum_over_the_requests_own_numbers_in_all_rounds():
     asked = []
     async with simulated() as vllm:
         result = await swept(vllm.url, count=8, rounds=2, on_end=asked.append)
-        drafted = await counted(vllm, "spec_decode_num_draft_tokens_total")
-        accepted = await counted(vllm, "spec_decode_num_accepted_tokens_total")
+        drafted = vllm.counter("spec_decode_num_draft_tokens")
+        accepted = vllm.counter("spec_decode_num_accepted_tokens")
     assert asked == (["temperature 0, concurrency 4"] * 8 + ["temperature 1.2, concurrency 4"] * 8) * 2
     assert result.complete
     found = summarized(result)
@@ -87,17 +74,11 @@ async def test_a_baseline_that_speculates_is_refused_before_any_level():
     assert asked == []
 
 
-async def test_ctrl_c_prints_the_part_that_was_measured(program):
+async def test_ctrl_c_prints_the_part_that_was_measured(program, eventually):
     async with simulated() as vllm:
         arguments = ("--url", vllm.url, "--concurrency", "2", "--requests", "5000", "--max-tokens", "16", "--json")
         async with program("sweep", *arguments) as process:
-            async with aiohttp.ClientSession() as http:
-                answered = 0
-                while answered < 30:
-                    async with http.get(f"{vllm.url}/metrics") as response:
-                        page = await response.text()
-                    lines = [line for line in page.splitlines() if line.startswith("vllm:request_success_total")]
-                    answered = sum(float(line.split()[-1]) for line in lines)
+            await eventually(lambda: vllm.counter("request_success", finished_reason="length") >= 30)
             process.send_signal(signal.SIGINT)
             out, err = await process.communicate()
     assert process.returncode == 1

@@ -14,7 +14,8 @@ from sidecar.commands.preflight.watch import Watched
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
 from sidecar.engine.names import Gauge
-from sidecar.requests.messages import FinishedRequest, Hello, HelloState, Outcome
+from sidecar.requests.messages import read_packet
+from tests.analysis.analysis_tools import finished as finished_request
 from tests.requests.packets import DONE, HELLO, packet
 
 PARAMETERS = "supported parameters"
@@ -22,14 +23,11 @@ PARAMETERS = "supported parameters"
 
 def request(temperature=0, *, ttft=0.1, duration=2.0, arrival=100.0, **fields):
     times = {"arrival": arrival, "first_token": 100.0 + ttft, "last_token": 100.0 + duration}
-    counts = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0, "lengths": (), "cached_tokens": 0}
-    given = {"prompt_tokens": 50, "output_tokens": 100, "outcome": Outcome.STOPPED}
-    return FinishedRequest(temperature=temperature, **{**times, **counts, **given, **fields})
+    return finished_request(temperature, **{**times, "prompt_tokens": 50, "output_tokens": 100, **fields})
 
 
 def hello(**fields):
-    given = {"plugin": "1", "vllm": "0.32.0", "model": "m", "engine": 0, "start": "a", "started": 1.0}
-    return Hello(**{**given, "state": HelloState.OBSERVING, **fields})
+    return read_packet(packet(hello=HELLO | {"speculation": None} | fields)).hello
 
 
 def watched(*requests, running=2.0, waiting=0.0, usage=0.2, **fields):

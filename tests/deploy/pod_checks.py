@@ -89,22 +89,16 @@ def every_mount_has_its_volume(pod: dict) -> None:
         assert {mount["name"] for mount in one.get("volumeMounts", [])} <= set(volumes)
 
 
-CHECKS = (
-    our_containers_are_restricted,
-    the_sidecar_and_vllm_are_two_users,
-    the_plugin_is_written_first_and_the_sidecar_is_a_native_one,
-    vllm_loads_the_plugin_and_only_the_writer_can_write_it,
-    the_two_meet_at_one_socket_in_memory,
-    the_sidecar_polls_vllms_own_port_and_clients_go_straight_there,
-    the_sidecar_cannot_hold_the_pod_up,
-    every_mount_has_its_volume,
-)
-
-
 def check_pod(pod: dict) -> None:
-    """All of ``CHECKS``."""
-    for check in CHECKS:
-        check(pod)
+    """All of it."""
+    our_containers_are_restricted(pod)
+    the_sidecar_and_vllm_are_two_users(pod)
+    the_plugin_is_written_first_and_the_sidecar_is_a_native_one(pod)
+    vllm_loads_the_plugin_and_only_the_writer_can_write_it(pod)
+    the_two_meet_at_one_socket_in_memory(pod)
+    the_sidecar_polls_vllms_own_port_and_clients_go_straight_there(pod)
+    the_sidecar_cannot_hold_the_pod_up(pod)
+    every_mount_has_its_volume(pod)
 
 
 def _sidecar_and_vllm(pod: dict) -> tuple[dict, dict]:

@@ -12,18 +12,16 @@ def gap_wide():
         return made.baseline(0.02, 0.04).tpot(0.02, p99, minutes=20, then=then)
 
     engines = pod("engines", requests=2.1).drafting(5, 0.8, requests=2.1, engine="1").tpot(0.02, 0.03, engine="1")
-    firing = [of("wide", 1.55), of("slow", 1.55), of("engines", 1.55)]
+    firing = [of("wide", 1.55), of("engines", 1.55)]
     yield Scene(
         "against the baseline, with as many requests as it takes",
         "SpecDecodeLatencyGapWide",
         [
             pod("wide"),
-            pod("slow", drafts=1.05),
             engines,
             pod("less", 0.049),
             pod("idle", 0.06, drafts=0.05),
             pod("few", 0.06, requests=3.8),
-            Pod("unknown").drafting(5, 0.8).tpot(0.02, 0.06),
             pod("lenient", latency_gap_growth=2),
             pod("narrowed", then=(0.02, 0.021)),
         ],
@@ -199,7 +197,6 @@ def coverage():
             pod("part", 5, 6.25),
             pod("little", 5, 5.25, minutes=90),
             pod("ended", 5, 6.25, minutes=41),
-            pod("all", 5, 5),
             pod("nearly", 5, 5.05),
             pod("idle", 0.76, 0.95),
             pod("slow", 0.84, 1.05),

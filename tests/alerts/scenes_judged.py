@@ -9,7 +9,6 @@ LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemper
 P10, EVEN, MIXED = "SpecDecodeAcceptanceP10Low", "SpecDecodeBreakEven", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
 ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verification=True)
-LOSSY = Speculation(method="eagle3", num_speculative_tokens=3, rejection_sample_method="fly")
 
 
 def acceptance_low():
@@ -68,21 +67,18 @@ def by_time():
             Pod("even").drafting(5, 0.49).timed(1.0),
             Pod("loses").drafting(5, 0.39).timed(0.9),
             Pod("thumb").drafting(5, 0.39),
-            Pod("high").drafting(5, 0.6).timed(1.3),
             Pod("over").drafting(5, 0.51).timed(1.0),
             Pod("slow").drafting(5, 0.7).timed(0.9),
             Pod("strict", speedup_net_negative=1.1, speedup_net_positive=1.2).drafting(5, 0.7).timed(1.05),
-            Pod("idle").drafting(0.05, 0.7).timed(0.5),
             Pod("adaptive").drafting(5, 0.17).speculating(ADAPTIVE),
             Pod("adaptive-idle").drafting(0.05, 0.2).speculating(ADAPTIVE),
             Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE),
-            Pod("lossy").drafting(5, 0.4).speculating(LOSSY),
             Pod("better").drafting(5, after(20, 0.39, 0.9)).timed(1.3),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3)),
         ]
 
     low = [of(one, value, severity="info") for one, value in (("pays", 0.39), ("even", 0.49), ("adaptive", 0.17))]
-    page = [of("loses", 0.39, severity="critical"), of("thumb", 0.39), of("lossy", 0.4)]
+    page = [of("loses", 0.39, severity="critical"), of("thumb", 0.39)]
     firing, better = [*low, *page], [of("better", one, severity="info") for one in (0.39, 0.492)]
     yield Scene(
         "a low acceptance pages unless time says otherwise",
@@ -115,17 +111,15 @@ def by_time():
 
 def at_temperature():
     yield Scene(
-        "each pod by its own threshold, and only with a split",
+        "each temperature by its pod's own threshold",
         AT,
         [
             Pod("mixed").bucket("0", 6, 0.8).bucket("1+", 4, 0.38),
             Pod("above").bucket("0", 6, 0.8).bucket("1+", 4, 0.51),
             Pod("lenient", acceptance_net_negative=0.3).bucket("1+", 4, 0.38),
             Pod("near").bucket("0", 6, 0.8).bucket("1+", 4, after(15, 0.48, 0.51)),
-            Pod("away").drafting(5, 0.3),
-            Pod("withheld").bucket("1+", 4, 0.3).drafting(8, 0.3),
         ],
-        [(10, []), (30, [of("mixed", 0.38, temperature="1+"), of("near", 0.51, temperature="1+")])],
+        [(10, []), (20, [of("mixed", 0.38, temperature="1+"), of("near", 0.51, temperature="1+")])],
     )
 
 
@@ -140,11 +134,7 @@ def slower_at_temperature():
     yield Scene(
         "the temperature's own speedup decides",
         SLOWER_AT,
-        [
-            paced("slow", after(20, 0.8, 1.2)),
-            paced("fast", 1.2),
-            Pod("thumb").bucket("0", 5, 0.8).bucket("1+", 5, 0.4),
-        ],
+        [paced("slow", after(20, 0.8, 1.2)), paced("fast", 1.2)],
         [(14, []), (16, [slow]), (19, [slow]), (25, [of("slow", 0.889, temperature="1+")]), (30, [])],
     )
     yield Scene(
@@ -157,23 +147,21 @@ def slower_at_temperature():
 
 def p10():
     yield Scene(
-        "the tenth percentile of a pod whose acceptance is judged, over five minutes or an hour",
+        "the tenth percentile of a pod whose acceptance is judged",
         P10,
         [
             Pod("low", minutes=40).drafting(5, 0.7).finishing(0.49),
-            Pod("edge", minutes=40).drafting(1.05, 0.7, requests=6).finishing(0.49),
             Pod("above").drafting(5, 0.6).finishing(0.51),
             Pod("idle").drafting(0.05, 0.7, requests=10).finishing(0.49),
             Pod("lenient", acceptance_p10=0.4).drafting(5, 0.7).finishing(0.49),
-            Pod("unknown").drafting(5, 0.7),
             Pod("adaptive").drafting(5, 0.7).finishing(0.2).speculating(ADAPTIVE),
         ],
-        [(15, []), (25, [of("low", 0.49), of("edge", 0.49)]), (47, [])],
+        [(15, []), (25, [of("low", 0.49)]), (47, [])],
     )
 
 
 def break_even():
-    firing = [of("low", 0.51), of("high", 0.64), of("slow", 0.6)]
+    firing = [of("low", 0.51), of("high", 0.64)]
     yield Scene(
         "between the two thresholds for an hour",
         EVEN,
@@ -182,10 +170,7 @@ def break_even():
             Pod("low", minutes=80).drafting(5, 0.51),
             Pod("high").drafting(5, 0.64),
             Pod("better").drafting(5, 0.66),
-            Pod("idle").drafting(0.07, 0.6),
-            Pod("slow").drafting(1.05, 0.6),
             Pod("own", acceptance_break_even=0.55).drafting(5, 0.6),
-            Pod("pays").drafting(5, 0.6).timed(1.3),
         ],
         [(58, []), (70, firing), (84, firing), (89, firing[1:])],
     )
@@ -202,7 +187,6 @@ def collapsed():
             Pod("hot").drafting(5, 0.04, first=0.1),
             Pod("part").bucket("0", 0.6, 0.2).bucket("1+", 5, 0.01),
             Pod("engines").drafting(5, 0.04, first=0.06).drafting(5, 0.04, first=0.06, engine="1"),
-            Pod("idle").drafting(0.01, 0.0),
             Pod("hour").drafting(0.3, after(25, 0.3, 0.0), requests=1),
             Pod("adaptive").drafting(5, 0.01).speculating(ADAPTIVE),
         ],
@@ -223,7 +207,6 @@ def mixed():
             apart.bucket("0.7-1", 4, 0.3).bucket("1+", 4, 0.49),
             Pod("good").bucket("0", 6, 0.66).bucket("1+", 4, 0.51),
             Pod("bad").bucket("0", 6, 0.64).bucket("1+", 4, 0.49),
-            Pod("rare").bucket("0", 19, 0.9).bucket("1+", 1, 0.1),
             engines("engine", 0.49),
             engines("near", 0.51),
             engines("slow", 0.49, drafts=1.05),

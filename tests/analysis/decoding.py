@@ -7,6 +7,14 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
 
 KEY = EngineKey("m", "0")
+COUNTED = {  # the field of Steps by which each counter grows
+    Counter.DECODE_SECONDS: "seconds",
+    Counter.DECODE_STEPS: "decode_steps",
+    Counter.STEPS: "engine_steps",
+    Counter.FIRST_TOKENS: "first_tokens",
+    Counter.PROMPT_TOKENS: "prompt_tokens",
+}
+DRAFTED = {Counter.DRAFTS: "drafts", Counter.DRAFT_TOKENS: "draft_tokens"}
 
 
 def period(running, step_seconds, *, length=1.0, engine_steps=100.0, prompt_share=0.0, drafted=0.0):
@@ -29,54 +37,26 @@ def plain(seconds, error=0.0):
 
 
 class Engine:
-    """Counters, poll by poll; ``run`` decodes for a second, polled at its end."""
+    """Counters, poll by poll; ``run`` ends with a poll."""
 
     def __init__(self, *, speculating=True, at=1000.0):
         self.at = at
-        self.counters = dict.fromkeys(
-            (
-                Counter.DECODE_SECONDS,
-                Counter.DECODE_STEPS,
-                Counter.STEPS,
-                Counter.FIRST_TOKENS,
-                Counter.GENERATION_TOKENS,
-                Counter.PROMPT_TOKENS,
-            ),
-            0.0,
-        )
+        self.counters = dict.fromkeys((*COUNTED, Counter.GENERATION_TOKENS), 0.0)
         if speculating:
-            self.counters |= dict.fromkeys((Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS), 0.0)
+            self.counters |= dict.fromkeys((*DRAFTED, Counter.ACCEPTED_TOKENS), 0.0)
         self.polls = []
         self._poll()
 
-    def run(self, running, step_seconds, *, length=1.0, prompt_share=0.0, drafted=0.0, seconds=1.0):
-        """Decodes for ``seconds`` with ``running`` requests, each step of ``step_seconds``."""
-        self.add(
-            period(
-                running,
-                step_seconds,
-                length=length,
-                engine_steps=seconds / step_seconds,
-                prompt_share=prompt_share,
-                drafted=drafted,
-            )
-        )
-        self.at += seconds
+    def run(self, running, step_seconds, **options):
+        """Decodes for a second, as ``period`` has it."""
+        self.add(period(running, step_seconds, engine_steps=1 / step_seconds, **options))
+        self.at += 1
         self._poll()
-        return self.at
 
     def add(self, steps):
         """Counts a period of decoding."""
-        grown = {
-            Counter.DECODE_SECONDS: steps.seconds,
-            Counter.DECODE_STEPS: steps.decode_steps,
-            Counter.STEPS: steps.engine_steps,
-            Counter.FIRST_TOKENS: steps.first_tokens,
-            Counter.GENERATION_TOKENS: steps.tokens + steps.first_tokens,
-            Counter.PROMPT_TOKENS: steps.prompt_tokens,
-            Counter.DRAFTS: steps.drafts,
-            Counter.DRAFT_TOKENS: steps.draft_tokens,
-        }
+        grown = {counter: getattr(steps, name) for counter, name in (COUNTED | DRAFTED).items()}
+        grown[Counter.GENERATION_TOKENS] = steps.tokens + steps.first_tokens
         for counter in self.counters:
             self.counters[counter] += grown.get(counter, 0.0)
 

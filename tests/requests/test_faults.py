@@ -1,10 +1,9 @@
 """The sidecar dies, hangs and comes back beside an engine that the plug-in observes: all totals are right after it."""
 
 import asyncio
-import os
 import signal
-import sys
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
@@ -18,32 +17,22 @@ from tests.demo.faulty_vllm import FaultyVllm
 BUCKETS = {0.0: "0", 0.3: "0-0.3", 0.7: "0.5-0.7", 1.0: "0.7-1"}
 
 
-class Sidecar:
-    """The program, as often as it is started; ``async with`` leaves none behind."""
+class Sidecar(AsyncExitStack):
+    """The program, as often as it is started."""
 
-    def __init__(self, vllm_url, socket):
+    def __init__(self, program, vllm_url):
+        super().__init__()
         self.port = free_port()
-        self._environment = os.environ | {
+        self._program = program
+        self._given = {
             "SPECDEC_VLLM_URL": vllm_url,
             "SPECDEC_LISTEN": f"127.0.0.1:{self.port}",
-            "SPECDEC_PLUGIN__SOCKET": str(socket),
             "SPECDEC_SCRAPE_INTERVAL": "100ms",
             "SPECDEC_SCRAPE_CPU_SHARE": "1",
         }
-        self.process = None
-
-    async def __aenter__(self):
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_):
-        if self.process.returncode is None:
-            await self.end()
 
     async def start(self):
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sidecar", "run", env=self._environment, stderr=asyncio.subprocess.DEVNULL
-        )
+        self.process = await self.enter_async_context(self._program("run", **self._given))
 
     async def end(self, number=signal.SIGKILL):
         self.process.send_signal(number)
@@ -90,8 +79,8 @@ async def terminated(sidecar, drafted):
 
 
 @pytest.mark.parametrize("fault", [killed_under_load, suspended, terminated])
-async def test_totals_are_right_after(fault, folder, eventually):
-    socket, truth = folder / "plugin.sock", Counter()
+async def test_totals_are_right_after(fault, program, socket_path, eventually):
+    truth = Counter()
 
     def ended(request):
         label = BUCKETS[request.sampling_params.temperature]
@@ -100,8 +89,8 @@ async def test_totals_are_right_after(fault, folder, eventually):
         truth[label, "accepted"] += sum(length * steps for length, steps in enumerate(request.lengths))
 
     async with (
-        FaultyVllm(SimulatorOptions(speed=10), plugin_socket=socket) as vllm,
-        Sidecar(vllm.url, socket) as sidecar,
+        FaultyVllm(SimulatorOptions(speed=10), plugin_socket=socket_path) as vllm,
+        Sidecar(program, vllm.url) as sidecar,
     ):
 
         async def drafted(more):
@@ -113,6 +102,7 @@ async def test_totals_are_right_after(fault, folder, eventually):
                 await asyncio.sleep(0.05)
             return page
 
+        await sidecar.start()
         traffic = Traffic(vllm, TrafficOptions((Phase(3600, MIXED),), max_requests=10**9), ended=ended)
         sending = asyncio.create_task(traffic.run())
         await until(lambda page: summed(page, "specdec_drafts_total") > 100)

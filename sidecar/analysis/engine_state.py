@@ -152,7 +152,7 @@ class EngineState:
             accepted_per_position=self._positions,
             kv_cache_usages=self._kv_cache.distribution.snapshot(),
             window_acceptances=self._window_acceptances.snapshot(),
-            loads=self.loads.report({}),
+            loads=self.loads.report({}) if self.is_told or self.untimed is None else (),
             gauges=latest.gauges if latest else {},
             kv_cache_peak=self._kv_cache.peak(now) if latest else None,
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,

@@ -28,7 +28,9 @@ class TemperatureSpeed:
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
-        self.saved = self.lost = 0.0  # request-seconds, since the start
+        # Request-seconds since the start; None while there was no reference.
+        self.saved: float | None = None
+        self.lost: float | None = None
 
 
 class ModelSpeed:
@@ -92,10 +94,9 @@ class ModelSpeed:
                 if tokens < 1 or begun is None or end is None or (plain := self._clock.between(begun, end)) is None:
                     continue
                 one.times.add(tokens=tokens, plain=plain, actual=end - begun)
-                if compares:
-                    gained += tokens * plain.seconds - (end - begun)
-            one.saved += max(gained, 0.0)
-            one.lost += max(-gained, 0.0)
+                gained += tokens * plain.seconds - (end - begun)
+            if compares:
+                one.saved, one.lost = (one.saved or 0.0) + max(gained, 0.0), (one.lost or 0.0) + max(-gained, 0.0)
 
     def mark(self, at: float) -> None:
         """Everything until ``at``, a good poll's time, was taken in."""
@@ -107,6 +108,8 @@ class ModelSpeed:
         for one in self._temperatures.values():
             one.times.mark(at)
             one.speedup = one.times.read() if is_known else None
+            if self.curve is not None and one.saved is None:
+                one.saved = one.lost = 0.0
 
     def forget_all_but(self, engines: Collection[EngineKey]) -> None:
         """Drops engines that have left the page for good."""

@@ -112,8 +112,8 @@ class TemperatureReport:
     tpot_quantiles: Quantiles  # the same
     judgement: Judgement
     speedup: Speedup | None
-    saved_seconds: float  # request-seconds won against plain decoding
-    lost_seconds: float
+    saved_seconds: float | None  # request-seconds won against plain decoding; None while there was no reference
+    lost_seconds: float | None  # the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

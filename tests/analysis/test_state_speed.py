@@ -89,7 +89,7 @@ def test_the_report_has_speedup_loads_and_time_saved():
     assert engine.speed.break_even_acceptance == pytest.approx(0.25 / 3)
     assert server.temperature("0.7-1").speedup.ratio == pytest.approx(1.64, rel=0.02)
     assert server.temperature("0.7-1").saved_seconds == pytest.approx(118 * 0.64, rel=0.05)
-    assert server.temperature("0.7-1").lost_seconds == 0
+    assert (server.temperature("0.7-1").lost_seconds, server.temperature("0").saved_seconds) == (0, 0)
     (load,) = [load for load in engine.loads if load.steps]
     assert load.running == "3-4"
     # The first poll accepted something, but too little to trust the page's steps by.
@@ -109,10 +109,12 @@ def test_where_drafting_pays_at_light_load_only_the_advice_is_a_schedule():
 
 
 def test_without_a_reference_the_rule_of_thumb_speaks():
-    server = Decoding(plain_steps={}).decode(120, accepted=0.35)
+    server = Decoding(plain_steps={})
+    server.decode(120, accepted=0.35, plugin=PluginEnd(server))
     model = server.model()
     assert (model.judgement.verdict, model.judgement.basis) == (Verdict.NET_NEGATIVE, Basis.ACCEPTANCE)
     assert (model.speed.speedup, model.speed.withheld) == (None, Withheld.NO_REFERENCE)
+    assert {(one.saved_seconds, one.lost_seconds) for one in model.temperatures} == {(None, None)}
 
 
 def test_a_baseline_of_another_model_is_named_as_the_reason():

@@ -97,11 +97,12 @@ def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
 
 def _gain(one: TemperatureReport) -> str:
     """A temperature's speedup and the time saved and lost, if known."""
-    if one.speedup is None:
+    saved, lost = one.saved_seconds, one.lost_seconds
+    if one.speedup is None or saved is None or lost is None:
         return ""
     return (
         f'<div class="advice">{times_as_fast(one.speedup)}, {effect(one.speedup)}; '
-        f"{duration(one.saved_seconds)} of request time saved, {duration(one.lost_seconds)} lost since the sidecar "
+        f"{duration(saved)} of request time saved, {duration(lost)} lost since the sidecar "
         "started</div>"
     )
 

@@ -20,7 +20,7 @@ EMPTY = {
     ("Errors per second", "settings {{outcome}}"): "settings are reloaded only where there is a file to watch",
     (
         "Acceptance now minus the past",
-        "nothing was recorded that long ago: compare with a shorter time",
+        "no data from that long ago: compare with a shorter time",
     ): "there is a past of a few seconds here",
     ("Alerts sent directly to Alertmanager", "{{alertmanager}} {{outcome}}"): "the direct push is off by default",
     ("Acceptance by output and adapter", "adapter {{group}} {{model_name}}"): "plugin.adapters is off by default",

@@ -115,6 +115,20 @@ async def test_a_filter_that_is_never_answered_is_tried_once(vllm, source, monke
     assert len(asked) == 51
 
 
+async def test_a_filter_that_worked_outlasts_a_poll_without_an_answer(vllm, source, monkeypatch):
+    async def unanswered(_):
+        raise TimedOut("x")
+
+    for _ in range(3):
+        await source.next()
+    with monkeypatch.context() as hanging:
+        hanging.setattr(vllm.fetcher, "get", unanswered)
+        with pytest.raises(TimedOut):
+            await source.next()
+    await source.next()
+    assert (vllm.whole, vllm.part) == (1, 3)
+
+
 @pytest.mark.parametrize("filtering", ["empty", "404", "cut"])
 async def test_filter_that_stops_working_costs_no_poll(filtering, vllm, source):
     for _ in range(5):

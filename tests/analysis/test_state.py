@@ -164,6 +164,13 @@ def test_the_sum_of_the_others_never_falls(start):
     assert server.drafts()["other"] == 34
 
 
+def test_one_of_the_others_that_restarts_is_no_restart_of_all():
+    server = Server(limits={"engines": 1})
+    server.poll(snap("0"), snap("1", 1000), snap("2", 2000), start=None)
+    server.poll(snap("0"), snap("1", 1000), snap("2", 5), start=None)
+    assert server.drafts()["other"] == 3000
+
+
 def test_engines_that_leave_the_others_and_return_are_counted_once():
     server = Server(limits={"engines": 1})
     both, one = (snap("0"), snap("1", 1000), snap("2", 2000)), (snap("0"), snap("1", 1000))
@@ -180,15 +187,6 @@ def test_known_engines_keep_their_keys_when_new_ones_sort_before_them():
     server.poll(snap("5", 1), snap("6", 2))
     server.poll(snap("0", 7), snap("5", 1), snap("6", 2))
     assert server.drafts() == {"5": 1, "6": 2, "other": 7}
-
-
-def test_engines_that_replace_others_take_their_place():
-    """As after a restart with other names: no room is kept for what has left."""
-    server = Server(limits={"engines": 2})
-    server.poll(snap("0", 5), snap("1", 5))
-    report = server.poll(snap("2", 7), snap("3", 8), start=2.0)
-    assert server.drafts() == {"2": 7, "3": 8}
-    assert report.own.label_overflow["engine"] == 0
 
 
 def test_names_without_end_cost_bounded_memory_and_series():

@@ -108,9 +108,9 @@ def test_by_default_the_chart_installs_what_the_cluster_has_types_for(apis, moni
         ([], "Prometheus does NOT scrape the sidecars yet: this cluster has no PodMonitor"),
         ([], "The alerts are NOT installed: this cluster has no PrometheusRule"),
         (["--set=scrape.kind=PodMonitor"], "set scrape.labels.release"),
-        (["--set=scrape.kind=annotations"], "The NetworkPolicy lets in the namespace monitoring alone"),
+        (["--set=scrape.kind=annotations"], "The NetworkPolicy allows only the namespace monitoring"),
         (["--set=rules.enabled=true"], "set rules.enabled and dashboards.enabled to false in further releases"),
-        (["--set=plugin.enabled=false"], "Acceptance is not split by temperature"),
+        (["--set=plugin.enabled=false"], "There is no split by temperature"),
         (["--set=vllm.enabled=false"], "Add the sidecar to your own vLLM's Pods"),
     ],
 )
@@ -133,7 +133,7 @@ def test_the_notes_say_what_to_do(arguments, said):
         ("--set-string=scrape.interval=15", "interval"),
         ("--set-string=rules.enabled=yes", "enabled"),
         # What is gone, and what the templates refuse.
-        ("--set=source=proxy", "source: removed. vLLM's plug-in"),
+        ("--set=source=proxy", "source: removed. The plug-in in vLLM"),
         ("--set=podMonitor.enabled=true,vllm.perRequestMetrics=false", "podMonitor, vllm.perRequestMetrics: removed"),
         *[(f"--set=settings.{name}=x", f"settings.{name}: removed") for name in sorted(REMOVED)],
         ("--set=env[0].name=SPECDEC_PROXY__LISTEN", "point clients at vLLM's own port first"),

@@ -11,7 +11,7 @@ includes them with (index .Subcharts "specdec-sidecar").
 
 {{- define "specdec-sidecar.initContainers" -}}
 {{- if .Values.plugin.enabled }}
-# Writes the plug-in in the sidecar's own version. The running sidecar does not mount the folder, so it cannot put code into
+# Writes the plug-in of the sidecar's own version. The running sidecar does not mount the directory, so it cannot put code into
 # vLLM.
 - name: specdec-plugin
   image: {{ include "specdec-sidecar.image" . | quote }}
@@ -43,7 +43,7 @@ includes them with (index .Subcharts "specdec-sidecar").
   ports:
     - name: specdec-metrics
       containerPort: 9911
-  # No startup probe, since vLLM would wait for it, and no readiness probe, since it could take the Pod out of service.
+  # No startup probe, because vLLM would wait for it, and no readiness probe, because it could take the Pod out of service.
   livenessProbe:
     httpGet:
       path: /-/healthy
@@ -61,7 +61,7 @@ includes them with (index .Subcharts "specdec-sidecar").
   {{- if or .Values.settings .Values.plugin.enabled .Values.volumeMounts }}
   volumeMounts:
     {{- if .Values.settings }}
-    # The whole folder, not a subPath: Kubernetes updates only the former, and the sidecar then reloads its thresholds.
+    # The whole directory, not a subPath: Kubernetes updates only the former, and the sidecar then reloads its thresholds.
     - name: specdec-settings
       mountPath: /etc/specdec
       readOnly: true

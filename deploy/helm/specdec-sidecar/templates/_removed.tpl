@@ -15,6 +15,6 @@ as a typing error, and an unknown setting would stop the sidecar only once it ru
 {{- if regexMatch "^SPECDEC_((REQUESTS|PROXY|MIDDLEWARE|TRACES)__.*|TARGETS|DEFAULT_TEMPERATURE)$" .name }}{{ $found = append $found (printf "env %s" .name) }}{{ end }}
 {{- end }}
 {{- if $found }}
-{{- fail (printf "%s: removed. vLLM's plug-in tells each request's acceptance, and nothing forwards requests: point clients at vLLM's own port first, then delete these values. plugin.enabled takes the place of source, scrape.kind that of podMonitor (CHANGELOG)." (join ", " $found)) }}
+{{- fail (printf "%s: removed. The plug-in in vLLM now reports each request's acceptance, and the sidecar forwards no requests: point clients at vLLM's own port first, then delete these values. plugin.enabled replaces source, and scrape.kind replaces podMonitor (see CHANGELOG)." (join ", " $found)) }}
 {{- end }}
 {{- end }}

@@ -58,8 +58,8 @@ def took_itself_out(engine: str, reason: str) -> str:
 def restarted_without(engine: str) -> str:
     """What it means that only a process before vLLM's last start had the plug-in."""
     return (
-        f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model is not split by "
-        "temperature. Run `python -m specdec_plugin` in vLLM's container."
+        f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
+        "temperature. To find out why, run `python -m specdec_plugin` in vLLM's container."
     )
 
 

@@ -31,7 +31,7 @@ def test_new_inputs_break_nothing(name, tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", name, f"--runs={RUNS[name]}", "--seed=1", f"--into={tmp_path / 'new'}"],
         cwd=Path(__file__).parents[2], env=os.environ | {"PYTHONHASHSEED": "0"},
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]
     assert f"stat::number_of_executed_units: {RUNS[name]}" in run.stderr

@@ -74,4 +74,4 @@ def test_the_folders_modes_that_are_documented_work(mode, group, folder):
             with as_user(VLLM, 0, SENDS, str(path), PACKET, stderr=subprocess.PIPE) as stranger:
                 assert "Permission denied" in stranger.communicate()[1]
         sidecar.stdin.close()
-        assert sidecar.wait(120) == 0
+        assert sidecar.wait() == 0

@@ -97,7 +97,7 @@ def samples_of():
 async def http():
     """A client that requests no compression and does not decompress."""
     async with aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=120), headers={"Accept-Encoding": "identity"}, auto_decompress=False
+        timeout=aiohttp.ClientTimeout(), headers={"Accept-Encoding": "identity"}, auto_decompress=False
     ) as session:
         yield session
 

@@ -50,7 +50,7 @@ async def _ready(http: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with http.get(f"{url}/-/ready") as answer:
             return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError):
+    except aiohttp.ClientError:
         return False
 
 

@@ -17,10 +17,6 @@ def bent(running):
     return 0.010 + 0.0001 * running + 0.002 * max(running - 4, 0)
 
 
-def straight(running):
-    return 0.010 + 0.001 * running
-
-
 def measured(curve, *, noise=0.0, times=20, seed=1, **options):
     random = Random(seed)
     return [noisy(period(load, curve(load), **options), random, noise) for _ in range(times) for load in LOADS]

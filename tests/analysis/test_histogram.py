@@ -1,12 +1,8 @@
 """Observations in buckets."""
 
-import math
-
 import pytest
 
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, USAGE_EDGES, Histogram
-
-INF = math.inf
 
 
 def test_thresholds_are_edges():

@@ -154,7 +154,7 @@ async def test_a_server_that_trickles_bytes_times_out(raw_served, fetcher):
             await fetch(fetcher, url, timeout=0.2)
 
 
-async def test_the_same_fetcher_goes_on_after_any_failure(served, raw_served, fetcher):
+async def test_the_same_fetcher_goes_on_after_any_failure(raw_served, fetcher):
     answers = iter(["hang", "huge", "broken", "500", "cut", "ok"])
 
     async def talk(reader, writer):

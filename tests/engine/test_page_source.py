@@ -200,7 +200,7 @@ async def test_errors_are_raised_and_the_next_poll_works(vllm, source):
 
 
 @pytest.mark.parametrize("seen", [1, 3, 30])
-async def test_a_family_that_appears_later_is_found(seen, vllm, source, recorded):
+async def test_a_family_that_appears_later_is_found(seen, vllm, source):
     """Filtered pages can't show it; the whole one comes at every tenth poll."""
     body = vllm.body
     vllm.body = b"".join(line for line in body.splitlines(keepends=True) if b"spec_decode" not in line)
@@ -223,7 +223,7 @@ async def test_a_restart_shows_on_a_filtered_page_and_new_families_at_the_next_p
     assert same(await source.next(), vllm.body)
 
 
-async def test_pages_are_read_outside_of_the_event_loop(monkeypatch, vllm, source):
+async def test_pages_are_read_outside_of_the_event_loop(monkeypatch, source):
     threads = set()
 
     def noted(part):

@@ -227,7 +227,7 @@ def test_a_second_end_and_a_request_that_never_ran(plain, made):
     assert plain.only.done[1]["first_token"] is None
 
 
-def test_pooling_requests_are_left_alone(plain, made):
+def test_pooling_requests_are_left_alone(made):
     scheduler = made()
     one = request("a")
     one.sampling_params = None

@@ -76,7 +76,7 @@ def test_a_fault_that_cannot_even_be_shown_does_not_reach_vllm(part, installed, 
 
 @pytest.mark.parametrize("base", [Scheduler, OldScheduler])
 @pytest.mark.parametrize("method", ["__init__", "make_spec_decoding_stats", "update_from_output", "_free_request"])
-def test_vllms_own_exceptions_pass(base, method, installed):
+def test_vllms_own_exceptions_pass(base, method):
     def broken(*_, **__):
         raise ZeroDivisionError(method)
 
@@ -112,7 +112,7 @@ def test_arguments_and_results_are_passed_on_as_they_are(installed):
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_signature_that_it_does_not_know_is_not_wrapped(method, plain, installed, socket_path):
+def test_a_signature_that_it_does_not_know_is_not_wrapped(method, plain, socket_path):
     cls = fresh(Scheduler)
     own = getattr(cls, method)
 

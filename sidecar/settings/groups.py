@@ -36,24 +36,24 @@ class Group(BaseModel):
 
 
 class Scrape(Group):
-    """How vLLM's page is fetched; these settings are in no group."""
+    """How vLLM's `/metrics` is fetched; these settings are in no group."""
 
     vllm_url: BaseUrl = Field("http://127.0.0.1:8000", repr=False)  # may hold credentials
     """vLLM's address"""
     vllm_ca_file: CertificateFile | None = None
-    """CA certificates that verify vLLM's, instead of the system's"""
+    """CA certificates to verify vLLM's certificate, instead of the system's"""
     vllm_tls_verify: bool = True
-    """verify vLLM's certificate; with `vllm_ca_file` it always is"""
+    """verify vLLM's certificate; always on with `vllm_ca_file`"""
     scrape_interval: Duration = Field(1.0, ge=0.1, le=300)
     """time between two polls of vLLM"""
     scrape_timeout: Duration = Field(5.0, ge=0.1, le=300)
     """time allowed for one poll"""
     scrape_cpu_share: float = Field(0.01, ge=0.0001, le=1)
-    """share of one core of vLLM's API process that polling may take; the interval stretches to keep it"""
+    """share of one core of vLLM's API process that polling may use; the interval stretches to stay below it"""
     scrape_max_interval: Duration = Field(60.0, ge=0.1, le=3600)
     """the interval never stretches beyond this"""
     scrape_filtered: bool = True
-    """ask vLLM only for the metric families that are needed, if it supports that"""
+    """request only the metric families that are needed, if vLLM supports it"""
 
     def tls(self) -> ssl.SSLContext | bool:
         """How aiohttp verifies vLLM's certificate: True against the system's CAs, False not at all."""
@@ -68,52 +68,52 @@ class Windows(Group):
     latency_window: Duration = Field(300.0, ge=10, le=3600)
     """sliding window of latency quantiles"""
     kv_peak_window: Duration = Field(60.0, ge=1, le=3600)
-    """sliding window of the KV cache's peak"""
+    """sliding window of the KV cache's peak usage"""
     history: Duration = Field(900.0, ge=10, le=7200)
     """how long counter values are kept; at least `latency_window`"""
 
 
 class Plugin(Group):
-    """The plug-in that vLLM loads, which tells what every request drafted and accepted."""
+    """The plug-in that vLLM loads, which reports the drafts and accepted tokens of every request."""
 
     socket: SocketPath = Path("/run/specdec/plugin.sock")
-    """Unix socket at which the plug-in reaches the sidecar, on a volume that both containers mount"""
+    """Unix socket on which the sidecar listens for the plug-in, on a volume that both containers mount"""
     adapters: bool = False
-    """name LoRA adapters in `specdec_group_*`; they are often the names of tenants"""
+    """export the names of LoRA adapters in `specdec_group_*`; they are often names of tenants"""
 
 
 class Limits(Group):
-    """Limits on what is accepted from vLLM; what exceeds a limit is counted."""
+    """Limits on what the sidecar accepts from vLLM; it counts what exceeds a limit."""
 
     page_bytes: int = Field(8 * _MEBIBYTE, ge=64 * _KIBIBYTE, le=64 * _MEBIBYTE)
     """largest `/metrics` page"""
     series: int = Field(10_000, ge=100, le=1_000_000)
     """samples used from one page"""
     engines: int = Field(8, ge=1, le=64)
-    """pairs of model and engine with label values of their own; further ones become `other`"""
+    """pairs of model and engine with their own label values; further ones become `other`"""
     models: int = Field(1, ge=1, le=16)
-    """models whose requests have label values of their own; further ones become `other`"""
+    """models whose requests have their own label values; further ones become `other`"""
     positions: int = Field(8, ge=1, le=64)
-    """draft positions with label values of their own; further ones become `other`"""
+    """draft positions with their own label values; further ones become `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
     """vLLM's own series exported if `reexport` is on"""
 
 
 class Thresholds(Group):
-    """Thresholds of alerts, dashboards and verdicts; exported as `specdec_threshold`."""
+    """Thresholds for alerts, dashboards and verdicts; exported as `specdec_threshold`."""
 
     acceptance_net_negative: Share = 0.5
     """acceptance rate below which speculation costs more than it saves"""
     acceptance_break_even: Share = 0.65
     """acceptance rate above which speculation pays; between the two it roughly breaks even"""
     acceptance_p10: Share = 0.5
-    """10th percentile of requests' acceptance rates below which a part of the traffic loses"""
+    """10th percentile of requests' acceptance rates below which speculation slows down a part of the traffic"""
     acceptance_regression: Share = 0.05
-    """drop of the acceptance rate below its own past that is worth investigating"""
+    """drop of the acceptance rate, compared with its own past, that is worth investigating"""
     acceptance_fewer_tokens: Share = 0.4
-    """acceptance rate below which fewer speculative tokens are advised"""
+    """acceptance rate below which the sidecar recommends fewer speculative tokens"""
     acceptance_more_tokens: Share = 0.8
-    """acceptance rate above which more speculative tokens are advised"""
+    """acceptance rate above which the sidecar recommends more speculative tokens"""
     speedup_net_negative: float = Field(0.97, ge=0.1, le=10)
     """plain time per token divided by the actual one below which speculation costs more than it saves"""
     speedup_net_positive: float = Field(1.05, ge=0.1, le=10)
@@ -123,8 +123,8 @@ class Thresholds(Group):
     kv_cache_usage: Share = 0.9
     """share of the KV cache in use above which it is under pressure"""
     coverage: Share = 0.98
-    """draft tokens that the plug-in reported divided by vLLM's own: below it, or above 2 minus it, the split by
-    temperature is withheld"""
+    """draft tokens that the plug-in reported divided by vLLM's count: below it, or above 2 minus it, the sidecar does
+    not export the split by temperature"""
     min_drafts_per_second: float = Field(1.0, ge=0, le=1_000_000)
     """minimum drafts per second for a verdict"""
     min_requests: int = Field(20, ge=1, le=1_000_000)
@@ -133,11 +133,11 @@ class Thresholds(Group):
     """minimum share of all draft tokens for a verdict on one temperature"""
     slowdown: float = Field(1.1, ge=1, le=100)
     """time per output token of the pods that speculate, divided by that of the model's other pods, above which
-    speculation is a loss"""
+    speculation does not pay"""
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour that count as a crash loop"""
     events_dropped: Share = 0.01
-    """share of finished requests lost on the way from vLLM above which histograms by temperature are doubtful"""
+    """share of finished requests lost before they reach the sidecar, above which histograms by temperature are doubtful"""
 
 
 class Log(Group):
@@ -160,7 +160,7 @@ class Alerting(Group):
         max_length=8,
         repr=False,  # may hold credentials
     )
-    """all replicas of Alertmanager, never a load balancer in front of them; empty: nothing is sent"""
+    """all replicas of Alertmanager, not a load balancer in front of them; empty: nothing is sent"""
     interval: Duration = Field(15.0, ge=0.1, le=300)
     """time between two evaluations"""
     resend: Duration = Field(60.0, ge=0.1, le=3600)
@@ -168,12 +168,13 @@ class Alerting(Group):
     timeout: Duration = Field(5.0, ge=0.1, le=60)
     """time allowed for one delivery"""
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
-    """label `instance` of the alerts; not set: the host's name, which is the Pod's"""
+    """label `instance` of the alerts; not set: the host name, which is the Pod's name"""
     labels: Annotated[dict[_LabelName, Annotated[str, Field(max_length=253)]], JsonText] = Field({}, max_length=16)
-    """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own win"""
+    """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own labels
+    take precedence"""
     runbooks: BaseUrl | None = None
-    """address of `alerts/runbooks`; not set: the sidecar itself serves them under `/runbooks`"""
+    """base URL of the runbooks; not set: the sidecar itself serves them under `/runbooks`"""
     dashboards: BaseUrl | None = None
-    """Grafana's address; not set: alerts do not link to dashboards"""
+    """Grafana's base URL; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)
     """factor for how long conditions must hold; 0: alerts are sent immediately"""

@@ -14,8 +14,8 @@ from sidecar.settings.tree import PREFIX, groups, keys, variable
 _MAX_CHARACTERS = 80  # of a key or a value
 REMOVED: Final = frozenset({"requests", "proxy", "middleware", "traces", "targets", "default_temperature"})
 _INSTEAD: Final = (
-    "removed: the plug-in in vLLM replaces all request sources (docs/plugin.md), and a sidecar watches one vLLM; if "
-    "clients use the proxy's port, point them at vLLM's own first, then delete this setting (CHANGELOG)"
+    "removed: the plug-in in vLLM replaces all request sources (docs/plugin.md), and a sidecar watches one vLLM. If "
+    "clients use the proxy's port, first point them at vLLM's own port, then delete this setting (see CHANGELOG)"
 )
 
 

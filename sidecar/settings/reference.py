@@ -16,9 +16,9 @@ _HEAD = """\
 
 <!-- Written by `make docs` from sidecar/settings/; edit the descriptions there. -->
 
-Environment variables override the YAML file that `--config FILE` names. In the environment a setting is `SPECDEC_` and
-its name in capitals, with two underscores after its group: `SPECDEC_LIMITS__SERIES=5000`; lists and mappings are JSON.
-In YAML it is nested below its group:
+Set settings in a YAML file (`--config FILE`) or in environment variables, which override the file. The name of a
+variable is `SPECDEC_` and the setting's name in capitals, with two underscores after its group, for example
+`SPECDEC_LIMITS__SERIES=5000`; lists and mappings are JSON. In YAML a setting is nested below its group:
 
     limits:
       series: 5000
@@ -32,10 +32,10 @@ Kubernetes sets for a Service named `specdec…` are ignored.
 
 If settings are invalid, unknown or removed, the sidecar prints one line for each and exits with code 2.
 
-`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes: `thresholds.*`, `log.level` and
-what `web_config_file` names apply within seconds, and one log line names the other changed settings, which need a
-restart. Invalid settings are refused as a whole, and the old ones stay in force; `specdec_settings_reloads_total`
-counts both. Environment variables of a running process never change.
+`run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes. `thresholds.*`, `log.level` and
+the content of `web_config_file` apply within seconds. Other settings need a restart; a log line names those that have
+changed. If any setting is invalid, the sidecar keeps all the old ones; `specdec_settings_reloads_total` counts both
+outcomes. Environment variables of a running process never change.
 """
 
 

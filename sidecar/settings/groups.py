@@ -137,7 +137,7 @@ class Thresholds(Group):
     restarts_per_hour: int = Field(3, ge=1, le=1000)
     """restarts of vLLM within an hour that count as a crash loop"""
     events_dropped: Share = 0.01
-    """share of finished requests lost before they reach the sidecar, above which histograms by temperature are doubtful"""
+    """share of finished requests lost before the sidecar, above which histograms by temperature are doubtful"""
 
 
 class Log(Group):

@@ -1,9 +1,10 @@
 """``record``: what it writes gives the live numbers again, and holds no text."""
 
+import asyncio
 import re
 import signal
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from structlog.testing import capture_logs
@@ -37,20 +38,21 @@ async def recorded(folder, **options):
                 yield vllm, settings
 
 
-def covers(folder, requests):
-    """Whether so many requests have been written, and two polls after them: coverage compares with a poll before."""
-    try:
-        ended = [line["at"] for line in lines_of(folder, "plugin") if "request" in line]
-        polled = [line["start"] for line in lines_of(folder, "scrapes")]
-    except (EOFError, OSError):  # it is being written
-        return False
-    return len(ended) == requests and sum(at > max(ended, default=0.0) for at in polled) >= 2
+async def covered(folder, requests):
+    """Waits until so many requests were written, and two polls after them: coverage compares with a poll before."""
+    while True:
+        with suppress(EOFError, OSError):  # it is being written
+            ended = [line["at"] for line in lines_of(folder, "plugin") if "request" in line]
+            polled = [line["start"] for line in lines_of(folder, "scrapes")]
+            if len(ended) == requests and sum(at > max(ended, default=0.0) for at in polled) >= 2:
+                return
+        await asyncio.sleep(0.1)  # reading all of it again takes a while
 
 
-async def test_a_replay_equals_the_live_numbers(folder, http, eventually):
+async def test_a_replay_equals_the_live_numbers(folder, http):
     async with recorded(folder) as (vllm, settings):
         await traffic(vllm, 80).run()
-        await eventually(lambda: covers(folder, 80))
+        await covered(folder, 80)
         async with http.get(f"http://{settings.listen}/api/v1/status") as response:
             seen = (await response.json())["models"][0]["temperatures"]
     report = replay(folder, settings)
@@ -64,12 +66,12 @@ async def test_a_replay_equals_the_live_numbers(folder, http, eventually):
         assert one.acceptances.count == sum(one.requests.values())
 
 
-async def test_no_text_of_a_prompt_or_an_answer_is_written(folder, http, eventually):
+async def test_no_text_of_a_prompt_or_an_answer_is_written(folder, http):
     async with recorded(folder) as (vllm, _):
         body = {"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": MARKER}], "user": MARKER}
         async with http.post(f"{vllm.url}/v1/chat/completions", json=body) as response:
             assert ANSWER in await response.text()
-        await eventually(lambda: covers(folder, 1))
+        await covered(folder, 1)
     written = [*lines_of(folder, "plugin"), *lines_of(folder, "scrapes")]
     assert sum("request" in line for line in written) == 1
     assert MARKER not in str(written)
@@ -111,16 +113,16 @@ async def test_an_address_in_use_leaves_no_recording(tmp_path, finished):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, socket_path, eventually, number):
+async def test_a_signal_leaves_a_recording_that_can_be_replayed(tmp_path, program, socket_path, number):
     if signal.getsignal(number) is signal.SIG_IGN:  # by nohup; the program would inherit that
         signal.signal(number, signal.SIG_DFL)
     folder = tmp_path / "new"
     async with HttpVllm(FAST, plugin_socket=socket_path) as vllm:
         given = sidecar_settings(vllm.url, PLUGIN__SOCKET=socket_path)
         async with program("record", "--out", str(folder), **given) as process:
-            await eventually(lambda: covers(folder, 0))  # it listens before it polls
+            await covered(folder, 0)  # it listens before it polls
             await traffic(vllm, 40).run()
-            await eventually(lambda: covers(folder, 40))
+            await covered(folder, 40)
             process.send_signal(number)
             out, err = await process.communicate()
     if number != signal.SIGKILL:

@@ -5,7 +5,7 @@ with K. It spreads the fixed cost of drafting over the draft tokens, so it sligh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
@@ -15,11 +15,15 @@ _VARIES: Final = 0.25  # draft tokens per draft below the number of positions: K
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none."""
+    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none.
+
+    ``share`` is the part of a request's steps that have a draft: below 1 with n-gram, which finds none for some.
+    """
 
     actual: float
     plain: float
     drafted: float
+    share: float = 1.0
 
     def step(self, tokens: int) -> float:
         """Seconds of a step with this number of draft tokens."""
@@ -29,10 +33,11 @@ class StepCosts:
 def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     """Seconds per token that each number of draft tokens is expected to take, from 0 on.
 
-    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + rates[0] + … +
-    rates[k - 1] per step.
+    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + share (rates[0] + … +
+    rates[k - 1]) per step.
     """
-    return [costs.step(tokens) / length for tokens, length in enumerate(accumulate(rates, initial=1.0))]
+    lengths = accumulate((costs.share * rate for rate in rates), initial=1.0)
+    return [costs.step(tokens) / length for tokens, length in enumerate(lengths)]
 
 
 def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float) -> str | None:
@@ -90,7 +95,8 @@ def schedule(
     for highest, costs in loads.items():
         if not rates or (not varies and costs.drafted < len(rates) - _VARIES):
             return []
-        seconds = token_seconds(rates, costs)
+        # By a schedule, steps either all have a draft or none has: the share is that of the loads, not of the drafts.
+        seconds = token_seconds(rates, replace(costs, share=1.0) if varies else costs)
         tokens = seconds.index(min(seconds))
         if entries and entries[-1][2] == tokens:
             entries[-1] = (entries[-1][0], highest, tokens)

@@ -69,7 +69,7 @@ class EngineSpeedWindow:
         if not are_prompts_alike(curve, steps.prompt_share):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
         length = steps.length / speedup.ratio
-        drafted = steps.draft_tokens / steps.drafts if steps.drafts else 0.0
+        drafted = steps.draft_tokens / steps.decode_steps
         return EngineSpeed(
             steps=steps,
             speedup=speedup,

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.curve_fit import fit_undrafted
@@ -130,9 +131,7 @@ def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, 
         return {}
     highest = dict(zip(LOAD_LABELS, LOAD_EDGES, strict=False))
     return {
-        highest[load.running]: StepCosts(
-            actual=load.seconds / load.steps, plain=load.plain_seconds, drafted=whole.costs.drafted
-        )
+        highest[load.running]: replace(whole.costs, actual=load.seconds / load.steps, plain=load.plain_seconds)
         for load in loads
         if load.plain_seconds is not None and load.steps >= _ENOUGH_STEPS and load.running in highest
     }

@@ -132,4 +132,5 @@ class EngineSpeed:
             return None
         actual = self.steps.step_seconds
         drafted = self.steps.draft_tokens / self.steps.drafts
-        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted)
+        share = min(self.steps.drafts / self.steps.decode_steps, 1.0)
+        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted, share=share)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sidecar.analysis.draft_length import token_seconds
 from sidecar.analysis.engine_speed import EngineSpeedWindow
 from sidecar.analysis.plain_curve import plain_step
 from sidecar.analysis.speedup import SlidingTimes, Withheld
@@ -69,6 +70,16 @@ def test_speedup_and_break_even_of_an_engine():
     assert (found.costs.actual, found.costs.plain, found.costs.drafted) == pytest.approx((0.03, 0.02, 3))
 
 
+def test_where_half_of_the_steps_have_no_draft_the_acceptance_that_breaks_even_is_the_one_at_a_speedup_of_1():
+    """As with n-gram: half of three tokens are accepted in every other step, which takes 1.75 times as long."""
+    steps = period(16, 1.75 * 0.02, length=1.75, drafted=1.5, prompt_share=1)
+    found = window(*[steps._replace(drafts=steps.decode_steps / 2)] * 10)
+    assert (found.speedup.ratio, found.break_even_acceptance) == pytest.approx((1.0, 0.5))
+    assert token_seconds((0.7, 0.5, 0.3), found.costs) == pytest.approx(
+        [0.02, 0.025 / 1.35, 0.03 / 1.6, 0.035 / 1.75]  # the first and the last are those measured
+    )
+
+
 def test_break_even_acceptance_is_never_below_0_and_above_1_if_nothing_breaks_even():
     assert window(*[period(16, 0.019, length=2, drafted=3, prompt_share=1)] * 10).break_even_acceptance == 0
     never = window(*[period(16, 0.06, length=2, drafted=1, prompt_share=1)] * 10)
@@ -90,7 +101,7 @@ def test_draft_tokens_without_a_draft_have_no_costs():
     """As in a window that begins with a page that was rendered between two of vLLM's updates."""
     found = window(*[period(16, 0.03, length=2, drafted=3, prompt_share=1)._replace(drafts=0.0)] * 10)
     assert found.speedup.ratio == pytest.approx(2 * 0.02 / 0.03)
-    assert (found.costs, found.break_even_acceptance) == (None, None)
+    assert found.costs is None
 
 
 def test_a_count_so_large_that_it_swallows_what_is_added_leaves_nothing_to_divide_by():

@@ -159,7 +159,7 @@ def test_a_removed_setting_is_refused_with_what_to_do(config, messages, variable
         name, _, told = line.partition(": ")
         assert name in {variable, f"{text.partition(':')[0]} (in config.yaml)"}
         assert told.startswith("removed: the plug-in in vLLM replaces all request sources")
-        assert "point them at vLLM's own first, then delete this setting" in told
+        assert "first point them at vLLM's own port, then delete this setting" in told
 
 
 def test_all_faults_are_reported_at_once_and_invalid_values_cause_no_conflict(config, messages):

@@ -1,4 +1,4 @@
-"""The groups that requests are told apart by besides temperature, and which of them accept less."""
+"""The groups that distinguish requests besides temperature, and which of them have a lower acceptance rate."""
 
 from bisect import bisect_left
 from collections import Counter as Tally

@@ -23,7 +23,7 @@ def temperature_counts(row: TemperatureTotals) -> Counts:
 
 
 def group_counts(row: GroupTotals) -> Counts:
-    """The counts in a group's row, whose requests are not told apart by outcome."""
+    """The counts in a group's row, which does not distinguish requests by outcome."""
     return (row.requests, 0, 0, 0, row.drafts, row.draft_tokens, row.accepted_tokens)
 
 

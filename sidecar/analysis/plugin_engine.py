@@ -61,7 +61,7 @@ class PluginEngine:
 
     @property
     def disabled(self) -> str | None:
-        """Why the plug-in took itself out; None if it did not."""
+        """Why the plug-in disabled itself; None if it did not."""
         return self.hello.reason if self.hello.state is HelloState.DISABLED else None
 
     def tick(self, tick: Tick) -> int:

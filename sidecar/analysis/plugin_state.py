@@ -1,4 +1,4 @@
-"""What the plug-ins in vLLM's engines say, and whether it agrees with vLLM's page."""
+"""What the plug-ins in vLLM's engines report, and whether it agrees with vLLM's metrics."""
 
 from collections import Counter as Tally
 from collections.abc import Iterator

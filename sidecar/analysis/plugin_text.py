@@ -1,4 +1,4 @@
-"""What the plug-in's state means, in words, with what to do where one must act."""
+"""What the plug-in's state means, in words, and what to do about it if anything."""
 
 from collections.abc import Collection, Sequence
 from typing import Final

@@ -166,7 +166,7 @@ class PluginState(StrEnum):
     IDLE = "idle"  # connected, no request so far
     OBSERVING = "observing"
     REFUSED = "refused"  # it found something that it does not know, and wraps nothing
-    DISABLED = "disabled"  # it failed, and took itself out
+    DISABLED = "disabled"  # it failed, and disabled itself
     OTHER_FORMAT = "other_format"  # its messages have another version
 
 

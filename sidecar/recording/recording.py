@@ -84,7 +84,7 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
                 yield line
     except EOFError:  # as when it was copied while it grew
         log = structlog.get_logger("sidecar")
-        log.warning("the recording is cut off; what is before that is used", file=str(path), lines=number)
+        log.warning("the recording is truncated; using the part before that", file=str(path), lines=number)
     except (OSError, ValueError) as error:  # what gzip raises on damaged files
         raise RecordingError(f"{path}: {error}") from error
 

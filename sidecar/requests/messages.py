@@ -48,7 +48,7 @@ class HelloState(StrEnum):
 
     OBSERVING = "observing"
     REFUSED = "refused"  # it wraps nothing: vLLM's methods are not those that it knows
-    DISABLED = "disabled"  # it failed, and took itself out
+    DISABLED = "disabled"  # it failed, and disabled itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class PluginReceiver:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnects; that the engines are gone is not told."""
+        """Disconnects; does not report that the engines are gone."""
         if self._listener is not None:  # first, so that no connection comes meanwhile
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()

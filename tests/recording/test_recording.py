@@ -114,7 +114,7 @@ def test_of_a_recording_that_is_cut_off_all_before_that_is_read_and_it_is_said(t
     (tmp_path / "scrapes.jsonl.gz").write_bytes(members[0] + members[1] + members[2][:left])
     with capture_logs() as logs:
         assert [scrape.at for scrape in read_scrapes(tmp_path)] == read
-    cut = "the recording is cut off; what is before that is used"
+    cut = "the recording is truncated; using the part before that"
     assert [(line["event"], line["lines"]) for line in logs] == [(cut, len(read))]
 
 

@@ -1,4 +1,4 @@
-"""A sidecar's JSON as text and as Markdown. It shows what the sidecar judged, and judges nothing."""
+"""A sidecar's JSON as text and as Markdown. It shows the sidecar's verdicts, and computes none."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 def lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[str]:
     """For a terminal, or in Markdown for a ticket.
 
-    Without models while vLLM's page cannot be read: what is known of them describes another moment.
+    Without models while vLLM's metrics cannot be read, because the last data describes an earlier moment.
     """
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")

@@ -1,4 +1,4 @@
-"""The one sentence at the top of the page: does it pay? It says what was judged, and judges nothing."""
+"""The sentence at the top of the page: does it pay? It states the verdicts, and computes none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

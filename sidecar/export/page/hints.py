@@ -1,4 +1,4 @@
-"""What to know and what to do: the state of the plug-in, and what vLLM's page does not tell."""
+"""What to know and what to do: the state of the plug-in, and what vLLM does not export."""
 
 import re
 from collections.abc import Iterator

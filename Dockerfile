@@ -27,7 +27,7 @@ FROM ${BASE}
 ARG VERSION=0.0.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="specdec-sidecar" \
-      org.opencontainers.image.description="Knows, in production, whether speculative decoding pays: a sidecar for vLLM" \
+      org.opencontainers.image.description="Monitoring sidecar and alerting exporter for vLLM: does speculative decoding pay, and at which temperatures?" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

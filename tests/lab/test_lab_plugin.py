@@ -34,7 +34,7 @@ Observer.{part} = _failing
 
 
 @pytest.fixture
-def plugin(lab, tmp_path):
+def plugin(lab, tmp_path, socket_path):
     """Makes a server with the plug-in, whose text ``edit`` may change, and its receiver."""
     made = []
 
@@ -44,7 +44,7 @@ def plugin(lab, tmp_path):
             write_plugin(folder)
             path = folder / "specdec_plugin.py"
             path.write_text(edit(path.read_text()))
-        made.append(PlainReceiver(tmp_path / "s"))
+        made.append(PlainReceiver(socket_path))
         path = os.pathsep.join(map(str, folders))
         return lab(*SERVED, PYTHONPATH=path, SPECDEC_PLUGIN__SOCKET=str(made[-1].path)), made[-1]
 

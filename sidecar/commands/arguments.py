@@ -17,7 +17,10 @@ _Value = TypeVar("_Value")
 
 def duration(text: str) -> float:
     """Seconds from a value such as ``500ms``, ``10m`` or ``1h``; at least 100 ms and at most a day."""
-    return parse_duration(text, 0.1, _LONGEST)
+    try:
+        return parse_duration(text, 0.1, _LONGEST)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def base_url(text: str) -> str:

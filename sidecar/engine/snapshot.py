@@ -70,7 +70,7 @@ class SnapshotReader:
             self._process_start = process_start(page.series)
             self._series = page.series
         if not self._plans:
-            raise NoVllmMetrics("no series on the page is an engine's")
+            raise NoVllmMetrics("the page has no series of a vLLM engine")
         engines = tuple(_engine(plan, page.values) for plan in self._plans)
         planned = sum(len(plan.histograms) for plan in self._plans)
         contradictory = planned - sum(len(engine.histograms) for engine in engines)

@@ -5,6 +5,7 @@ parameters), 35060 (disable_by_batch_size), and the code of 0.32. Where a text s
 seen. What vLLM itself refuses when it starts, with a message that says what to write, is left to vLLM.
 """
 
+import argparse
 import json
 import re
 import shlex
@@ -106,11 +107,11 @@ def vllm_version(text: str) -> Version:
     """``0.32`` as (0, 32) and ``v0.8.5.post1`` as (0, 8, 5).
 
     Raises:
-        ValueError: it does not begin like a version.
+        ArgumentTypeError: it does not begin like a version.
     """
     match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
     if match is None:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError("expected a version such as 0.32")
     return tuple(map(int, match[1].split(".")))
 
 

@@ -55,7 +55,7 @@ class Client:
         self.model = self.model or await self._first_model()
         if not self.model:
             fault = f"no model under /v1/models ({self.last_fault})"
-            raise MeasurementError(f"{self.name}: {fault}; is this vLLM? If so, set --model")
+            raise MeasurementError(f"{self.name}: {fault}; is this vLLM's address? If so, set --model")
         if await self.ask(prompt, 0.0, max_tokens=1) is None:
             raise MeasurementError(f"{self.name}: a request for {self.model} failed: {self.last_fault}")
 
@@ -66,6 +66,9 @@ class Client:
                     self.last_fault = f"status {response.status}"
                     return ""
                 return str(json.loads(await read_at_most(response, _MOST_MODELS) or b"")["data"][0]["id"])
+        except aiohttp.ClientConnectionError as error:
+            fault = f"cannot connect ({type(error).__name__})"
+            raise MeasurementError(f"{self.name}: {fault}; is vLLM running, and is this its address?") from None
         except (*_FAILURES, LookupError, TypeError) as error:
             self.last_fault = type(error).__name__
             return ""

@@ -88,4 +88,4 @@ def test_the_command(capsys):
     assert capsys.readouterr().err == "--args: No closing quotation\n--args: the command line is empty\n"
     with pytest.raises(SystemExit):
         command("check", "--args", "x", "--vllm-version", "new")
-    assert "argument --vllm-version: invalid vllm_version value: 'new'" in capsys.readouterr().err
+    assert "argument --vllm-version: expected a version such as 0.32" in capsys.readouterr().err

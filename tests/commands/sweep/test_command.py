@@ -31,7 +31,7 @@ def test_unusable_arguments_are_refused(capsys, arguments, said):
         (("--mix", "0:0,1:1"), "with weights above 0"),
         (("--mix", "0.1"), "two temperatures or more"),
         (("--rate", "0"), "expected requests per second up to 1024"),
-        (("--duration", "soon"), "invalid duration value: 'soon'"),
+        (("--duration", "soon"), "expected duration, a number of seconds or"),
         (("--save", "/none/x"), "no such directory"),
     ],
 )

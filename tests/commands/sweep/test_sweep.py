@@ -104,4 +104,5 @@ async def test_no_text_of_a_prompt_or_an_answer_is_printed_and_an_unwritable_fil
     assert "net_positive: confirm under your own load, then ship\n  temperature 0, concurrency 8\n" in out
     assert MARKER not in out
     assert failed == (1, "", f"{vllm_url}: a request for other failed: status 400\n")
-    assert nowhere[2].startswith("http://127.0.0.1:1: no model under /v1/models (ClientConnectorError); is this vLLM?")
+    said = "http://127.0.0.1:1: cannot connect (ClientConnectorError); is vLLM running, and is this its address?\n"
+    assert nowhere[2] == said

@@ -4,6 +4,7 @@ import re
 import pytest
 import yaml
 
+from sidecar.commands.baseline.watch import Watched, from_recording
 from sidecar.demo.options import SimulatorOptions
 from sidecar.settings import load_settings
 from tests.app.app_tools import traffic
@@ -65,6 +66,19 @@ def test_a_recording_has_the_load_that_it_had(capsys):
     with pytest.raises(SystemExit):
         command("baseline", "--recording", str(LEVELS / "plain"), "--load", "1,2")
     assert "argument --load: not allowed with argument --recording" in capsys.readouterr().err
+
+
+def test_levels_that_were_measured_for_too_short_a_time_are_named(capsys, monkeypatch):
+    async def watch(*_: object) -> Watched:
+        return from_recording(LEVELS / "plain")
+
+    monkeypatch.setattr("sidecar.commands.baseline.command.watch", watch)
+    assert command("baseline", "--load", "1,16") == 0
+    assert "not 16" not in capsys.readouterr().err
+    assert command("baseline", "--load", "1,64") == 0
+    assert re.search(
+        "running requests, not 64: measure longer, with --duration$", capsys.readouterr().err, re.MULTILINE
+    )
 
 
 async def test_plain_step_times_of_a_vllm_without_speculation(finished, tmp_path):

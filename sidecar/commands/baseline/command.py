@@ -21,6 +21,7 @@ from sidecar.settings.baselines import PlainStepTimes
 
 HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
 _DIGITS: Final = 6
+_REACHED: Final = 0.7  # of the highest level: fewer run while requests end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         drafted = model in found.drafted
         why = "it speculates" if drafted else "not enough tokens, or vLLM exports no step times"
         print(f"{model}: no plain step times ({why})", file=sys.stderr)
+    for model, curve in curves.items():
+        most, wanted = curve.running[-1], max(arguments.load or (0,))
+        if most < _REACHED * wanted:
+            fault = f"the plain step times reach {most:.3g} running requests, not {wanted}"
+            print(f"{model}: {fault}: measure longer, with --duration", file=sys.stderr)
     if not measured and not plain:
         print("no requests finished, so there is nothing to write; watch longer, or send traffic", file=sys.stderr)
         return 1

@@ -45,7 +45,7 @@ WITHHELD: Final = {
     ),
     Withheld.NO_REFERENCE: (
         "the step time without speculation is not known; measure it on a vLLM that does not speculate: "
-        "specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml"
+        "`specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
     ),
     Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
     Withheld.LOAD: "the baseline does not cover this many running requests; measure it at higher loads: --load",

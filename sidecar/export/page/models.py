@@ -68,7 +68,9 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
     marks = ""
     if any(one.judgement.basis is Basis.ACCEPTANCE for one in shown):
         low, high = percent(thresholds.acceptance_net_negative), percent(thresholds.acceptance_break_even)
-        marks = f"Marks: below {low} speculation costs more than it saves; at {high} and above it pays. "
+        marks = (
+            f"Marks, a rule of thumb: below {low} speculation costs more than it saves; at {high} and above it pays. "
+        )
     rates = by_position(seen(model.judgement), "out of the tokens drafted there")
     legend = "Histograms: finished requests with drafts, by acceptance rate, 0% to 100%."
     return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'

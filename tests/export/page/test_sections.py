@@ -46,7 +46,7 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
     judged = replace(reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06), missing="No verdict.")
     shown = text(reports.timed_model(reports.temperature("1+", judgement=judged, share=0.06)))
     assert "T 1+ 6% of drafts insufficient data 50% accepted P10 50% 40 requests No verdict." in shown
-    assert "Marks: below 50%" in shown
+    assert "Marks, a rule of thumb: below 50%" in shown
 
 
 def test_names_are_escaped():

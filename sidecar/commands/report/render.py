@@ -10,9 +10,9 @@ from sidecar.commands.tables import aligned, count, markdown, milliseconds, rati
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
-    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of drafts", "requests", *_TIMES),
+    *("temperature", "verdict", "speedup", "acceptance", "P10", "P50", "P90", "of draft tokens", "requests", *_TIMES),
 )
-_GROUPS: Final = ("lower acceptance rate", "acceptance", "below the others by", "of drafts")
+_GROUPS: Final = ("lower acceptance rate", "acceptance", "below the others by", "of draft tokens")
 _ENGINES: Final = ("engine", "speculation", "acceptance", "coverage", *_TIMES)
 
 _Json = Mapping[str, Any]

@@ -34,7 +34,7 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     )
     assert shown.count("± is the 95 % confidence interval") == 1
     assert "Marks" not in shown  # of a rule that does not decide here
-    assert "T 0.7-1 50% of drafts net negative 30% accepted" in shown
+    assert "T 0.7-1 50% of draft tokens net negative 30% accepted" in shown
     assert (
         "0.91 ± 0.02 times as fast as without speculation, costs 3 ms per token; 12 min of request time saved, 2.2 h "
         "lost since the sidecar started" in shown
@@ -45,7 +45,7 @@ def test_a_temperature_that_is_not_judged_says_why_and_its_marks_are_explained()
     """Also where the others are judged by time."""
     judged = replace(reports.judgement(Verdict.INSUFFICIENT_DATA, 0.5, share=0.06), missing="No verdict.")
     shown = text(reports.timed_model(reports.temperature("1+", judgement=judged, share=0.06)))
-    assert "T 1+ 6% of drafts insufficient data 50% accepted P10 50% 40 requests No verdict." in shown
+    assert "T 1+ 6% of draft tokens insufficient data 50% accepted P10 50% 40 requests No verdict." in shown
     assert "Marks, a rule of thumb: below 50%" in shown
 
 

@@ -1,9 +1,10 @@
 """Acceptance over a window: of one engine, of several together, of a temperature or a group."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Final
+
+from sidecar.engine.merge import sum_by_position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +66,7 @@ def together(acceptances: Sequence[Acceptance]) -> Acceptance:
         drafts=sum(one.drafts for one in acceptances),
         draft_tokens=sum(one.draft_tokens for one in acceptances),
         accepted_tokens=sum(one.accepted_tokens for one in acceptances),
-        accepted_per_position=_positions(acceptances, lambda one: one.accepted_per_position),
-        drafted_per_position=_positions(acceptances, lambda one: one.drafted_per_position),
+        accepted_per_position=sum_by_position([(one.drafts, one.accepted_per_position) for one in acceptances]),
+        drafted_per_position=sum_by_position([(one.drafts, one.drafted_per_position) for one in acceptances]),
         share=min(sum(one.share for one in acceptances), 1.0),
     )
-
-
-def _positions(acceptances: Sequence[Acceptance], of: Callable[[Acceptance], Sequence[float]]) -> tuple[float, ...]:
-    """Position by position; empty if one that drafted does not tell, since the sum would be too low."""
-    if any(one.drafts and not of(one) for one in acceptances):
-        return ()
-    return tuple(map(sum, zip_longest(*map(of, acceptances), fillvalue=0.0)))

@@ -21,7 +21,7 @@ def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSn
             for counter in Counter
             if (value := _sum(e.counters.get(counter) for e in engines)) is not None
         },
-        _positions(engines),
+        sum_by_position([(e.counters.get(Counter.DRAFTS), e.accepted_per_position) for e in engines]),
         {gauge: value for gauge in Gauge if (value := _gauge(gauge, engines)) is not None},
         {phase: reading for phase in Phase if (reading := _histogram(phase, engines)) is not None},
         sum(known) if len(known) == len(capacities) else None,
@@ -34,11 +34,14 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _positions(engines: Sequence[EngineSnapshot]) -> tuple[float, ...]:
-    """Empty if one that drafted does not tell, since the sum would be too low."""
-    if any(one.counters.get(Counter.DRAFTS) and not one.accepted_per_position for one in engines):
+def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
+    """The sum, position by position, of each part's drafts and tokens per position.
+
+    Empty if a part that drafted has no positions, since the sum would be too low.
+    """
+    if any(drafts and not tokens for drafts, tokens in parts):
         return ()
-    return tuple(map(sum, zip_longest(*(one.accepted_per_position for one in engines), fillvalue=0.0)))
+    return tuple(map(sum, zip_longest(*(tokens for _, tokens in parts), fillvalue=0.0)))
 
 
 def _gauge(gauge: Gauge, engines: Sequence[EngineSnapshot]) -> float | None:

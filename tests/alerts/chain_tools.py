@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import yaml
 from aiohttp import web
 
-from sidecar.demo.traffic import Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings
 from tests.alerts.pods import DASHBOARDS, RUNBOOKS
 from tests.alerts.scene import RULES
@@ -142,15 +141,3 @@ def settings_of(vllm_url, socket, alertmanager_url):
         "SPECDEC_THRESHOLDS__MIN_REQUESTS": "10",
     }
     return load_settings(None, environment | {f"SPECDEC_ALERTING__{name}": value for name, value in alerting.items()})
-
-
-@asynccontextmanager
-async def traffic(vllm, mix):
-    """Requests of one mix of temperatures until the block ends."""
-    sending = TrafficOptions((Phase(1, mix),), concurrency=6, max_requests=10**9, min_tokens=16, max_tokens=64)
-    task = asyncio.create_task(Traffic(vllm, sending).run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -8,12 +8,14 @@ import pytest
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.server import SimulatedVllm
-from tests.alerts.chain_tools import Receivers, alertmanager, first, prometheus, settings_of, traffic
+from tests.alerts.chain_tools import Receivers, alertmanager, first, prometheus, settings_of
 from tests.alerts.pods import DASHBOARDS, RUNBOOKS
 from tests.alerts.scene import shipped
+from tests.app.app_tools import traffic
 
 COLD, MIXED, HOT = {0.0: 1}, {0.0: 7, 1.2: 3}, {1.2: 1}
 LOW, AT_TEMPERATURE = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemperature"
+TRAFFIC = {"concurrency": 6, "min_tokens": 16, "max_tokens": 64}
 SOURCES = (None, "sidecar")  # a label of what the sidecar sends itself
 
 
@@ -52,20 +54,20 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
         for source in SOURCES:
             found[source].append(await receivers.until(name, status, source))
 
-    async with traffic(vllm, MIXED):
+    async with traffic(vllm, MIXED, **TRAFFIC):
         await notified(AT_TEMPERATURE)
         assert not [alert for alert in receivers.alerts if alert["labels"]["alertname"] == LOW]
         title = "demo: low acceptance rate at one temperature"
         text = (await first(receivers.messages, lambda one: title in one["title"]))["text"]
         assert "of the draft tokens at temperature 1+, below the threshold" in text
         assert f"Runbook: {RUNBOOKS}/{AT_TEMPERATURE}.md" in text
-    async with traffic(vllm, HOT):
+    async with traffic(vllm, HOT, **TRAFFIC):
         await notified(LOW)
         page = await first(receivers.pages, lambda one: "costs more than it saves" in one["payload"].get("summary", ""))
         assert page["payload"]["severity"] == "critical"
         assert page["links"] == [{"href": f"{RUNBOOKS}/{LOW}.md", "text": "Runbook"}]
         await held_back(http, alertmanager_url, AT_TEMPERATURE)
-    async with traffic(vllm, COLD):
+    async with traffic(vllm, COLD, **TRAFFIC):
         for name in (LOW, AT_TEMPERATURE):
             await notified(name, "resolved")
     return found

@@ -11,10 +11,10 @@ from sidecar.engine.merge import sum_by_position
 class Acceptance:
     """The tokens drafted and accepted in a window of ``seconds``.
 
-    ``requests`` are those that began or ended in it and, where known, those that still run; None if not counted.
-    ``drafts`` counts verification steps of speculating requests; ``accepted_per_position[p]`` the steps that accepted
-    the draft token at position p, ``drafted_per_position[p]`` those that had one: empty if only vLLM's counters are
-    known, which do not tell. ``share`` is the part of the model's draft tokens.
+    ``requests`` counts those that began or ended in it and, where known, those still running; None if not counted.
+    ``drafts`` counts verification steps of speculating requests, ``accepted_per_position[p]`` the steps that accepted
+    the draft token at position p, and ``drafted_per_position[p]`` the steps that had one: empty without the plug-in,
+    since vLLM does not export it. ``share`` is the fraction of the model's draft tokens.
     """
 
     seconds: float = 0.0
@@ -43,8 +43,8 @@ class Acceptance:
     def position_rates(self) -> tuple[float, ...]:
         """Accepted / drafted at each draft position, 0 to 1.
 
-        From vLLM's counters it is the share of all steps that accepted the position, which falls with the number of
-        draft tokens, too.
+        Without ``drafted_per_position``, it is the share of all drafts that accepted the token at this position, so it
+        also falls when drafts get shorter.
         """
         if self.drafted_per_position:
             both = zip(self.accepted_per_position, self.drafted_per_position, strict=False)
@@ -58,7 +58,7 @@ NO_DRAFTS: Final = Acceptance()
 
 
 def together(acceptances: Sequence[Acceptance]) -> Acceptance:
-    """Several windows that end at the same moment, as one: everything is summed, nothing averaged."""
+    """Merges windows that end at the same moment: takes the longest ``seconds``, sums the rest, averages nothing."""
     requests = [one.requests for one in acceptances]
     return Acceptance(
         seconds=max((one.seconds for one in acceptances), default=0.0),

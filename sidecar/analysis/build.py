@@ -1,4 +1,4 @@
-"""From the states to a model's part of the report, and to what it is judged by."""
+"""Builds a model's part of the report, and the evidence it is judged by, from the states."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from sidecar.requests.messages import Speculation
 
 
 def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: float) -> ModelEvidence:
-    """What the model is judged by at a good poll at ``at``; of its engines, those on that page."""
+    """The evidence on the model at ``at``, a good poll's time, from its engines on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
     speed, speculation = _speed(model, shown, plugin), _speculation(shown, plugin)
@@ -59,9 +59,9 @@ def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: floa
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The last good poll's time, whether it is recent, and how many requests a P10 or a loser must have.
+    """The time of the last good poll, whether it is fresh, and how many requests a P10 or flagging a group requires.
 
-    ``plugin_text`` says why there is no split where no plug-in has reported the model.
+    ``plugin_text`` says why there is no split by temperature if no plug-in has reported the model.
     """
 
     at: float
@@ -73,7 +73,7 @@ class Moment:
 def model_report(
     model: ModelState, engines: Engines, plugin: PluginStates, judged: ModelJudgement, moment: Moment
 ) -> ModelReport:
-    """The model as of the last good poll; what describes the moment only if that is fresh."""
+    """The model as of the last good poll; includes current values only if that poll is fresh."""
     at, fresh, min_requests = moment.at, moment.fresh, moment.min_requests
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
@@ -113,17 +113,17 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
 
 
 def _splits(model: ModelState, plugin: PluginStates) -> bool:
-    """Whether the model is split by what the plug-in says."""
+    """Whether the model is split with the plug-in's data."""
     return model.observed and not plugin.withheld(model.name)
 
 
 def _speculation(shown: Iterable[EngineState], plugin: PluginStates) -> Speculation | None:
-    """How the model's engines draft; they are configured alike."""
+    """How the model's engines draft; all of them are configured alike."""
     return next((found for state in shown if (found := plugin.speculation(state.key)) is not None), None)
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStates) -> EngineSpeed | None:
-    """All engines together; None if none speculates."""
+    """The speed of all speculating engines together; None if there are none, and for ``other``."""
     if not speculating or model.name == OTHER.model_name:
         return None
     found = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)
@@ -136,7 +136,7 @@ def _engine_speed(model: ModelState, state: EngineState, plugin: PluginStates) -
 
 
 def _honest(speed: EngineSpeed, speculation: Speculation | None) -> EngineSpeed:
-    """Where vLLM's acceptance includes drafts that were never verified, none of it is where time breaks even."""
+    """Removes the break-even acceptance rate if vLLM's counters include draft tokens that were never verified."""
     adaptive = speculation is not None and speculation.adaptive_verification
     return replace(speed, break_even_acceptance=None) if adaptive else speed
 
@@ -146,7 +146,7 @@ def _estimate(speedup: Speedup | None) -> Estimate | None:
 
 
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
-    """The window with the plug-in's counts by position, which also tell what was drafted at each."""
+    """The window with the plug-in's counts by position, which include the tokens drafted at each."""
     split = together(list(temperatures))
     if not any(split.drafted_per_position):
         return window

@@ -1,4 +1,4 @@
-"""S0(b) from a measurement: the mean step at each load (docs/speedup.md)."""
+"""Fits S0(b) to a measurement: the mean step time at each load (docs/speedup.md)."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from sidecar.analysis.plain_curve import PlainStep, line, scatter
 from sidecar.analysis.steps import Steps, joined
 from sidecar.settings.baselines import PlainStepTimes
 
-_SUPPORT: Final = 6  # periods that a load needs
-_BLOCKS: Final = 12  # of neighbouring periods at a load, at most
-_SHARP: Final = 0.05  # standard error / S0 up to which a curve of the engine's own steps is used
+_SUPPORT: Final = 6  # minimum periods per load
+_BLOCKS: Final = 12  # maximum blocks of adjacent periods per load
+_SHARP: Final = 0.05  # highest standard error / S0 at which a curve from the engine's own steps is used
 
 _Groups = list[list[Steps]]
 
 
 def fit(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """The curve through short periods of plain decoding, in chronological order; None if they tell too little.
+    """The curve through short periods of plain decoding, in chronological order; None if they do not determine one.
 
-    At the mean load of each group of periods it is their seconds / their steps, so it reproduces the time measured.
+    At the mean load of each group of periods, it is their seconds / their steps, so it reproduces the measured time.
     """
     groups = _by_load(periods)
     try:
         return _curve(groups, joined(*periods).prompt_share) if groups else None
-    except ValidationError:  # a time that no step takes, as below 0 where two loads close to each other say little
+    except ValidationError:  # an impossible step time, such as one below 0 extrapolated from two similar loads
         return None
 
 
@@ -42,7 +42,7 @@ def _curve(groups: _Groups, prompt_share: float) -> PlainStepTimes:
     curve = _through(loads, steps, prompt_share)
     if len(groups) == 1:
         return curve
-    # The outer lines reach to the lowest and highest load that was measured.
+    # The outer segments extend to the lowest and the highest measured load.
     knots = (min(one.running for one in groups[0]), *loads[1:-1], max(one.running for one in groups[-1]))
     return _through(knots, [line(curve, load) for load in knots], prompt_share)
 
@@ -58,7 +58,7 @@ def _through(loads: Sequence[float], steps: Sequence[PlainStep], prompt_share: f
 
 
 def _by_load(periods: Sequence[Steps]) -> _Groups:
-    """Those around each power of two, where they are enough."""
+    """The periods grouped by the nearest power of two, without groups that are too small."""
     groups: dict[int, list[Steps]] = defaultdict(list)
     for one in periods:
         groups[round(log2(one.running))].append(one)
@@ -72,9 +72,9 @@ def _error(means: PlainStepTimes, group: Sequence[Steps]) -> float:
 
 
 def fit_undrafted(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """What an engine that speculates would take without drafts, from periods that drafted nothing; None if unclear.
+    """A speculating engine's curve without drafts, from periods that drafted nothing; None if its errors are too large.
 
-    More than one token a step was drafted, even if vLLM's page counts no draft yet, as a slow API process does.
+    A period with more than one token per step had drafts, even if a slow API process has not counted them yet.
     """
     curve = fit([one for one in periods if one.draft_tokens == 0 and one.tokens <= one.decode_steps])
     if curve is None:

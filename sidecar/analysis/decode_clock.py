@@ -9,23 +9,23 @@ from sidecar.analysis.plain_curve import PlainStep, added_up
 from sidecar.analysis.steps import Steps
 
 _COVERED: Final = 0.8  # share of the steps whose plain time must be known
-_PRUNE: Final = 64  # readings dropped together
+_PRUNE: Final = 64  # minimum number of readings to drop at once
 
 
 class DecodeClock:
-    """Cumulative steps and plain times poll by poll, so that a request's share is two look-ups; bounded in time."""
+    """Cumulative steps and plain times at each poll, so that a request takes only two look-ups; bounded in time."""
 
     def __init__(self, history: float) -> None:
         """``history`` is in the clock's seconds."""
         self._history = history
         self._times: list[float] = []
-        self._rows: list[tuple[float, ...]] = []  # sums of what ``_row`` has
+        self._rows: list[tuple[float, ...]] = []  # cumulative sums of ``_row``
 
     def add(self, start: float, end: float, engines: Sequence[tuple[Steps, PlainStep | None]]) -> None:
-        """What the engines of the model decoded between two polls; a gap or a clock set back restarts the history."""
+        """Adds what the model's engines decoded between two polls; a gap or a clock set back restarts the history."""
         if not self._times or start != self._times[-1]:
             self._times, self._rows = [start], [(0.0,) * _FIELDS]
-        # Per running request, each of which took part in this many steps.
+        # Per running request: each of them took part in this many steps.
         running = sum(steps.running for steps, _ in engines)
         grown = [(steps.decode_steps / running, _row(plain)) for steps, plain in engines]
         self._times.append(end)
@@ -35,7 +35,7 @@ class DecodeClock:
             del self._times[:stale], self._rows[:stale]
 
     def between(self, start: float, end: float) -> PlainStep | None:
-        """The mean over the steps from ``start`` to ``end``; None if it is unknown for too many of them."""
+        """The mean plain step from ``start`` to ``end``; None if it is unknown for too many of the steps."""
         if not self._times or start < self._times[0] or end <= start:
             return None
         pairs = zip_longest(self._at(start), self._at(end), fillvalue=0.0)
@@ -57,5 +57,5 @@ _FIELDS: Final = 3
 
 
 def _row(plain: PlainStep | None) -> tuple[float, ...]:
-    """Per decode step: 1, and of those whose plain time is known 1, that time and its deviations."""
+    """What a decode step adds to the sums: 1 and, if its plain time is known, 1, that time and its deviations."""
     return (1.0,) if plain is None else (1.0, 1.0, plain.seconds, *plain.deviations)

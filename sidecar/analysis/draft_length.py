@@ -1,7 +1,7 @@
-"""How many tokens to speculate: by time per token where that is known, else by acceptance (docs/speedup.md).
+"""How many tokens to speculate: by time per token if that is known, else by acceptance rate (docs/speedup.md).
 
 The step time with k draft tokens is assumed to be S0 + k (S - S0) / K, a line from the plain step to the one measured
-with K. It spreads the fixed cost of drafting over the draft tokens, so it slightly favours few of them.
+with K. This spreads the fixed cost of drafting over the draft tokens, so it slightly favours few of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-_WORTH: Final = 0.03  # of the time per token must be saved by a change
-_VARIES: Final = 0.25  # draft tokens per draft below the number of positions: K changes, or drafts are cut short
+_WORTH: Final = 0.03  # share of the time per token that a change must save
+_VARIES: Final = 0.25  # if drafts are on average this far below the number of positions, K varies or they are cut short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
     """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none.
 
-    ``share`` is the part of a request's steps that have a draft: below 1 with n-gram, which finds none for some.
+    ``share`` is the fraction of a request's steps that have a draft: below 1 with n-gram, which finds none for some.
     """
 
     actual: float
@@ -31,7 +31,7 @@ class StepCosts:
 
 
 def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
-    """Seconds per token that each number of draft tokens is expected to take, from 0 on.
+    """The expected seconds per token with 0, 1, 2, … draft tokens.
 
     ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + share (rates[0] + … +
     rates[k - 1]) per step.
@@ -43,8 +43,8 @@ def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
 def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float) -> str | None:
     """What to change about the number of speculative tokens; None if it fits.
 
-    ``position_rates[p]`` is the acceptance rate at draft position p, out of all drafts; empty if unknown. Below an
-    acceptance rate of ``fewer`` the advice is fewer tokens, above ``more`` it is more.
+    ``position_rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance rate of
+    ``fewer`` the advice is fewer tokens, above ``more`` it is more.
     """
     text = f"Acceptance rate {acceptance:.2f}:"
     if acceptance > more:
@@ -61,9 +61,9 @@ def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: 
 
 
 def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
-    """Which smaller number of draft tokens to use at this load; None if too little would be gained.
+    """Advises a smaller number of draft tokens for this load; None if it would gain too little.
 
-    None also if their number varies: vLLM divides position rates by all drafts, so they say nothing about shorter ones.
+    Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing about shorter ones.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
@@ -87,15 +87,15 @@ def schedule(
 ) -> list[tuple[int, int, int]]:
     """The best number of draft tokens for ranges of running requests, as vLLM's num_speculative_tokens_per_batch_size.
 
-    ``loads`` are costs by the highest number of requests that they hold for, in rising order. Empty if nothing is
-    known, or if one number suits all. ``varies``: a schedule is in force, and ``rates`` are out of the drafts that had
-    the position.
+    ``loads`` has costs by the highest number of running requests that they apply to, ascending. Empty if nothing is
+    known or one number is best for all loads. ``varies``: a schedule is in force, and ``rates`` are out of the drafts
+    that had a token at the position.
     """
     entries: list[tuple[int, int, int]] = []
     for highest, costs in loads.items():
         if not rates or (not varies and costs.drafted < len(rates) - _VARIES):
             return []
-        # By a schedule, steps either all have a draft or none has: the share is that of the loads, not of the drafts.
+        # With a schedule, the steps at a load all have a draft or none has: the share is that of the loads with drafts.
         seconds = token_seconds(rates, replace(costs, share=1.0) if varies else costs)
         tokens = seconds.index(min(seconds))
         if entries and entries[-1][2] == tokens:

@@ -35,7 +35,7 @@ class LoadTotals:
 
 
 class EngineSpeedWindow:
-    """An engine's steps, or a model's, over a sliding window, beside their plain times."""
+    """The steps of an engine or a model over a sliding window, with their plain times."""
 
     def __init__(self, seconds: float) -> None:
         self._total = Steps(*(0.0,) * len(Steps._fields))
@@ -50,14 +50,14 @@ class EngineSpeedWindow:
             self._times.add(tokens=steps.tokens, plain=plain, actual=steps.seconds)
 
     def mark(self, at: float) -> None:
-        """What was added until now was until ``at``, a poll's time."""
+        """Timestamps everything added so far with ``at``, a poll's time."""
         self._steps.append(at, self._total)
         self._times.mark(at)
 
     def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
         """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
         grown = self._steps.growth
-        if min(grown[:4]) <= 0:  # also where a count too large for a double has swallowed what was added
+        if min(grown[:4]) <= 0:  # also if a total is so large that, as a double, it no longer grows
             return None
         steps = Steps(*grown)
         if curve is None:

@@ -1,4 +1,4 @@
-"""The state of one engine by vLLM's page: takes one snapshot per poll, gives a report."""
+"""The state of one engine according to vLLM's page: takes one snapshot per poll, gives a report."""
 
 import math
 from collections.abc import Mapping
@@ -42,16 +42,16 @@ class EngineState:
         self._several_processes = False
         self._check = StepCheck()
         self.loads = LoadTotals()
-        self.is_told = False  # whether the plug-in tells the steps
-        self.grown: Mapping[Counter, float] | None = None  # continued counters between the last two polls
-        self.steps: Steps | None = None  # between the last two polls; None if the page does not tell
+        self.is_told = False  # whether the plug-in has reported steps
+        self.grown: Mapping[Counter, float] | None = None  # growth of the continued counters between the last two polls
+        self.steps: Steps | None = None  # between the last two polls; None if the page does not show them
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
 
-        ``restarted`` as in ``Continuation.advance``; ``several``: API servers, whose counts the page sums.
+        ``restarted`` is as in ``Continuation.advance``; ``several``: the page is the sum of several API servers.
         """
         totals = self._continuation.advance(snapshot, restarted=restarted)
         before, after = self._totals, totals.engine
@@ -76,12 +76,12 @@ class EngineState:
         return totals.restarted
 
     def count_from(self, snapshot: EngineSnapshot) -> None:
-        """What lies between the last poll and this snapshot of the same process is not growth."""
+        """Counts from this snapshot on; what came between the last poll and it, in the same process, is not growth."""
         self._continuation.count_from(snapshot)
 
     @property
     def speculates(self) -> bool:
-        """Whether vLLM exports what it drafts."""
+        """Whether vLLM exports the number of drafts."""
         return self._latest is not None and Counter.DRAFTS in self._latest.counters
 
     @property
@@ -99,7 +99,7 @@ class EngineState:
 
     @property
     def window(self) -> Acceptance:
-        """Over latency_window; requests are those that got their first token in it, or still run."""
+        """Over latency_window; requests are those that got their first token in it or are still running."""
         return self._acceptance(self._window)
 
     @property
@@ -139,9 +139,9 @@ class EngineState:
         speculation: Speculation | None,
         coverage: float | None,
     ) -> EngineReport:
-        """The engine at ``now``; what describes the moment is included only if the last poll is ``fresh``.
+        """The engine at ``now``; includes current values only if the last poll is ``fresh``.
 
-        The last two are the plug-in's.
+        ``speculation`` and ``coverage`` come from the plug-in.
         """
         latest = self._latest if fresh else None
         window = self.window if latest else NO_DRAFTS
@@ -170,12 +170,12 @@ class EngineState:
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:
-        """What vLLM's histograms have grown by over latency_window."""
+        """The growth of vLLM's histograms over latency_window."""
         grown = {phase: self._histograms.growth(phase) for phase in Phase}
         return {phase: known for phase, known in grown.items() if known is not None}
 
 
 def _row(engine: EngineSnapshot, positions: int) -> Row:
-    """NaN is unknown, as the known ``positions`` are on a page that leaves them out."""
+    """One row of a window; unknown counts are NaN, as are all known ``positions`` if the page leaves them out."""
     accepted = engine.accepted_per_position or (math.nan,) * positions
     return (*(engine.counters.get(counter, math.nan) for counter in _COUNTED), *accepted)

@@ -1,4 +1,4 @@
-"""The engines on one server's pages: each under its own key up to the bound, the rest together as ``other``."""
+"""The engines on one server's pages: up to a limit, each under its own key; the rest together as ``other``."""
 
 from sidecar.analysis.engine_state import EngineState
 from sidecar.engine.merge import OTHER, merge
@@ -11,32 +11,32 @@ class Engines:
     """Keeps a state for each engine; bounded in engines and in time."""
 
     def __init__(self, settings: Settings) -> None:
-        """``limits.engines`` of ``limits.models`` have their own keys, first come, first served."""
+        """The first ``limits.engines`` engines, of at most ``limits.models`` models, have their own keys."""
         self._settings = settings
         self._limits = settings.limits
         self.states: dict[EngineKey, EngineState] = {}
-        self._others: set[EngineKey] = set()  # the keys that "other" last was the sum of
+        self._others: set[EngineKey] = set()  # the keys last summed as "other"
         self._process_start: float | None = None
         self.restarts = 0  # of vLLM
         self.overflowed = 0  # engines that became "other", poll by poll
 
     def observe(self, at: float, page: PageSnapshot) -> bool:
-        """Takes in a page's engines, each under the key by which it is kept; returns whether vLLM has restarted."""
+        """Takes in a page's engines, under their own keys or as ``other``; returns whether vLLM has restarted."""
         start, self._process_start = self._process_start, page.process_start
         is_another = _differ(start, page.process_start)
         fell = False
         for engine in self._bounded(page):
             state = self.states.get(engine.key) or EngineState(engine.key, self._settings)
             self.states[engine.key] = state
-            # Of its own last page, since an engine may appear some polls after its process restarted.
+            # Compared with its own last page: an engine may appear some polls after its process restarted.
             known = _differ(state.process_start, page.process_start)
-            known = bool(known) if engine.key == OTHER else known  # a sum that falls has lost an engine
+            known = bool(known) if engine.key == OTHER else known  # if a sum falls, an engine has left it
             state.process_start = page.process_start
             fell |= state.observe(at, engine, restarted=known, several=page.process_start is None)
         restarted = fell if is_another is None else is_another
         self.restarts += restarted
         before = at - self._settings.history
-        # A running vLLM has not shown them for a long time: it serves another model now.
+        # If a running vLLM has not shown an engine for a long time, it serves another model now.
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
         return restarted
 
@@ -48,7 +48,7 @@ class Engines:
         shown = {engine.key: engine for engine in page.engines}
         own = [key for key in self.states if key != OTHER]
         kept: set[EngineKey] = set()
-        # Those that have left the page come last: they make room for one that is there.
+        # Engines that have left the page come last: they make room for those that are on it.
         for key in sorted(dict.fromkeys((*own, *shown)), key=lambda key: key not in shown):
             models = {one.model_name for one in kept} | {key.model_name}
             if len(kept) < self._limits.engines and len(models) <= self._limits.models:
@@ -64,10 +64,10 @@ class Engines:
         merged, before = merge(rest), self._others
         self._others = {engine.key for engine in rest}
         if OTHER in self.states and self._others != before:
-            self.states[OTHER].count_from(merged)  # an engine that comes or goes is no growth
+            self.states[OTHER].count_from(merged)  # an engine that comes or goes is not growth
         return merged
 
 
 def _differ(before: float | None, now: float | None) -> bool | None:
-    """Whether two start times are of two processes; None if one is unknown."""
+    """Whether two start times belong to different processes; None if one is unknown."""
     return None if before is None or now is None else before != now

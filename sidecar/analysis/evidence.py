@@ -1,4 +1,4 @@
-"""What a judgement is based on: one model's or one temperature's speculation, recently and over an hour."""
+"""What a judgement is based on: the speculation of a model, a temperature or an engine, recently and over an hour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a judgement is based on: one model's or one temperature's speculation.
+    """What a judgement is based on: the speculation of a model, a temperature or an engine.
 
     ``window`` is over the sliding window, ``hour`` over the last hour, or as much of it as is known. ``speedup`` is
     plain time per token / actual; None without a reference. ``speculation`` is how the engine drafts; None without the

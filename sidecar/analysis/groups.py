@@ -1,4 +1,4 @@
-"""The groups that distinguish requests besides temperature, and which of them have a lower acceptance rate."""
+"""Groups of requests by something other than temperature, and which of them have a lower acceptance rate."""
 
 from bisect import bisect_left
 from collections import Counter as Tally
@@ -19,15 +19,15 @@ _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the l
 _OUTPUT_LABELS: Final = ("free", "structured")
 _MOST_ADAPTERS: Final = 16
 _NO_ADAPTER: Final = "none"
-_CLEARLY: Final = 0.05  # a group accepts less if its acceptance is this much below that of the others
-_CONFIDENCE: Final = 2.0  # and lies below it by so many standard errors
+_CLEARLY: Final = 0.05  # a group accepts less if its acceptance rate is this far below that of the others
+_CONFIDENCE: Final = 2.0  # and also below it by this many standard errors
 
 
 class Groups:
-    """One model's requests by group; every prompt length and kind of output is there from the start."""
+    """One model's requests by group; every prompt length and output format exists from the start."""
 
     def __init__(self, settings: Settings, overflow: Tally[str]) -> None:
-        """``overflow`` as in ``ModelState``: an adapter is counted as often as it grows."""
+        """``overflow`` is as in ``ModelState``; an adapter that became "other" counts each time it grows."""
         self._window = settings.latency_window
         self._names_adapters = settings.plugin.adapters
         known = [(PROMPT, label) for label in PROMPT_LABELS] + [(OUTPUT, label) for label in _OUTPUT_LABELS]
@@ -61,9 +61,9 @@ class Groups:
         return ADAPTER, name
 
     def reports(self, min_requests: int, *, fresh: bool) -> tuple[GroupReport, ...]:
-        """Every group; nothing is said of one with fewer than ``min_requests`` requests in the window.
+        """Every group; one with fewer than ``min_requests`` requests in the window is never flagged.
 
-        The windows are empty unless they are ``fresh``.
+        The windows are empty unless the last poll is ``fresh``.
         """
         return tuple(one for by in (PROMPT, OUTPUT, ADAPTER) for one in self._of(by, min_requests, fresh=fresh))
 
@@ -97,7 +97,7 @@ class Groups:
 def _difference(part: Acceptance, others: Acceptance) -> tuple[float, float] | tuple[None, None]:
     """How far the acceptance rate of ``part`` lies above that of ``others``, with its standard error.
 
-    The error is as if each request accepted all or nothing, so that those whose tokens have much in common count once.
+    The error assumes that a request accepts all or nothing, so that its correlated tokens count once.
     """
     own, rest = part.rate, others.rate
     if own is None or rest is None or not part.requests or not others.requests:

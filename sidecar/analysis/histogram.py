@@ -1,4 +1,4 @@
-"""Observations counted in fixed buckets, as a Prometheus histogram shows them."""
+"""Observations counted in fixed buckets, as in a Prometheus histogram."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""KV-cache pressure: the peak of the last minute, and the distribution of the usage."""
+"""KV-cache pressure: the peak usage over a sliding window, and the distribution of the usage."""
 
 from collections import deque
 
@@ -15,7 +15,7 @@ class KvCacheUsage:
         self.distribution = Histogram(USAGE_EDGES)
 
     def observe(self, at: float, usage: float) -> None:
-        """Adds one poll's usage. One not later than the last restarts the window: the clock was set back."""
+        """Adds one poll's usage. If it is not later than the last one, the clock was set back: the window restarts."""
         if self._polls and at <= self._polls[-1][0]:
             self._polls.clear()
         self._polls.append((at, usage))

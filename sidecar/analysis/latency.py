@@ -34,7 +34,7 @@ class Latency:
 
 
 def latency(histogram: HistogramReading) -> Latency | None:
-    """The latency in a window's growth of a histogram; None without observations."""
+    """The latency from a histogram's growth over a window; None without observations."""
     found = {quantile: histogram_quantile(quantile, histogram) for quantile in QUANTILES}
     known = {quantile: value for quantile, value in found.items() if value is not None}
     return Latency(known, histogram.count, histogram.edges[0]) if len(known) == len(QUANTILES) else None

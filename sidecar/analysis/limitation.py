@@ -17,7 +17,7 @@ class Limitation(StrEnum):
     NO_POSITIONS = "no_positions"
     NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
     SEVERAL_PROCESSES = "several_processes"
-    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - no password
+    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
 
 
 EXPLANATIONS: Final = {
@@ -51,7 +51,7 @@ EXPLANATIONS: Final = {
 def limitations(
     engine: EngineSnapshot, *, several_processes: bool, itl_per_token: bool = False
 ) -> frozenset[Limitation]:
-    """The limitations of one engine, by its last page."""
+    """The limitations of one engine, according to its last page."""
     found = {
         Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
         Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,

@@ -28,7 +28,7 @@ def group_counts(row: GroupTotals) -> Counts:
 
 
 class LiveTotals:
-    """Totals that never fall: they begin at the plug-in's, add its growth, and continue when an engine restarts."""
+    """Totals that never fall: they start at the plug-in's, add its growth, and continue when an engine restarts."""
 
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
@@ -37,14 +37,14 @@ class LiveTotals:
         self._window, self._hour = GrowthWindow(window), GrowthWindow(HOUR)
 
     def add(self, growth: Sequence[int], *, recent: bool) -> None:
-        """Adds what was counted since the last time; if it is not ``recent``, it is in no window."""
+        """Adds what was counted since the last call; unless it is ``recent``, no window includes it."""
         to = self._grown if recent else self._before
         to += [0] * (len(growth) - len(to))
         for index, count in enumerate(growth):
             to[index] += count
 
     def mark(self, at: float) -> None:
-        """The totals are those at ``at``, a poll's time."""
+        """Timestamps the totals with ``at``, a poll's time."""
         grown = tuple(self._grown)
         self._window.append(at, grown)
         self._hour.append(at, grown)
@@ -56,7 +56,7 @@ class LiveTotals:
 
     @property
     def window(self) -> Acceptance:
-        """Over the sliding window; its share is still to be set."""
+        """Over the sliding window; the caller sets its share."""
         return _acceptance(self._window)
 
     @property

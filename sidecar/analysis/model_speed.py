@@ -18,9 +18,9 @@ from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
 
-_PERIODS: Final = 900  # of a model's own decoding, kept to find steps without drafts
+_PERIODS: Final = 900  # periods of the model's own decoding that are kept to find steps without drafts
 _REFIT: Final = 30.0  # seconds between two fits to them
-_ENOUGH_STEPS: Final = 1000  # decode steps at a load from which the time of one is known
+_ENOUGH_STEPS: Final = 1000  # decode steps needed to know the step time at a load
 
 
 class TemperatureSpeed:
@@ -29,7 +29,7 @@ class TemperatureSpeed:
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
-        # Request-seconds since the start; None while there was no reference.
+        # Request-seconds since the start; None until there is a reference.
         self.saved: float | None = None
         self.lost: float | None = None
 
@@ -77,7 +77,7 @@ class ModelSpeed:
             self.reference = Reference.UNDRAFTED if self.curve is not None else None
 
     def restarted(self) -> None:
-        """Another process may decode at another speed, so that the last one's steps without drafts tell nothing."""
+        """Forgets the steps without drafts: the new process of vLLM may decode at a different speed."""
         self._periods.clear()
         if self.reference is Reference.UNDRAFTED:
             self.curve = self.reference = None
@@ -100,7 +100,7 @@ class ModelSpeed:
                 one.saved, one.lost = (one.saved or 0.0) + max(gained, 0.0), (one.lost or 0.0) + max(-gained, 0.0)
 
     def mark(self, at: float) -> None:
-        """Everything until ``at``, a good poll's time, was taken in."""
+        """Updates the speeds; everything until ``at``, a good poll's time, has been taken in."""
         for window in (self._whole, *self._engines.values()):
             window.mark(at)
         self.whole = self._whole.read(self.curve, self._missing)
@@ -117,16 +117,16 @@ class ModelSpeed:
         self._engines = {key: window for key, window in self._engines.items() if key in engines}
 
     def engine(self, key: EngineKey) -> EngineSpeed | None:
-        """One engine."""
+        """One engine's speed at the last good poll; None without steps."""
         return self._read_engines.get(key)
 
     def temperature(self, temperature: str) -> TemperatureSpeed:
-        """One temperature."""
+        """One temperature's speed, new on first use."""
         return self._temperatures.setdefault(temperature, TemperatureSpeed(self._window))
 
 
 def costs_by_load(whole: EngineSpeed, loads: Sequence[LoadReport]) -> dict[int, StepCosts]:
-    """Step times by the highest number of requests running, for each load with enough steps."""
+    """Step times by a load's highest number of running requests, for each with enough steps and a plain step time."""
     if whole.costs is None:
         return {}
     highest = dict(zip(LOAD_LABELS, LOAD_EDGES, strict=False))

@@ -17,12 +17,12 @@ from sidecar.analysis.temperature_state import TemperatureState, measured
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings import Settings
 
-_TAIL_SECONDS: Final = 3600.0  # to which the window of the tail stretches
+_TAIL_SECONDS: Final = 3600.0  # longest window of the tail
 _TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 
 
 class ModelState:
-    """One model; bounded whatever the traffic. Every temperature is there from the start, at 0."""
+    """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
     def __init__(self, name: str, settings: Settings, overflow: Tally[str]) -> None:
         """``overflow`` counts label values that became "other", by label."""
@@ -38,7 +38,7 @@ class ModelState:
         self._tail: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
 
     def totals(self, temperature: int | str) -> LiveTotals:
-        """Those of a temperature in hundredths."""
+        """The totals of a temperature, given in hundredths or as ``other``."""
         return self._of(self._buckets.label(temperature)).totals
 
     def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
@@ -61,7 +61,7 @@ class ModelState:
         return self.temperatures[label]
 
     def mark(self, at: float) -> None:
-        """The totals are those at ``at``, a good poll's time."""
+        """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
             state.totals.mark(at)
         self.groups.mark(at)
@@ -73,7 +73,7 @@ class ModelState:
         return _shared(short), _shared({label: state.totals.hour for label, state in self.temperatures.items()})
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
-        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None of fewer than ``needed``."""
+        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""
         rates = [rate for at, rate in self._tail if 0 <= now - at <= self._settings.latency_window]
         if len(rates) < needed:
             rates = [rate for at, rate in self._tail if 0 <= now - at <= _TAIL_SECONDS][-needed:]

@@ -10,17 +10,17 @@ from typing import Final
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS
 from sidecar.settings.baselines import PlainStepTimes
 
-_BEYOND: Final = 1.05  # how far the outer lines are extended past the lowest and highest measured load
-_ALIKE: Final = 1.5  # ratio of two prompt shares up to which they count as equal
-_FEW: Final = 0.2  # prompt tokens per generated token that are as good as none
+_BEYOND: Final = 1.05  # factor by which the outer segments extend past the lowest and highest measured load
+_ALIKE: Final = 1.5  # highest ratio of two prompt shares that count as equal
+_FEW: Final = 0.2  # prompt tokens per generated token up to which prefill is negligible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStep:
     """S0 in seconds.
 
-    ``deviations[j]`` is how far the j-th of independent errors, one standard deviation each, moves S0. They are
-    common to all steps timed by one curve, so they add up like ``seconds`` does: ``added_up``.
+    ``deviations[j]`` is how far one standard deviation of the j-th independent error moves S0. The errors are common
+    to all steps timed by one curve, so they add up as ``seconds`` does: see ``added_up``.
     """
 
     seconds: float
@@ -33,22 +33,22 @@ class PlainStep:
 
 
 def added_up(terms: Iterable[tuple[float, Sequence[float]]]) -> tuple[float, ...]:
-    """The deviations of a sum of times, from each one's number and deviations; missing ones are 0."""
+    """The deviations of a sum of times, from each term's count and deviations; missing ones are 0."""
     scaled = ([count * one for one in deviations] for count, deviations in terms)
     return tuple(sum(column) for column in zip_longest(*scaled, fillvalue=0.0))
 
 
 def scatter(off: Sequence[float]) -> float:
-    """The standard error of a sum: ``off`` is how far each of its parts, two at least, is from what it should be.
+    """The standard error of a sum: ``off`` is how far each of its parts, at least two, is from what it should be.
 
-    With parts a - R b it is that of the ratio R of the sums of a and b, times the sum of b (Cochran, Sampling
-    Techniques, 2.11).
+    For parts a - R b, it is the standard error of the ratio R of the sums of a and b, times the sum of b (Cochran,
+    Sampling Techniques, 2.11).
     """
     return sqrt(sum([one**2 for one in off]) * len(off) / (len(off) - 1))
 
 
 def covers(times: PlainStepTimes, running: float) -> bool:
-    """Whether the load was measured."""
+    """Whether the load is among those measured, with a tolerance of ``_BEYOND`` at both ends."""
     return times.running[0] / _BEYOND <= running <= times.running[-1] * _BEYOND
 
 
@@ -58,7 +58,7 @@ def plain_step(times: PlainStepTimes, running: float) -> PlainStep | None:
 
 
 def line(times: PlainStepTimes, running: float) -> PlainStep:
-    """The same at any load: straight lines between those measured, the outer ones extended as far as that."""
+    """S0 at any load: straight segments between the measured loads, the outer ones extended as far as needed."""
     shares = _shares(running, times.running)
     deviations = times.deviations or tuple((error,) for error in times.errors)
     return PlainStep(
@@ -68,7 +68,7 @@ def line(times: PlainStepTimes, running: float) -> PlainStep:
 
 
 def by_load(times: PlainStepTimes) -> dict[str, float]:
-    """S0 in the middle of each load that ``steps.LOAD_LABELS`` names; without those that were not measured."""
+    """S0 in the middle of each load in ``steps.LOAD_LABELS``, without those that were not measured."""
     lows = (1, *(edge + 1 for edge in LOAD_EDGES))
     middles = {label: (low + high) / 2 for label, low, high in zip(LOAD_LABELS, lows, LOAD_EDGES, strict=False)}
     found = {label: plain_step(times, middle) for label, middle in middles.items()}
@@ -76,7 +76,7 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
 
 
 def are_prompts_alike(times: PlainStepTimes, prompt_share: float) -> bool:
-    """Whether steps with this prompt share include about as much prefill as those of the measurement."""
+    """Whether steps with this prompt share include about as much prefill as those that were measured."""
     low, high = sorted((times.prompt_share, prompt_share))
     return high <= max(_ALIKE * low, _FEW)
 

@@ -1,4 +1,4 @@
-"""One life of an engine's scheduler, as its plug-in tells it: totals put together, and what they have grown by."""
+"""One life of an engine's scheduler, as its plug-in reports it: the merged totals and their growth."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,13 +24,13 @@ _Key = tuple[type[Row], int | str]
 
 
 class PluginEngine:
-    """Bounded whatever is sent: a table has so many keys."""
+    """Bounded whatever is sent: a table has at most ``MAX_KEYS`` keys and "other"."""
 
     def __init__(self, hello: Hello, *, whole: bool) -> None:
-        """``whole``: it started while this sidecar listened, so all of its totals are growth."""
+        """``whole``: it started while this sidecar was listening, so all of its totals are growth."""
         self.hello = hello
         self.whole = whole
-        self.is_over = False  # vLLM has restarted
+        self.is_over = False  # vLLM has restarted since
         self.connections: set[int] = set()
         self.total: Totals | None = None  # None before the first tick
         self.tick_growth = 0  # draft tokens in the last tick, which may come in several packets
@@ -39,12 +39,12 @@ class PluginEngine:
         self._rows: dict[_Key, Row] = {}
         self._sizes: Tally[type[Row]] = Tally()  # of the tables in ``_rows``
         self._taken: dict[_Key, Row] = {}
-        self._old: dict[_Key, Row] = {}  # as it first came, if it may be from before this sidecar; until it is taken
+        self._old: dict[_Key, Row] = {}  # as first received, if it may predate this sidecar; until it is taken
         self._changed: set[_Key] = set()
 
     @property
     def counts(self) -> bool:
-        """Whether it said last that it observes."""
+        """Whether its latest hello says that it observes."""
         return self.hello.state is HelloState.OBSERVING
 
     @property
@@ -54,7 +54,7 @@ class PluginEngine:
 
     @property
     def drafted(self) -> int | None:
-        """Its draft tokens; None before the first tick, and once it has said that it counts no more."""
+        """Its draft tokens; None before the first tick, and once it has said that it no longer counts."""
         if self.total is None or not self.counts:
             return None
         return self.total.draft_tokens
@@ -65,7 +65,7 @@ class PluginEngine:
         return self.hello.reason if self.hello.state is HelloState.DISABLED else None
 
     def tick(self, tick: Tick) -> int:
-        """Takes in totals; rows that are not there have not changed. Returns how many are past a table's bound."""
+        """Takes in totals; a missing row has not changed. Returns how many rows were past their table's limit."""
         drafted = tick.total.draft_tokens
         if abs(tick.at - self._before[0]) >= _TICK:
             self._before = (tick.at, self.total.draft_tokens if self.total is not None else drafted)
@@ -87,10 +87,10 @@ class PluginEngine:
         return overflowed
 
     def take_growth(self) -> Iterator[tuple[Row, Sequence[float], bool]]:
-        """The rows that have grown since the last time, each with its growth, and whether that is recent.
+        """The rows that have grown since the last call, each with its growth and whether that is recent.
 
-        The growth has the form of ``Counts``; of ``StepTotals`` it has that row's fields after the key. What was
-        counted before this sidecar listened is not recent, however late the rows are taken.
+        The growth has the form of ``Counts`` or, for ``StepTotals``, of that row's fields after the key. What was
+        counted before this sidecar was listening is not recent, however late the rows are taken.
         """
         for key in sorted(self._changed, key=str):
             for row, recent in ((self._old.pop(key, None), False), (self._rows[key], True)):

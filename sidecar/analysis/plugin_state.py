@@ -15,34 +15,34 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Speculation, Tick, Unreadable
 from sidecar.requests.receiver import DROP_REASONS
 
-OTHER_ENGINE: Final = "other_engine"  # it is not on this sidecar's page
-LOST: Final = "lost"  # the plug-in could not send it, as the sidecar was away
-OVERFLOW: Final = "overflow"  # more than is kept until the next poll, or of a model past limits.models
+OTHER_ENGINE: Final = "other_engine"  # the engine is not on this sidecar's page
+LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was down or too slow
+OVERFLOW: Final = "overflow"  # more than is kept until the next poll or in a table, or of a model past limits.models
 _MOST_GONE: Final = 16  # engines that are remembered after their connection has ended
-_MOST_WAITING: Final = 8192  # finished requests of all engines that wait for the next poll
+_MOST_WAITING: Final = 8192  # finished requests, of all engines, that wait for the next poll
 
 
 class PluginStates:
     """Keeps what every engine says; bounded whatever is sent. Nothing is judged before a poll."""
 
     def __init__(self, listening_since: float, lowest_coverage: float) -> None:
-        """``listening_since`` is in Unix seconds: an engine that started later has been heard from its beginning.
+        """``listening_since`` is in Unix seconds: an engine that started later has been heard from its start.
 
-        With a coverage below ``lowest_coverage``, or as far above 1, a model is not split.
+        If an engine's coverage is below ``lowest_coverage``, or as far above 1, its model is not split.
         """
         self.lowest_coverage = lowest_coverage  # may be replaced between two polls
         self._since = listening_since
         self._engines: dict[str, PluginEngine] = {}  # by start
         self._connected: dict[int, PluginEngine] = {}
         self._finished: list[tuple[PluginEngine, FinishedRequest]] = []
-        self._unreadable: dict[int, int] = {}  # versions of the format that are not ours, by connection
+        self._unreadable: dict[int, int] = {}  # message formats that the sidecar cannot read, by connection
         self._coverage: dict[EngineKey, Coverage] = {}  # of the engines on the last page
         self._dropped: Tally[str] = Tally(dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, LOST, OVERFLOW), 0))
         self._heard = False
         self._events = 0
 
     def heard(self, connection: int, message: Message) -> None:
-        """A ``PluginSink``."""
+        """See ``PluginSink``."""
         engine = self._connected.get(connection)
         match message:
             case Hello():
@@ -72,10 +72,10 @@ class PluginStates:
 
     def _tick(self, engine: PluginEngine, tick: Tick) -> None:
         if self._is_elsewhere(engine):
-            self._dropped[OTHER_ENGINE] += 1  # its totals are kept, as its page may come
+            self._dropped[OTHER_ENGINE] += 1  # its totals are kept: it may still appear on the page
         lost, is_first = engine.lost, engine.total is None
         self._dropped[OVERFLOW] += engine.tick(tick)
-        if engine.whole or not is_first:  # what was lost before this sidecar listened is not its to report
+        if engine.whole or not is_first:  # not what was lost before this sidecar was listening
             self._dropped[LOST] += engine.lost - lost
 
     def _request(self, engine: PluginEngine, request: FinishedRequest) -> None:
@@ -96,7 +96,7 @@ class PluginStates:
     def polled(self, at: float, page: PageSnapshot, *, restarted: bool) -> None:
         """Takes in a good poll's page: which engines there are, and what vLLM itself counted.
 
-        ``restarted``: by another process than at the last poll.
+        ``restarted``: the page is from a different process than the last one.
         """
         self._coverage = {engine.key: self._coverage.get(engine.key, Coverage()) for engine in page.engines}
         for engine in page.engines:
@@ -106,7 +106,7 @@ class PluginStates:
                 for one in self._lives(engine.key):
                     one.is_over = not one.connections
             counting = [one for one in self._lives(engine.key) if one.drafted is not None]
-            # Two that are connected and say they are the same engine add up to more than vLLM counted.
+            # If two connected plug-ins claim to be the same engine, their sum is more than vLLM counted.
             live = [one for one in counting if one.connections] or counting[-1:]
             if live and counted is not None:
                 drafted, in_flight = sum(one.drafted or 0 for one in live), sum(one.tick_growth for one in live)
@@ -115,11 +115,11 @@ class PluginStates:
                 self._coverage[engine.key].ratio = None
 
     def _lives(self, key: EngineKey) -> list[PluginEngine]:
-        """Those of the engine in this process of vLLM, the latest last."""
+        """The engine's lives in the current process of vLLM, the latest last."""
         return [engine for shown, engine in self.on_page() if shown == key and not engine.is_over]
 
     def take_finished(self) -> dict[str, list[FinishedRequest]]:
-        """The requests that finished since the last time, by model."""
+        """The requests that finished since the last call, by model."""
         if not self._coverage:
             return {}
         waiting, self._finished = self._finished, []
@@ -132,7 +132,7 @@ class PluginStates:
         return found
 
     def left_out(self, requests: int) -> None:
-        """So many finished requests are of a model that has no state."""
+        """Counts ``requests`` finished requests as dropped, because their model has no state."""
         self._dropped[OVERFLOW] += requests
 
     def on_page(self) -> Iterator[tuple[EngineKey, PluginEngine]]:
@@ -150,12 +150,12 @@ class PluginStates:
         return self._coverage[key].ratio if key in self._coverage else None
 
     def speculation(self, key: EngineKey) -> Speculation | None:
-        """How the engine drafts; None if it does not, or no plug-in says so."""
+        """How the engine drafts; None if it does not, or if no plug-in is connected."""
         found = [engine.hello.speculation for engine in self._lives(key) if engine.connections]
         return found[-1] if found else None
 
     def withheld(self, model_name: str) -> str:
-        """Why the model must not be split by what the plug-in says, a sentence; empty if it may be."""
+        """Why the model must not be split with the plug-in's data, as text; empty if it may be."""
         for key, coverage in self._coverage.items():
             if key.model_name != model_name:
                 continue
@@ -174,7 +174,7 @@ class PluginStates:
         return ""
 
     def report(self, problem: str) -> PluginReport:
-        """The states as of now; ``problem`` says why the socket cannot be opened, empty if it is open."""
+        """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
         engines = [(self.key(one), one) for one in self._engines.values() if one.connections]
         reports = tuple(_engine_report(key, one) for key, one in engines)
         observed = {key for key, one in engines if one.observes and key in self._coverage}

@@ -1,4 +1,4 @@
-"""What the plug-in's state means, in words, and what to do about it if anything."""
+"""What the plug-in's state means, in words, and what to do about it, if anything."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -18,7 +18,7 @@ def worst(states: Collection[PluginState], *, has_unreadable: bool) -> PluginSta
 
 
 def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> str:
-    """What ``report`` means; ``unreadable`` are versions of the format that plug-ins write and we do not read.
+    """What ``report`` means; ``unreadable`` are the plug-ins' message formats that the sidecar cannot read.
 
     ``problem`` says why the socket cannot be opened, empty if it is open.
     """
@@ -48,7 +48,7 @@ def _failed(one: PluginEngineReport) -> str:
 
 
 def took_itself_out(engine: str, reason: str) -> str:
-    """What it means that the plug-in failed on an engine."""
+    """Explains that the plug-in failed on an engine."""
     return (
         f"The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: "
         f"{reason}. vLLM is not affected; it loads the plug-in again when it restarts."
@@ -56,7 +56,7 @@ def took_itself_out(engine: str, reason: str) -> str:
 
 
 def restarted_without(engine: str) -> str:
-    """What it means that only a process before vLLM's last start had the plug-in."""
+    """Explains that only a process before vLLM's last start had the plug-in."""
     return (
         f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
         "temperature. To find out why, run `python -m specdec_plugin` in vLLM's container."

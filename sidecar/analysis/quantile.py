@@ -8,11 +8,11 @@ from sidecar.engine.snapshot import HistogramReading
 
 
 def histogram_quantile(quantile: float, histogram: HistogramReading) -> float | None:
-    """The quantile (above 0 to 1) of a cumulative histogram, in the unit of its edges; None without observations.
+    """The quantile (above 0, at most 1) of a cumulative histogram, in the unit of its edges; None without observations.
 
-    Interpolates linearly within a bucket; edges are above 0, and the first bucket begins there. If the quantile lies
-    beyond the highest finite edge, the result is that edge. The formula is ``bucketQuantile`` of Prometheus
-    (``promql/quantile.go``), so our numbers equal those of ``histogram_quantile()`` over the same buckets.
+    Interpolates linearly within a bucket; edges are above 0, and the first bucket starts at 0. If the quantile lies
+    beyond the highest finite edge, the result is that edge. The formula is Prometheus's ``bucketQuantile``
+    (``promql/quantile.go``), so the results equal those of ``histogram_quantile()`` over the same buckets.
     """
     edges, counts = histogram.edges, histogram.counts
     if len(edges) < 2 or counts[-1] <= 0:
@@ -32,7 +32,7 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
 
 
 def interpolated(ordered: Sequence[float], share: float) -> float:
-    """The same for at least one value."""
+    """Like ``quantile``, for at least one value."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

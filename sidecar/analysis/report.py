@@ -1,7 +1,7 @@
-"""Everything that is known and judged at one poll, as one immutable tree; whoever shows or sends anything reads this.
+"""Everything known and judged at one poll, as one immutable tree: all that the sidecar shows or sends comes from it.
 
-Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to 1. What is unknown
-is None or missing, never 0. Totals never fall while their engine, temperature or group is in the tree.
+Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to 1. Unknown values
+are None or missing, never 0. Totals never fall while their engine, temperature or group is in the tree.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Distribution:
 class LoadReport:
     """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
 
-    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None where unknown, as for one engine.
+    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None if unknown, as for one engine.
     """
 
     running: str
@@ -62,9 +62,9 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One engine. What follows ``loads`` describes the moment: empty or None while the last poll is not good.
+    """One engine. Every field after ``loads`` is a current value: empty or None unless the last poll is fresh.
 
-    ``speculation`` stays: it does not come from polls.
+    The exception is ``speculation``, which does not come from polls.
     """
 
     key: EngineKey
@@ -72,7 +72,7 @@ class EngineReport:
     accepted_per_position: tuple[float, ...]
     kv_cache_usages: Distribution  # one observation per poll; without any, vLLM does not export its usage
     window_acceptances: Distribution  # one observation per poll with drafts
-    loads: tuple[LoadReport, ...]  # by vLLM's own counters or the plug-in's; empty if neither tells
+    loads: tuple[LoadReport, ...]  # by vLLM's own counters or the plug-in's; empty if neither times steps
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
     kv_cache_capacity_tokens: int | None
@@ -89,8 +89,8 @@ class TemperatureReport:
     """One model's requests at one temperature, as vLLM's scheduler counted them.
 
     Totals and distributions are since the start. ``window`` is over latency_window, from live totals, so it includes
-    requests that still run; its ``share`` is the part of the model's draft tokens. Quantiles are of finished requests.
-    Like these, it is empty while the last poll is not good.
+    tokens of running requests; its ``share`` is of the model's draft tokens. Quantiles are of finished requests. The
+    window and the quantiles are empty unless the last poll is fresh.
     """
 
     temperature: str
@@ -112,8 +112,8 @@ class TemperatureReport:
     tpot_quantiles: Quantiles  # the same
     judgement: Judgement
     speedup: Speedup | None
-    saved_seconds: float | None  # request-seconds won against plain decoding; None while there was no reference
-    lost_seconds: float | None  # the same
+    saved_seconds: float | None  # request-seconds saved against plain decoding; None until there is a reference
+    lost_seconds: float | None  # likewise, but lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """One model: all its engines together. Temperatures (coldest first) and groups are empty without the plug-in.
+    """One model: all its engines together. Temperatures (coldest first) and groups are empty while there is no split.
 
-    ``speed`` is None if the model does not speculate; its ``withheld`` says why there is no speedup. ``reference`` is
-    where the plain step times come from. ``acceptance_p10`` is of single requests, over latency_window or over the
-    latest min_requests of an hour.
+    ``speed`` is None if the model does not speculate or the last poll is not fresh; its ``withheld`` says why there is
+    no speedup. ``reference`` is where the plain step times come from. ``acceptance_p10`` is of single requests, over
+    latency_window or over the latest min_requests of an hour.
     """
 
     model_name: str
@@ -156,16 +156,16 @@ class ModelReport:
     reference: Reference | None
     loads: tuple[LoadReport, ...]  # all speculating engines together; every load at which anything is known
     acceptance_p10: float | None
-    split_withheld: str  # why there are no temperatures, a sentence; empty if there are
+    split_withheld: str  # why there are no temperatures, as text; empty if there are
 
 
 class PluginState(StrEnum):
-    """What the plug-in in vLLM says of itself."""
+    """The state of the plug-in in vLLM."""
 
     NOT_CONNECTED = "not_connected"
-    IDLE = "idle"  # connected, no request so far
+    IDLE = "idle"  # connected; vLLM has not drafted yet
     OBSERVING = "observing"
-    REFUSED = "refused"  # it found something that it does not know, and wraps nothing
+    REFUSED = "refused"  # it found something that it does not know, so it wraps nothing
     DISABLED = "disabled"  # it failed, and disabled itself
     OTHER_FORMAT = "other_format"  # its messages have another version
 
@@ -184,30 +184,30 @@ class PluginEngineReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
-    """The plug-in in all engines: ``observed`` of ``expected`` engines of this page are observed.
+    """The plug-in in all engines: ``observed`` of the ``expected`` engines on the page are observed.
 
-    ``state`` is the worst of the engines'; ``text`` says it as one sentence, with what to do where one must act.
+    ``state`` is the worst of the engines'; ``text`` explains it, and says what to do, if anything.
     """
 
     state: PluginState
     text: str
     observed: int
     expected: int
-    heard: bool  # since this sidecar started
+    heard: bool  # whether any plug-in has connected since this sidecar started
     engines: tuple[PluginEngineReport, ...]
     events: int  # finished requests received
-    dropped: Mapping[str, int]  # what was lost or refused, by reason, each from 0 on
+    dropped: Mapping[str, int]  # what was lost or refused, by reason, each starting at 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeReport:
-    """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force."""
+    """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force now."""
 
     up: bool
-    last_scrape: float | None  # the last good one; None before it
+    last_scrape: float | None  # when the last good poll was; None before the first
     duration: float | None
     interval: float
-    errors: Mapping[str, int]  # failed polls by ``ScrapeError.reason``, each from 0 on
+    errors: Mapping[str, int]  # failed polls by ``ScrapeError.reason``, each starting at 0
     last_error: ScrapeError | None  # None while up
     malformed_lines: int
     vllm_restarts: int
@@ -221,7 +221,7 @@ class OwnReport:
     reloads: Mapping[str, int] = field(default_factory=dict)  # of settings and certificates, by outcome
     http_refusals: Mapping[str, int] = field(default_factory=dict)  # by reason
     alerts_sent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by Alertmanager and outcome
-    label_overflow: Mapping[str, int] = field(default_factory=dict)  # by label, values that became "other"
+    label_overflow: Mapping[str, int] = field(default_factory=dict)  # values that became "other", by label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ class ScrapeState:
     """Takes in every poll, in order."""
 
     def __init__(self, interval: float) -> None:
-        """``interval`` is the configured one, until the first poll gives the interval in force."""
+        """``interval`` is the configured one, used until the first poll gives the one in force."""
         self._interval = interval
         self._errors: Tally[str] = Tally(dict.fromkeys(scrape_reasons(), 0))
         self._last_error: ScrapeError | None = None
@@ -25,7 +25,7 @@ class ScrapeState:
 
     @property
     def is_polled(self) -> bool:
-        """Whether one poll has ended, successfully or not."""
+        """Whether at least one poll has ended, successfully or not."""
         return self.last is not None or self._last_error is not None
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
@@ -46,7 +46,7 @@ class ScrapeState:
         return now - self.last <= _FRESH_INTERVALS * self._interval
 
     def report(self, now: float, restarts: int) -> ScrapeReport:
-        """The state at ``now``; vLLM has restarted so often."""
+        """The state at ``now``; ``restarts`` is how often vLLM has restarted."""
         return ScrapeReport(
             up=self.is_fresh(now),
             last_scrape=self.last,

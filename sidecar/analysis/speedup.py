@@ -1,4 +1,4 @@
-"""Whether speculation pays: plain time per token / actual, of an engine and of each temperature (docs/speedup.md).
+"""Whether speculation pays: plain time per token / actual, for an engine and for each temperature (docs/speedup.md).
 
 A request at temperature t gets L_t tokens from a step of S seconds; without speculation it would get one in S0(b).
 Tokens and seconds are summed over the sliding window and then divided, never averaged.
@@ -15,7 +15,7 @@ from sidecar.analysis.plain_curve import PlainStep, added_up, scatter
 from sidecar.analysis.steps import Steps
 from sidecar.engine.window import GrowthWindow, Row
 
-_FEWEST: Final = 5  # parts of the window with data that an estimate needs
+_FEWEST: Final = 5  # minimum parts of the window with data for an estimate
 
 
 class Reference(StrEnum):
@@ -26,10 +26,10 @@ class Reference(StrEnum):
 
 
 class Withheld(StrEnum):
-    """Why no speedup is claimed."""
+    """Why there is no speedup."""
 
     NO_STEPS = "no_steps"  # vLLM does not export the step times, or several API servers count steps
-    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - no password: ITL is no measure of steps
+    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password; ITL does not measure steps
     NO_REFERENCE = "no_reference"  # the time of a plain step is unknown
     OTHER_MODEL = "other_model"  # the baseline is of other models
     LOAD = "load"  # the reference does not cover the number of running requests
@@ -69,7 +69,7 @@ class Speedup:
 
 
 class SlidingTimes:
-    """Plain and actual seconds of the same tokens over a sliding window; how much its parts differ is the error."""
+    """Plain and actual seconds of the same tokens over a sliding window; the error comes from how its parts differ."""
 
     def __init__(self, seconds: float) -> None:
         # Tokens, actual and plain seconds, then the plain seconds' deviations.
@@ -83,7 +83,7 @@ class SlidingTimes:
         self._totals = added_up([(1.0, self._totals), (1.0, (tokens, actual)), (tokens, (0.0, 0.0, *each))])
 
     def mark(self, at: float) -> None:
-        """What was added until now was until ``at``, a poll's time."""
+        """Timestamps everything added so far with ``at``, a poll's time."""
         self._window.append(at, self._totals)
 
     def read(self) -> Speedup | None:
@@ -112,11 +112,11 @@ class SlidingTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpeed:
-    """One engine over the sliding window.
+    """One engine, or all engines of a model together, over the sliding window.
 
     If ``speedup`` is None, ``withheld`` says why. ``break_even_length`` is S / S0, the tokens per step at which
     speculating is as fast as plain decoding; ``break_even_acceptance`` is the acceptance rate that gives this length,
-    more than 1 if none does; both are None with ``speedup``.
+    more than 1 if none does; both are None without ``speedup``.
     """
 
     steps: Steps | None = None

@@ -26,11 +26,11 @@ _NO_OWN: Final = OwnReport()
 class State:
     """A scrape sink; ``plugin`` is the sink for what plug-ins send. Bounded whatever vLLM and the traffic do.
 
-    All that plug-ins sent before a poll is taken in with that poll, so the report is of one moment.
+    Everything that plug-ins sent before a poll is taken in with that poll, so the report describes one moment.
     """
 
     def __init__(self, settings: Settings, listening_since: float) -> None:
-        """``listening_since`` as in ``PluginStates``."""
+        """``listening_since`` is as in ``PluginStates``."""
         self._settings = settings
         self._scrape = ScrapeState(settings.scrape_interval)
         self._engines = Engines(settings)
@@ -41,7 +41,7 @@ class State:
 
     @property
     def is_polled(self) -> bool:
-        """Whether one poll has ended, successfully or not."""
+        """Whether at least one poll has ended, successfully or not."""
         return self._scrape.is_polled
 
     def apply(self, settings: Settings) -> None:
@@ -82,7 +82,7 @@ class State:
         return self._engines.restarts
 
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
-        """The report at ``now``, Unix seconds; ``problem`` says why nobody listens for plug-ins, empty if one does."""
+        """The report at ``now``, Unix seconds; ``problem`` is as in ``PluginStates.report``."""
         plugin = self.plugin.report(problem)
         return Report(
             at=now,
@@ -102,7 +102,7 @@ class State:
         )
 
     def _keep_models(self) -> None:
-        """A state for each model that has an engine; like those, it is forgotten a while after it left the page."""
+        """Keeps a state for each model with an engine; drops it with the last one, a while after that left the page."""
         known, self._models = self._models, {}
         for key in self._engines.states:
             name = key.model_name
@@ -112,7 +112,7 @@ class State:
             model.speed.forget_all_but(self._engines.states.keys())
 
     def _take_growth(self) -> Mapping[EngineKey, Sequence[Sequence[float]]]:
-        """Hands out what the plug-in's totals have grown by; returns the growth of its steps by engine."""
+        """Passes the growth of the plug-in's totals on to the models; returns the growth of its steps, by engine."""
         steps: dict[EngineKey, list[Sequence[float]]] = {}
         for key, engine in self.plugin.on_page():
             model = self._models.get(key.model_name)
@@ -132,7 +132,7 @@ class State:
         return steps
 
     def _take_steps(self, start: float, at: float, told: Mapping[EngineKey, Sequence[Sequence[float]]]) -> None:
-        """What every engine decoded since the last poll: by vLLM's counters or, where these do not tell, by ticks."""
+        """Takes in what each engine decoded since the last poll: by vLLM's counters, else by the plug-in's ticks."""
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
             if key == OTHER or state.seen_at != at:
@@ -153,5 +153,5 @@ class State:
         for name, requests in self.plugin.take_finished().items():
             if name in self._models:
                 self._models[name].finished(at, requests)
-            else:  # past the bound on models
+            else:  # past ``limits.models``
                 self.plugin.left_out(len(requests))

@@ -1,4 +1,4 @@
-"""Decoding as vLLM's own counters time it: seconds per engine step and tokens per step, by load (docs/speedup.md)."""
+"""Decoding as vLLM's counters or the plug-in time it: seconds and tokens per engine step, by load (docs/speedup.md)."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -50,13 +50,13 @@ class Steps(NamedTuple):
 
 
 def growth(before: EngineSnapshot, after: EngineSnapshot) -> dict[Counter, float]:
-    """What one engine's continued counters grew by between two snapshots."""
+    """The growth of one engine's continued counters between two snapshots."""
     known = before.counters
     return {counter: value - known[counter] for counter, value in after.counters.items() if counter in known}
 
 
 def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
-    """What an engine decoded by vLLM's counters; None if nothing, or if vLLM does not export them."""
+    """What an engine decoded according to vLLM's counters; None if nothing, or if vLLM does not export them."""
     if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
     first, generated = grown[Counter.FIRST_TOKENS], grown[Counter.GENERATION_TOKENS]
@@ -73,7 +73,7 @@ def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
 
 
 def told_steps(told: Sequence[Sequence[float]], grown: Mapping[Counter, float]) -> Steps | None:
-    """What an engine decoded by the growth of its ``StepTotals``, with vLLM's prompts and drafts; None if nothing."""
+    """What an engine decoded: ``told``, growth of ``StepTotals``, with vLLM's prompts and drafts; None if nothing."""
     steps, _, decodes, request_seconds, tokens = map(sum, zip(*told, strict=True)) if told else (0.0,) * 5
     if steps <= 0 or decodes <= 0 or request_seconds <= 0 or tokens <= 0:
         return None
@@ -95,9 +95,9 @@ def _prompts_and_drafts(grown: Mapping[Counter, float]) -> dict[str, float]:
 
 
 class StepCheck:
-    """Whether vLLM's inter-token latency has one observation a step, as it should, or one a token.
+    """Decides whether vLLM's inter-token latency has one observation per step, as it should, or one per token.
 
-    With one a token, its sum and count are no measure of steps.
+    If it has one per token, its sum and count do not measure steps.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class StepCheck:
 
     @property
     def trusts_page(self) -> bool:
-        """Whether the page's counters may be taken for steps: not while something was accepted and it is open."""
+        """Whether the page's counters may be taken for steps: once tokens are accepted, only if found to count them."""
         return self.per_token is False or (self.per_token is None and not self._accepted)
 
     def add(self, grown: Mapping[Counter, float]) -> None:
@@ -119,13 +119,13 @@ class StepCheck:
         self._accepted += grown[Counter.ACCEPTED_TOKENS]
         self._drafts += grown[Counter.DRAFTS]
         if self._accepted >= _TELLING:
-            # Where each draft's step gave one token, all others being cut off, both ways of counting are the same.
+            # If each draft's step gave one token because the others were cut off, both ways of counting are the same.
             self.per_token = self._extra < _NONE * self._accepted and self._tokens > _CUT_OFF * self._drafts
             self._extra = self._accepted = self._drafts = self._tokens = 0.0
 
 
 _TELLING: Final = 30  # accepted tokens
-_NONE: Final = 0.1  # tokens beyond one a step / accepted tokens; 1 unless some are cut off at a request's end
+_NONE: Final = 0.1  # extra tokens / accepted tokens below which ITL is per token; 1 if per step and nothing is cut off
 _CUT_OFF: Final = 1.1
 _NEEDED: Final = {
     Counter.DECODE_SECONDS,

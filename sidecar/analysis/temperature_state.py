@@ -24,7 +24,7 @@ _TIMES: Final = (0.5, 0.95, 0.99)
 
 
 class Measured(NamedTuple):
-    """One finished request's numbers; None where it has none. A time that would be negative is none."""
+    """One finished request's numbers; None if it has none, or if a time would be negative."""
 
     acceptance: float | None
     length: float | None
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 def measured(request: FinishedRequest) -> Measured:
-    """The numbers of a request. One that failed has no times; one that its client left has those until then."""
+    """The numbers of a request. A failed one has no times; one whose client left has the times until then."""
     arrival, first, last = request.arrival, request.first_token, request.last_token
     failed = request.outcome is Outcome.ERROR
     decoded = request.output_tokens - 1
@@ -78,7 +78,7 @@ class TemperatureState:
     def report(
         self, label: str, now: float, window: Acceptance | None, judgement: Judgement, speed: TemperatureSpeed
     ) -> TemperatureReport:
-        """The temperature at ``now``; ``window`` is the sliding one, None while the last poll is not good."""
+        """The temperature at ``now``; ``window`` is the sliding one, None unless the last poll is fresh."""
         counts = self.totals.counts
         while self._latest and self._latest[0][0] < now - self._window:
             self._latest.popleft()

@@ -1,4 +1,4 @@
-"""Whether speculation pays. Only this module judges: a model as a whole and each of its temperatures.
+"""Whether speculation pays. Only this module judges: a model as a whole, its temperatures and its engines.
 
 The page, the report, the JSON, the metrics, the pod's alerts and the direct push read a ``Judgement`` and decide
 nothing.
@@ -24,9 +24,9 @@ _FAULT: Final = (
 )
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
-_KEPT: Final = 0.5  # a verdict holds until the volume falls to this part of what it took
-_COLLAPSED: Final = 0.05  # acceptance rate below which nothing is really accepted
-HELD: Final = 60.0  # seconds for which failed polls leave what is judged in force
+_KEPT: Final = 0.5  # a window that was judged stays so until its traffic falls below this share of the gates
+_COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
+HELD: Final = 60.0  # seconds that judgements stay in force while polls fail
 
 
 class Verdict(StrEnum):
@@ -50,13 +50,13 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The verdict on one model or one temperature, with its evidence.
+    """The verdict on one model, temperature or engine, with its evidence.
 
-    ``is_known``: it was judged; False where nothing is known, as while polls fail for long. ``judged`` is the window
-    that was judged, None below the gates; ``missing`` names the gate, in a sentence. ``by_acceptance`` is the rule
-    of thumb's verdict, ``by_speedup`` the measured one; None if no speedup is known. ``caveats`` and ``has_collapsed``
-    are about a model as a whole: sentences on what misleads, engines that lose by themselves while the whole does not
-    included, and whether a fault keeps drafts from being accepted.
+    ``is_known`` is False if nothing was judged, for example after polls have failed for long. ``judged`` is the window
+    that was judged, None below the gates; ``missing`` names the gate, in a sentence. ``by_acceptance`` is the verdict
+    by the rule of thumb, ``by_speedup`` the measured one, None if no speedup is known. ``caveats`` and
+    ``has_collapsed`` are about a model as a whole: sentences on what is misleading, including engines that lose while
+    the model does not, and whether a fault keeps drafts from being accepted.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
@@ -106,7 +106,7 @@ class Judge:
         self._judged_at = -math.inf
 
     def apply(self, thresholds: Thresholds) -> None:
-        """Judges by these from now on; if they are new, no verdict depends on an earlier one."""
+        """Judges by these thresholds from now on; if they are new, no verdict depends on an earlier one."""
         if thresholds != self._thresholds:
             self._thresholds = thresholds
             self._last.clear()
@@ -134,7 +134,7 @@ class Judge:
 
 
 def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines: Mapping[str, Judgement]) -> Judgement:
-    """``whole`` with what its parts say about it: a fault has no healthy part, and one engine may lose alone."""
+    """``whole`` with what its parts say: a collapse spares no temperature, and one engine may lose alone."""
     losing = [
         f"Engine {name} is net negative on its own: it accepts {one.acceptance or 0:.0%} of its draft tokens."
         for name, one in engines.items()
@@ -160,11 +160,11 @@ def judge(
     before: Judgement = _NOTHING,
     is_part: bool = False,
 ) -> Judgement:
-    """The judgement on ``evidence`` that follows ``before``; as many drafts are needed as in ``window`` seconds.
+    """The judgement on ``evidence``, following ``before``; requires ``min_drafts_per_second`` over ``window`` seconds.
 
-    The sliding window decides or, where that has too little traffic, the last hour. A verdict falls as soon as a
-    threshold is crossed, and rises once the value is clearly above it. There is no advice on the number of draft
-    tokens for one of several parts: an engine has one number for all of its temperatures.
+    The sliding window decides or, if it has too little traffic, the last hour. A verdict falls as soon as a threshold
+    is crossed, and rises once the value is clearly above it. A part of a model (``is_part``) gets no advice on the
+    number of draft tokens: an engine has one number for all of its temperatures.
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
@@ -193,9 +193,9 @@ def judge(
 def _with_enough_traffic(
     evidence: Evidence, thresholds: Thresholds, window: float, before: Judgement
 ) -> Acceptance | None:
-    """The window to judge. An hour needs as many drafts and requests as the sliding window, and drafts within that.
+    """The window to judge. The hour needs as many drafts and requests as the sliding window, and drafts within that.
 
-    The one that was judged before needs only a part of it, so that the choice does not flap.
+    The one that was judged before needs only ``_KEPT`` of them, so that the choice does not flap.
     """
 
     def is_enough(found: Acceptance, judged_before: Acceptance) -> bool:
@@ -209,7 +209,7 @@ def _with_enough_traffic(
 
 
 def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0) -> str | None:
-    """The threshold of which ``found`` does not reach ``part``, in a sentence; None if it reaches all."""
+    """The first threshold of which ``found`` does not reach ``part``, in a sentence; None if it reaches all."""
     gates = {
         "min_requests": (found.requests or 0, thresholds.min_requests),
         "min_drafts_per_second": (found.drafts, thresholds.min_drafts_per_second * window),
@@ -225,7 +225,7 @@ def _losing(evidence: Evidence, judged: Acceptance) -> str:
 
 
 def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:
-    """Fewer by time per token if step times are known, else by acceptance; on the schedule alone where there is one."""
+    """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one."""
     if evidence.is_adaptive:
         return None
     rates = judged.position_rates
@@ -258,7 +258,7 @@ def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float
 
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:
-    """Break-even between the lines, or if the error reaches across one."""
+    """The verdict alone: break-even between the lines, or if the error reaches across one."""
     if value + _CONFIDENCE * error < lines[0]:
         return Verdict.NET_NEGATIVE
     return Verdict.NET_POSITIVE if value - _CONFIDENCE * error >= lines[1] else Verdict.BREAK_EVEN

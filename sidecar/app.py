@@ -1,4 +1,4 @@
-"""The whole data path: vLLM's page and its plug-in → state → one report → the sidecar's own pages and alerts."""
+"""The whole data path: vLLM's page and the plug-in → state → one report → the sidecar's own pages and alerts."""
 
 import socket
 import time
@@ -32,7 +32,7 @@ from sidecar.supervise import Supervisor
 async def running(
     settings: Settings, recorder: Recorder | None = None, reloader: Reloader | None = None
 ) -> AsyncIterator[Address]:
-    """Runs the sidecar until the block is left; yields the address of its own page.
+    """Runs the sidecar until the context exits; yields the address of its own pages.
 
     Raises:
         ListenError: the address cannot be bound.
@@ -41,7 +41,7 @@ async def running(
     async with AsyncExitStack() as stack:
         state = State(settings, time.time())
         pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
-        supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # ends polling before that
+        supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # stops polling before ``pages`` close
         scrapes: ScrapeSink = LoggedState(state, log, StateLog(log))
         requests: PluginSink = state.plugin.heard
         if recorder is not None:
@@ -69,7 +69,7 @@ async def running(
             if push is not None:
                 push.settings = new
 
-        every = min(settings.scrape_interval, 1.0)  # no rendering more often than vLLM is polled
+        every = min(settings.scrape_interval, 1.0)  # at most one report a second, or per poll if polls are faster
         own_pages = Pages(
             read=lambda: Shown(report(), in_force),
             ready=lambda: state.is_polled,
@@ -92,7 +92,7 @@ async def running(
 
 
 def _push(report: Callable[[], Report], settings: Settings, log: StateLog) -> Push | None:
-    """None if no Alertmanager is configured."""
+    """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     web = settings.web_config_file
@@ -101,7 +101,7 @@ def _push(report: Callable[[], Report], settings: Settings, log: StateLog) -> Pu
 
 
 def _reachable(listen: Address) -> Address:
-    """The address at which others reach a listening address: the host's own if it is the wildcard address."""
+    """The address at which others reach ``listen``: the host's own if that is the wildcard address."""
     if listen.local == listen:
         return listen
     with suppress(OSError):  # in a Pod the host's name resolves to the Pod's address

@@ -25,11 +25,11 @@ _COMMANDS = {module.partition(".")[0]: f"sidecar.commands.{module}" for module i
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 success, 1 failure, 2 for unusable settings, 130 for Ctrl-C."""
+    """Runs a command; returns its exit code: 0 success, 1 failure, 2 bad settings or input, 3 undecided, 130 Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it reloads settings; by default it ends the process
-    from sidecar.log import configure_logging  # noqa: PLC0415 - after that, as these take long to import
+    from sidecar.log import configure_logging  # noqa: PLC0415 - once SIGHUP is ignored: this takes long to import
     from sidecar.settings import load_settings  # noqa: PLC0415 - the same
 
     arguments = parser(argv).parse_args(argv)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = run_command(arguments, settings)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as ``head``, has closed its end.
+        # The reader, for example ``head``, has closed its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(arguments: argparse.Namespace, settings: "Settings") -> int:
-    """Runs the command that the arguments name; returns its exit code."""
+    """Runs the command that ``arguments`` name; returns its exit code."""
     try:
         code: int = import_module(_COMMANDS[arguments.command]).run(arguments, settings)
     except SpecDecError as error:

@@ -1,4 +1,4 @@
-"""The errors that leave the package that raises them; those that stay inside a package are defined there.
+"""The errors that leave the package that raises them; errors that stay inside a package are defined there.
 
 Callers distinguish them by class, never by message. ``reason`` is the label value under which a failure is
 counted (``specdec_scrape_errors_total{reason=...}`` and others), so it is short, fixed and free of data.
@@ -30,11 +30,11 @@ class InputError(SpecDecError):
 
 
 class MeasurementError(SpecDecError):
-    """A server cannot be measured; the message has its address, and its answer."""
+    """A server cannot be measured; the message names its address and the reason."""
 
 
 class RecordingError(SpecDecError):
-    """A recording is unusable; the message names the file, the line and the problem."""
+    """A recording is unusable; the message names the file, the line if there is one, and the problem."""
 
 
 class ListenError(SpecDecError):

@@ -14,9 +14,9 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 _BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII | re.DOTALL)
 _QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
-_MAX_REASONS = 16  # of one fault; they should be few and fixed, and this bounds the log if they are not
+_MAX_REASONS = 16  # logged per fault; reasons should be few and fixed, and this bounds the log if they are not
 
-Log = FilteringBoundLogger  # what ``structlog.get_logger`` gives
+Log = FilteringBoundLogger  # what ``structlog.get_logger`` returns
 
 
 def redacted(url: str) -> str:
@@ -25,7 +25,7 @@ def redacted(url: str) -> str:
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Removes the user information of everything like a URL from a line."""
+    """Removes user information from everything in a line that looks like a URL."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _USER_INFORMATION.sub("***@", super().format(record))
@@ -50,7 +50,7 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
     ]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
-    # Else a line that cannot be formatted or written goes to stderr as it is, credentials included.
+    # Otherwise a line that cannot be formatted or written goes to stderr as it is, credentials included.
     logging.raiseExceptions = False
     logging.getLogger().handlers = [handler]
     set_log_level(level)
@@ -67,7 +67,7 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
 
 
 def set_log_level(level: str) -> None:
-    """The least severe level that is logged from now on."""
+    """Sets the least severe level that is logged from now on."""
     logging.getLogger().setLevel(level.upper())
 
 
@@ -86,15 +86,15 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
 class StateLog:
     """Logs when a fault begins, when its reason is new, and when it is over; nothing in between.
 
-    ``key`` names what is at fault; there are few.
+    ``key`` names what is at fault; there are only a few keys.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._reasons: dict[str, set[str]] = {}  # those logged, by fault
+        self._reasons: dict[str, set[str]] = {}  # the reasons logged so far, by fault
 
     def fault(self, key: str, event: str, *, reason: str = "", **fields: Any) -> None:
-        """Logs one occurrence if ``reason`` is new in this fault, with ``exc_info`` as an error."""
+        """Logs an occurrence if ``reason`` is new in this fault: with ``exc_info`` as an error, else as a warning."""
         known = self._reasons.setdefault(key, set())
         if reason in known or len(known) >= _MAX_REASONS:
             return
@@ -103,6 +103,6 @@ class StateLog:
         log(event, **({"reason": reason} if reason else {}), **fields)
 
     def clear(self, key: str, event: str, **fields: Any) -> None:
-        """Ends a fault, and logs that if there is one."""
+        """Ends a fault and logs that, if there is one."""
         if self._reasons.pop(key, None) is not None:
             self._log.info(event, **fields)

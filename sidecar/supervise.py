@@ -10,9 +10,9 @@ from sidecar.log import StateLog
 
 
 class Supervisor:
-    """Owns background tasks: restarts one that fails, counts that, and cancels all when its block is left.
+    """Owns background tasks: restarts those that fail, counts the failures, and cancels all when its context exits.
 
-    Each failure of a task is logged once with its traceback, for as long as the task lives.
+    For as long as a task lives, each of its distinct failures is logged once, with the traceback.
     """
 
     def __init__(self, log: StateLog, pause: float = 1.0) -> None:
@@ -20,7 +20,7 @@ class Supervisor:
         self._log = log
         self._pause = pause
         self._tasks: list[asyncio.Task[None]] = []
-        self.failures: dict[str, int] = {}  # by task, without errors raised on purpose
+        self.failures: dict[str, int] = {}  # by task: every exception that leaves it
 
     async def __aenter__(self) -> Self:
         return self
@@ -41,7 +41,7 @@ class Supervisor:
         while True:
             try:
                 return await run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other tasks go on
+            except Exception as error:  # noqa: BLE001 - whatever it is, the task and the others go on
                 self.failures[name] += 1
                 self._log.fault(name, "task failed; restarting", reason=_reason(error), task=name, exc_info=error)
                 await asyncio.sleep(self._pause)

@@ -19,26 +19,26 @@ OUTCOMES: Final = ("accepted", "rejected", "failed")
 
 
 class Alertmanager:
-    """Sends one replica all alerts whenever one changes, and repeatedly."""
+    """Sends one replica all alerts whenever one changes, and again after every resend interval."""
 
     def __init__(self, url: str, alerting: Alerting, labels: Mapping[str, str], runbooks: str, log: StateLog) -> None:
-        """``labels`` are those of all alerts; ``runbooks`` is the address of the folder with their pages."""
+        """``labels`` are added to every alert; ``runbooks`` is the URL of the folder with the runbooks."""
         self.name = urlsplit(url).netloc.rpartition("@")[2]  # without credentials
         self._url = url
         self._alerting = alerting
         self._labels = labels
         self._runbooks = runbooks
         self._log = log
-        self._told: dict[Key, float | None] | None = None  # the ends that it knows; None before the first answer
+        self._told: dict[Key, float | None] | None = None  # each alert's end, as last accepted; None if unknown
         self._next = 0.0
         self.sent: Tally[str] = Tally(dict.fromkeys(OUTCOMES, 0))  # alerts, by outcome
 
     async def send(
         self, session: aiohttp.ClientSession, courses: Mapping[Key, Course], now: float, wall: float
     ) -> None:
-        """Sends all alerts at ``now`` (monotonic seconds) if it does not know them so, or it is time to repeat them.
+        """Sends all alerts at ``now`` (monotonic seconds) if one has changed since the last success, or to resend them.
 
-        The first list may be empty, so a wrong URL shows before the first alert.
+        The first list may be empty, so that a wrong URL shows before the first alert.
         """
         ends = {key: course.ended for key, course in courses.items()}
         is_news = self._told is None or ends.items() - self._told.items()
@@ -54,7 +54,7 @@ class Alertmanager:
         self._log.fault(self.name, "Alertmanager did not accept alerts", reason=reason, alertmanager=self.name)
 
     def _alert(self, course: Course, wall: float) -> dict[str, Any]:
-        """One alert as the API wants it, at ``wall``, Unix seconds. It carries its own end."""
+        """One alert as the API expects it, at ``wall``, Unix seconds. It includes its own end."""
         rule, found = course.rule, course.finding
         labels = {**self._labels, "alertname": rule.name, **rule.labels, **found.labels}
         annotations = {
@@ -67,7 +67,7 @@ class Alertmanager:
             variables = {f"var-{name}": value for name, value in {**self._labels, **found.labels}.items()}
             annotations["dashboard_url"] = f"{self._alerting.dashboards}{_DASHBOARD}&{urlencode(variables)}"
         end = wall + _LIVES * self._alerting.resend if course.ended is None else min(course.ended, wall)
-        start = min(course.started or wall, wall, end)  # also after the clock was set back: else it would be rejected
+        start = min(course.started or wall, wall, end)  # even if the clock was set back; otherwise it is rejected
         times = {"startsAt": _rfc3339(start), "endsAt": _rfc3339(end)}
         return {"labels": labels, "annotations": annotations, **times}
 
@@ -82,7 +82,7 @@ async def post_alerts(
 ) -> tuple[str, str]:
     """Sends alerts to the Alertmanager at the base ``url``; returns the outcome (see ``OUTCOMES``) and the reason.
 
-    None at all tests whether it would accept any.
+    An empty list tests whether it would accept alerts.
     """
     try:
         async with session.post(url + _ALERTS, json=list(alerts), allow_redirects=False) as response:

@@ -1,4 +1,4 @@
-"""What the direct push can tell without Prometheus: a small table over the report's verdicts and gauges."""
+"""The conditions that the direct push evaluates without Prometheus: a small table over the report's values."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from sidecar.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing for which a rule's condition holds: its labels, the value that the alert quotes, and further numbers.
+    """One case in which a rule's condition holds: its labels, the value that the alert quotes, and other numbers.
 
     ``rule`` is a key of ``load_rules``.
     """
@@ -24,7 +24,7 @@ class Finding:
 
 
 def _low(judgement: Judgement, settings: Settings, *, loses: bool) -> float | None:
-    """The acceptance rate, if it is low and the verdict in force is that speculation loses, or that it does not."""
+    """The acceptance rate if it is low and the verdict in force is net negative or, without ``loses``, is not."""
     rate = judgement.acceptance
     by_rule = judgement.by_acceptance is Verdict.NET_NEGATIVE and judgement.basis is Basis.ACCEPTANCE
     is_low = by_rule or (rate is not None and rate < settings.thresholds.acceptance_net_negative)
@@ -43,7 +43,7 @@ def _p10(model: ModelReport, settings: Settings) -> float | None:
 
 
 def _gap(model: ModelReport, settings: Settings) -> float | None:
-    """The growth of the gap against the configured baseline; None without one."""
+    """How many times as wide the gap is as the baseline's, if above the threshold; None without a baseline."""
     worst, requests = _widest(model.engines), model.judgement.evidence.window.requests or 0
     if worst is None or model.judgement.acceptance is None or requests < settings.thresholds.min_requests:
         return None
@@ -52,7 +52,7 @@ def _gap(model: ModelReport, settings: Settings) -> float | None:
 
 
 def _kv_cache(model: ModelReport, settings: Settings) -> float | None:
-    """The peak, while requests wait for capacity; vLLM before 0.20 does not say what a request waits for."""
+    """The peak, if high while requests wait for capacity; vLLM before 0.20 does not say what a request waits for."""
     peak = max((engine.kv_cache_peak or 0 for engine in model.engines), default=0)
     gauges = [engine.gauges for engine in model.engines]
     waiting = sum(one.get(Gauge.WAITING_FOR_CAPACITY, one.get(Gauge.REQUESTS_WAITING, 0)) for one in gauges)
@@ -66,7 +66,7 @@ def _widest(engines: Iterable[EngineReport]) -> Latency | None:
 
 
 def _table(model: ModelReport, settings: Settings) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
-    """Each rule, with further labels and the value; None where its condition does not hold."""
+    """Each rule with its additional labels and its value; None if its condition does not hold."""
     whole = model.judgement
     yield "SpecDecodeAcceptanceLow", {}, _low(whole, settings, loses=True)
     yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, settings, loses=False)
@@ -82,7 +82,7 @@ def _table(model: ModelReport, settings: Settings) -> Iterator[tuple[str, Mappin
 
 
 def of_models(report: Report, settings: Settings) -> Iterator[Finding]:
-    """Whatever holds of a model."""
+    """Every finding about a model or one of its temperatures."""
     for model in report.models:
         for rule, labels, value in _table(model, settings):
             if value is not None:
@@ -90,7 +90,7 @@ def of_models(report: Report, settings: Settings) -> Iterator[Finding]:
 
 
 def of_vllm(report: Report) -> Iterator[Finding]:
-    """Whether vLLM does not answer: it did before, or never."""
+    """A finding if vLLM does not respond: it did before, or never has."""
     if not report.scrape.up:
         yield Finding("SpecDecodeVLLMNeverUp" if report.scrape.last_scrape is None else "SpecDecodeVLLMDown", {})
 

@@ -1,4 +1,4 @@
-"""Alerts sent directly to Alertmanager, for sites without Prometheus: the rules over the sidecar's own report."""
+"""Sends alerts directly to Alertmanager, for sites without Prometheus: applies the rules to the sidecar's report."""
 
 import asyncio
 import socket
@@ -50,7 +50,7 @@ class Push:
         self._replicas = [Alertmanager(url, alerting, labels, runbooks, log) for url in alerting.alertmanagers]
 
     async def run(self) -> None:
-        """Runs until cancelled. Alerts that fire then expire, since they are not sent again."""
+        """Runs until cancelled. Firing alerts then expire, because nothing sends them again."""
         async with alert_session(self._alerting.timeout) as session:
             while True:
                 await self.evaluate(session)

@@ -1,4 +1,4 @@
-"""What ``for`` and ``keep_firing_for`` do in Prometheus, for the direct push: which alerts fire, and since when."""
+"""Does for the direct push what ``for`` and ``keep_firing_for`` do in Prometheus: which alerts fire, and since when."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ _RESOLVED_SECONDS: Final = 900.0  # how long a resolved alert is kept, as in Pro
 
 @dataclass(slots=True)
 class Course:
-    """One alert over time. It fires from ``started`` until ``ended``, Unix seconds; None before, and while it does.
+    """One alert over time. It fires from ``started`` until ``ended``, Unix seconds; each is None until then.
 
-    ``since`` and ``held`` are in the monotonic clock's seconds: the condition held without a break from the one to the
-    other; ``held`` is the end of an alert that has ended.
+    ``since`` and ``held`` are in monotonic seconds: when the condition began to hold, and when it last held; once the
+    alert has ended, ``held`` is when it ended.
     """
 
     rule: Rule
@@ -38,7 +38,7 @@ class Tracker:
         self._courses: dict[Key, Course] = {}
 
     def update(self, findings: Iterable[Finding], now: float, wall: float) -> dict[Key, Course]:
-        """Takes in all that holds at ``now`` (monotonic seconds; ``wall``: Unix seconds).
+        """Takes in all findings at ``now`` (monotonic seconds; ``wall`` is the same in Unix seconds).
 
         Returns the alerts that fire or have fired.
         """

@@ -1,4 +1,4 @@
-"""Types of command-line arguments; argparse names the argument, prints the error and exits with 2."""
+"""Types for command-line arguments; on an error argparse names the argument, prints the message and exits with 2."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 def duration(text: str) -> float:
-    """Seconds from a value such as ``500ms``, ``10m`` or ``1h``; at least 100 ms and at most a day."""
+    """Parses a value such as ``500ms``, ``10m`` or ``1h`` into seconds; at least 100 ms and at most a day."""
     try:
         return parse_duration(text, 0.1, _LONGEST)
     except ValueError as error:
@@ -62,12 +62,12 @@ def number(most: float, expected: str, *, above: float = 0.0) -> Callable[[str],
 
 
 def listed(read: Callable[[str], _Value]) -> Callable[[str], tuple[_Value, ...]]:
-    """A type for values of another one, separated by commas."""
+    """A type for comma-separated values, each parsed by ``read``."""
     return lambda text: tuple(read(part.strip()) for part in text.split(","))
 
 
 def share(text: str) -> float:
-    """A share from ``5%`` or ``0.05``: above 0, at most 1."""
+    """Parses a share such as ``5%`` or ``0.05``: above 0 and at most 1."""
     read = number(100 if text.endswith("%") else 1, "a share such as 5%")
     return read(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
@@ -81,7 +81,7 @@ def file_to_write(text: str) -> Path:
 
 
 def read_input(path: Path, most: int) -> bytes:
-    """The content of a file that an argument names.
+    """Reads the file that an argument names.
 
     Raises:
         InputError: it cannot be read, or has more than ``most`` bytes.
@@ -97,7 +97,7 @@ def read_input(path: Path, most: int) -> bytes:
 
 
 def written(argument: str, path: Path, content: bytes) -> bool:
-    """Whether ``content`` could be written to the file; if not, prints why. The result is printed in any case."""
+    """Whether ``content`` was written to the file; if not, prints why, and the caller prints the result instead."""
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -107,7 +107,7 @@ def written(argument: str, path: Path, content: bytes) -> bool:
 
 
 def add_duration(parser: argparse.ArgumentParser) -> None:
-    """``--duration``, for commands that otherwise run until Ctrl-C."""
+    """Adds ``--duration``, for commands that otherwise run until Ctrl-C."""
     parser.add_argument(
         "--duration", type=duration, metavar="TIME", help="stop after this long, such as 10m (default: until Ctrl-C)"
     )

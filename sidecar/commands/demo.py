@@ -19,7 +19,7 @@ from sidecar.settings.groups import Plugin
 HELP = "run the sidecar on a simulated vLLM with traffic, to try it out"
 _CYCLE = 300.0  # seconds from cold to hot and back
 _MANY = 1_000_000_000  # requests: the demo ends by time or by hand
-_PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, about
+_PROMPT_SHARE = 4.0  # prompt tokens computed per generated token in this traffic, roughly
 # Drafting costs time here, so cold traffic gains from it and hot traffic loses; so does structured output.
 _GAINING = SimulatorOptions(draft_seconds_per_token=0.006, structured_acceptance=0.83)
 _LOSING = replace(_GAINING, cold_acceptance=0.65, hot_acceptance=0.3)
@@ -72,15 +72,15 @@ async def _run(settings: Settings, seconds: float | None, *, losing: bool) -> No
 
 
 def _watching(settings: Settings, vllm_url: str, socket: Path) -> Settings:
-    """The settings, for the simulated vLLM and its plug-in."""
+    """The settings, pointed at the simulated vLLM and its plug-in."""
     steps = {_GAINING.model_name: _plain_steps(_GAINING)}
     return settings.model_copy(update={"vllm_url": vllm_url, "plugin": Plugin(socket=socket), "plain_steps": steps})
 
 
 def _plain_steps(options: SimulatorOptions) -> PlainStepTimes:
-    """What a baseline of the simulated vLLM without speculation would say: its options do."""
+    """What a baseline of the simulated vLLM without speculation would measure, calculated from its options."""
     running = (1.0, float(options.max_num_seqs))
-    waiting = _PROMPT_SHARE * options.prefill_seconds_per_token  # for each other request's prompts
+    waiting = _PROMPT_SHARE * options.prefill_seconds_per_token  # for the prompts of each other request
     return PlainStepTimes(
         running=running,
         seconds=tuple(

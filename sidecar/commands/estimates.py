@@ -1,7 +1,7 @@
-"""Estimates and their errors from requests that were measured concurrently, and so not independently.
+"""Estimates and their errors from requests that ran concurrently and so are not independent.
 
-Requests that share engine steps share their noise. Consecutive completions are therefore cut into batches at least as
-long as the number in flight; what each batch gives by itself scatters as the whole's error says (batch means).
+Requests that share engine steps share their noise. Consecutive completions are therefore cut into batches of at least
+the number in flight, and the error of the whole follows from the scatter between the batches (batch means).
 """
 
 import math
@@ -16,7 +16,7 @@ _MOST_BATCHES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate, and half the width of its interval at the given confidence; None if there are too few values."""
+    """An estimate and half the width of its confidence interval, which is None if there are too few values."""
 
     value: float
     error: float | None = None
@@ -28,9 +28,9 @@ class Interval:
 
 
 def batches(requests: int, in_flight: float, share: float | None = None) -> int | None:
-    """Into how many batches to cut ``requests`` in the order of their ends; None if too few for any error.
+    """The number of batches to cut ``requests`` into, in the order of their ends; None if too few for an error.
 
-    Each is large enough for the quantile ``share``, if that is what is estimated.
+    Each batch is large enough for the quantile ``share``, if a quantile is estimated.
     """
     size = max(math.ceil(in_flight), -(-requests // _MOST_BATCHES), least_size(share))
     count = requests // size
@@ -38,15 +38,15 @@ def batches(requests: int, in_flight: float, share: float | None = None) -> int 
 
 
 def least_size(share: float | None) -> int:
-    """The size from which a batch has, on average, two values beyond the quantile ``share``; 1 for what is none.
+    """The smallest batch with, on average, two values beyond the quantile ``share``; 1 if it is not for a quantile.
 
-    Quantiles of smaller batches lie further inside, and scatter too little for the error of the whole.
+    The quantiles of smaller batches are less extreme and scatter too little to give the error of the whole.
     """
     return 1 if share is None else math.ceil(round(2 / min(share, 1 - share), 6))
 
 
 def confidence_factor(confidence: float, degrees: int) -> float:
-    """Student's t for a two-sided interval, by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5)."""
+    """Student's t for a two-sided interval, by the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5)."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -54,7 +54,7 @@ def confidence_factor(confidence: float, degrees: int) -> float:
 
 
 def estimate(whole: float | None, parts: Iterable[float | None], confidence: float) -> Interval | None:
-    """``whole`` with the error that follows from what each batch gives by itself; None if it is not known."""
+    """``whole`` with the error that follows from the batches' own values, ``parts``; None if it is unknown."""
     if whole is None:
         return None
     known = [part for part in parts if part is not None]

@@ -23,7 +23,7 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
     try:
         connection.connect()
         if tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
-            return 0  # we have no client certificate, but the sidecar has answered our handshake
+            return 0  # we have no client certificate, but the sidecar answered our handshake
         connection.request("GET", "/-/healthy")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
@@ -38,10 +38,10 @@ def run(_arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _connection(settings: Settings, local: Address) -> tuple[http.client.HTTPConnection, ssl.SSLContext | None]:
-    """A connection to the page, and the page's TLS."""
+    """A connection to the sidecar's page, and its TLS context, if it serves TLS."""
     tls = None if settings.web_config_file is None else settings.web_config_file.tls
     if tls is None:
         return http.client.HTTPConnection(local.host, local.port, timeout=_TIMEOUT), None
-    # The sidecar's own certificate is for names other than this address.
+    # The sidecar's certificate is issued for other names than this address.
     context = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
     return http.client.HTTPSConnection(local.host, local.port, timeout=_TIMEOUT, context=context), tls

@@ -1,4 +1,4 @@
-"""``plugin``: writes the plug-in that vLLM loads into a folder, as a Python package that is installed there."""
+"""``plugin``: writes the plug-in that vLLM loads into a folder, as an installed Python package."""
 
 import argparse
 import os
@@ -50,7 +50,7 @@ py-modules = ["{MODULE}"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The folder."""
+    """The arguments of ``plugin``."""
     parser.add_argument(
         "folder",
         type=Path,
@@ -60,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Writes the plug-in, and says what to set in vLLM's container.
+    """Writes the plug-in and prints what to set in vLLM's container; returns 0.
 
     Raises:
-        InputError: the folder cannot be written, or is another project's.
+        InputError: the folder cannot be written or belongs to another project.
     """
     folder = arguments.folder.absolute()
     for file in write_plugin(folder):
@@ -84,10 +84,10 @@ To check the setup, run in vLLM's container: python -m {MODULE}""")
 def write_plugin(folder: Path) -> tuple[Path, ...]:
     """Writes the plug-in into the folder, readable by any user; a process that imports it finds all of it or none.
 
-    Returns the files. A ``pyproject.toml`` that is not the plug-in's stays, and then nothing is written.
+    Returns the files. If the folder has another project's ``pyproject.toml``, nothing is written.
 
     Raises:
-        InputError: the folder cannot be written, or is another project's.
+        InputError: the folder cannot be written or belongs to another project.
     """
     package, project = folder / f"{MODULE}-{__version__}.dist-info", folder / "pyproject.toml"
     files = {
@@ -113,12 +113,12 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
 
 def _make(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # somebody else's folder, as a volume's; writing to it may be allowed all the same
+    with suppress(PermissionError):  # another user's folder, such as a volume; writing to it may still be allowed
         folder.chmod(folder.stat().st_mode | 0o555)
 
 
 def _write(path: Path, text: str) -> None:
-    """Replaces the file at once, whatever the umask."""
+    """Replaces the file atomically; any user can read it, whatever the umask."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
 
 HELP = "run the sidecar and record what it sees, without prompts or completions"
-_MOST_BYTES = 1_000_000_000  # of disk: about a day of one engine's pages
+_MOST_BYTES = 1_000_000_000  # on disk: about a day of one engine's pages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""``replay``: a recording through the code that a running sidecar runs, offline and reproducibly."""
+"""``replay``: feeds a recording to the code of the running sidecar, offline and reproducibly."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Returns 0.
 
     Raises:
-        InputError: the baseline cannot be used.
+        InputError: the baseline cannot be used, or no page of the recording shows a model.
         RecordingError: the recording cannot be read.
     """
     if arguments.baseline is not None:
@@ -52,7 +52,7 @@ def _with_baseline(settings: Settings, path: Path) -> Settings:
 
 
 def _as_json(model: ModelReport) -> dict[str, Any]:
-    """The model over the recording; its coverage is that of the engine that is farthest from 1."""
+    """The model over the whole recording; ``coverage`` is that of the engine farthest from 1."""
     coverages = [engine.coverage for engine in model.engines if engine.coverage is not None]
     speed = model.speed
     return {

@@ -9,17 +9,17 @@ from sidecar.settings import Settings
 
 
 def own_url(settings: Settings) -> str:
-    """Where this machine's sidecar serves, by its settings."""
+    """The URL of this machine's sidecar, according to its settings."""
     web = settings.web_config_file
     scheme = "http" if web is None or web.tls is None else "https"
     return f"{scheme}://{settings.listen.local}"
 
 
 async def sidecar_status(url: str, *, tls: bool) -> dict[str, Any]:
-    """The JSON of the sidecar at ``url``; ``tls``: its certificate must be for that name.
+    """The JSON of the sidecar at ``url``; ``tls``: whether to verify its certificate.
 
     Raises:
-        ScrapeError: no answer, or not a JSON object.
+        ScrapeError: there is no answer, or it is not a JSON object.
     """
     fetcher = Fetcher(url, tls=tls)
     try:

@@ -1,4 +1,4 @@
-"""Tables for terminals and for tickets, and how numbers read in them."""
+"""Tables for terminals and tickets, and how they show numbers."""
 
 from collections.abc import Container, Sequence
 
@@ -6,7 +6,7 @@ _NOTHING = "-"
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
-    """One line per row, two spaces between columns; those numbered in ``left`` are left-aligned, the others right."""
+    """One line per row, two spaces between columns; those numbered in ``left`` are left-aligned, others right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [
         "  ".join(
@@ -25,7 +25,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with three digits; a dash if unknown."""
+    """A ratio with three decimals; a dash if unknown."""
     return _NOTHING if value is None else f"{value:.3f}"
 
 
@@ -40,7 +40,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with one digit after the point."""
+    """A number with one decimal."""
     return _NOTHING if value is None else f"{value:,.1f}"
 
 

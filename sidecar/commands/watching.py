@@ -1,4 +1,4 @@
-"""What commands that watch a vLLM for a while share."""
+"""Shared by the commands that watch a vLLM for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,10 +14,10 @@ from sidecar.settings.groups import Scrape
 
 
 async def first_page(source: PageSource, url: str) -> PageSnapshot:
-    """The page of the vLLM at ``url``, which ``source`` reads: before a command waits or sends requests in vain.
+    """Reads the first page of the vLLM at ``url``, before a command waits or sends requests in vain.
 
     Raises:
-        MeasurementError: there is none.
+        MeasurementError: it cannot be read.
     """
     try:
         return await source.next()
@@ -27,13 +27,13 @@ async def first_page(source: PageSource, url: str) -> PageSnapshot:
 
 
 def speculates(page: PageSnapshot) -> bool:
-    """Whether the page has vLLM's counters of speculation, which it has from the start."""
+    """Whether the page has vLLM's speculation counters, which a vLLM that speculates exports from the start."""
     return any(counter in engine.counters for engine in page.engines for counter in SPECULATION)
 
 
 @asynccontextmanager
 async def polling(source: PageSource, scrape: Scrape, sink: ScrapeSink) -> AsyncIterator[Poller]:
-    """Polls until the end of the block, which raises what has ended the polls before."""
+    """Polls until the end of the block; if an error ended the polls earlier, raises it there."""
     poller = Poller(source, scrape, sink)
     task = asyncio.create_task(poller.run())
     try:

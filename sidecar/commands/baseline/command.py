@@ -1,4 +1,4 @@
-"""``baseline``: measure a healthy vLLM's latencies and plain step times, with which the sidecar later compares."""
+"""``baseline``: measure a healthy vLLM's latencies and plain step times, for the sidecar to compare with later."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ from sidecar.settings.baselines import PlainStepTimes
 
 HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
 _DIGITS: Final = 6
-_REACHED: Final = 0.7  # of the highest level: fewer run while requests end
+_REACHED: Final = 0.7  # share of the highest level to reach; while some requests end, fewer run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with a baseline written, 1 if there is nothing to write, 2 for an unwritable file.
+    """Returns 0 if a baseline was written or printed, 1 if there is nothing to write, 2 if the file cannot be written.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
         MeasurementError: vLLM's page cannot be read, it speculates despite ``--load``, or it answers no request.
         RecordingError: the recording cannot be read.
-        SettingsError: the key cannot be used.
+        SettingsError: the API key cannot be used.
     """
     if arguments.recording is not None:
         found = from_recording(arguments.recording)

@@ -1,4 +1,4 @@
-"""How ``baseline`` measures: by polling vLLM, with requests if asked to, or from a recording."""
+"""How ``baseline`` measures: by polling vLLM, sending requests if asked to, or from a recording."""
 
 import asyncio
 import sys
@@ -28,26 +28,26 @@ from sidecar.settings import Settings
 from sidecar.settings.baselines import PlainStepTimes
 from sidecar.settings.groups import Limits
 
-_ROUNDS: Final = 3  # of all levels, so that a machine that drifts does not look like one that slows down under load
+_ROUNDS: Final = 3  # of all levels, so that a drifting machine does not look like one that slows down under load
 _TEMPERATURE: Final = 0.7  # plain decoding takes the same time at any temperature
 _AFTER_FAILURE: Final = 0.5  # seconds
 _WINDOWS: Final = ("latency_window", "history")
 
 
 class Watched:
-    """A scrape sink, and what was seen: what every engine decoded from poll to poll, and its latencies."""
+    """A scrape sink that collects each engine's latencies and what it decoded from poll to poll."""
 
     def __init__(self) -> None:
         self.periods: dict[str, list[Steps]] = {}  # from poll to poll, by model
         self.drafted: set[str] = set()  # the models that speculated
         self.began = self.until = 0.0  # Unix seconds of the first and the last page
-        # Windows without end, so that nothing leaves them.
+        # Infinite windows, so that nothing drops out of them.
         endless = Settings(limits=Limits(engines=64, models=16)).model_copy(update=dict.fromkeys(_WINDOWS, inf))
         self._engines = Engines(endless)
         self._log = StateLog(structlog.get_logger("sidecar"))
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``ScrapeSink``; ignores durations and intervals."""
+        """See ``ScrapeSink``; ignores the duration and the interval."""
         self.began, self.until = self.began or at, at
         self._engines.observe(at, page)
         for key, state in self._engines.states.items():
@@ -59,11 +59,11 @@ class Watched:
                 self.periods.setdefault(key.model_name, []).append(state.steps)
 
     def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
-        """See ``ScrapeSink``; ignores when it failed."""
+        """See ``ScrapeSink``; ignores the time of the failure."""
         self._log.fault("vllm", "cannot read vLLM's metrics", reason=error.reason, problem=str(error))
 
     def histograms(self) -> Mapping[str, Mapping[Phase, HistogramReading]]:
-        """By model, what the histograms of all of its engines have grown by."""
+        """How much each model's histograms have grown, all of its engines together."""
         models: dict[str, list[EngineSnapshot]] = defaultdict(list)
         for key, state in self._engines.states.items():
             models[key.model_name].append(EngineSnapshot(key, {}, (), {}, state.histograms, None))
@@ -76,10 +76,10 @@ class Watched:
 
 
 async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[int], options: RequestOptions) -> Watched:
-    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads``, if any: requests at once.
+    """Polls the vLLM at ``url`` for ``seconds``, divided equally among the ``loads`` (concurrent requests), if any.
 
     Raises:
-        MeasurementError: vLLM's first page cannot be read, vLLM speculates where ``loads`` are to measure plain
+        MeasurementError: vLLM's first page cannot be read, vLLM speculates although ``loads`` measure plain
             decoding, or it does not answer requests.
     """
     found = Watched()
@@ -93,10 +93,10 @@ async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[in
 
 
 async def _send(url: str, seconds: float, loads: Sequence[int], options: RequestOptions) -> None:
-    """Sends requests.
+    """Sends requests, with each load in turn.
 
     Raises:
-        MeasurementError: the server does not answer as an OpenAI-style one.
+        MeasurementError: the server does not answer like an OpenAI-style one.
     """
     async with Client(url, options) as client:
         await client.connect(options.prompts[0])
@@ -112,13 +112,13 @@ async def _send(url: str, seconds: float, loads: Sequence[int], options: Request
             print(f"concurrency {at_once}", file=sys.stderr)
             tasks = [asyncio.create_task(worker()) for _ in range(at_once)]
             await asyncio.sleep(seconds / len(levels))
-            for task in tasks:  # everything decoded so far has been counted
+            for task in tasks:  # what they have decoded so far is already counted
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def from_recording(directory: Path) -> Watched:
-    """The same from the polls of a recording.
+    """The same from a recording's polls.
 
     Raises:
         RecordingError: it cannot be read.

@@ -26,7 +26,7 @@ from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 
 HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
-_LISTEN: Final = 2.0  # seconds: a plug-in that is not connected tries again once a second while requests run
+_LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
 _PAUSE: Final = 0.1
 _BAD: Final = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
 _REMEDIES: Final = {
@@ -52,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints its findings; returns 1 without a usable page, with a plug-in that failed or an Alertmanager that refuses.
+    """Prints its findings; returns 1 if the page, the plug-in or an Alertmanager fails, else 0.
 
-    Else 0: a plug-in that is not heard, or cannot be, is no fault, as all but the split is there without one.
+    A plug-in that is not heard, or cannot be, is no failure: only the split by temperature needs it.
 
-    With ``--args``: 0 if the command line has no problem, else 1; 2 if it cannot be read.
+    With ``--args``: returns 0 if the command line has no problem, 1 if it has one, 2 if it cannot be read.
     """
     if arguments.args is not None:
         return _check_arguments(arguments.args, arguments.vllm_version)
@@ -99,7 +99,7 @@ async def _check(settings: Settings) -> int:
 
 
 async def _running(settings: Settings) -> tuple[str, str] | None:
-    """The plug-in's state and text by a sidecar that runs here already, as it has the socket; None without one.
+    """The plug-in's state and text from a sidecar that already runs here and has the socket; None without one.
 
     The state is empty if it is unknown.
     """
@@ -116,8 +116,8 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
 
 
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:
-    """The same by what arrives at the socket within a few seconds: until one is bad, or all engines have said hello."""
-    silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # what there is to say is printed
+    """The same from the socket: listens for two seconds, or until a plug-in is bad or all engines have said hello."""
+    silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # ``check`` prints what it finds
     receiver = PluginReceiver(settings.plugin.socket, state.plugin.heard, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):

@@ -1,8 +1,8 @@
 """Flags, keys and methods of vLLM's speculation that never worked or were removed, and what replaces them.
 
-Sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31), 31982 and 32003 (sampling
-parameters), 35060 (disable_by_batch_size), and the code of 0.32. Where a text says "about", the exact version was not
-seen. What vLLM itself refuses when it starts, with a message that says what to write, is left to vLLM.
+The sources are vLLM's own: pull requests 15466 (the flags of V0 removed, 2025-03-31), 31982 and 32003 (sampling
+parameters), 35060 (disable_by_batch_size), and the code of 0.32. Where a text says "about", the exact version is
+unknown. What vLLM itself rejects when it starts, with a message that says what to write, is left to vLLM.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _KEYS: Final = {"--spec-method": "method", "--spec-model": "model", "--spec-toke
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Names with the same ``problem`` from version ``since`` on, each with its remedy.
+    """Names that have the same ``problem`` from version ``since`` on, each with its remedy.
 
     A name is a flag, ``the key …`` of ``--speculative-config`` or ``the method …``.
     """
@@ -84,14 +84,14 @@ FATES: Final = (
 
 
 class Findings(NamedTuple):
-    """``faults`` do not work; ``notes`` work, and are worth knowing."""
+    """``faults`` are what does not work, ``notes`` what works but is worth knowing."""
 
     faults: list[str]
     notes: list[str]
 
 
 def findings(line: str, version: Version) -> Findings:
-    """What is to be said of a command line in this version of vLLM.
+    """Checks a command line for this version of vLLM.
 
     Raises:
         ValueError: it is empty, or cannot be split into words; the message says why.
@@ -107,7 +107,7 @@ def vllm_version(text: str) -> Version:
     """``0.32`` as (0, 32) and ``v0.8.5.post1`` as (0, 8, 5).
 
     Raises:
-        ArgumentTypeError: it does not begin like a version.
+        ArgumentTypeError: it does not start like a version.
     """
     match = re.match(r"v?(\d{1,4}(?:\.\d{1,4}){1,2})", text, re.ASCII)
     if match is None:
@@ -116,7 +116,7 @@ def vllm_version(text: str) -> Version:
 
 
 def _read(words: list[str]) -> tuple[list[str], _Config]:
-    """As vLLM reads it, which takes underscores for hyphens in flags, and keys of a JSON value after a dot."""
+    """Reads it like vLLM, which accepts underscores for hyphens in flags, and a key of the JSON value after a dot."""
     flags: list[str] = []
     config: _Config = {}
     for word, following in zip(words, [*words[1:], ""], strict=True):

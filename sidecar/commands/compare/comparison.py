@@ -1,8 +1,8 @@
-"""Two saved sweeps level by level: differences, their errors, and which of them are shown.
+"""Compares two saved sweeps level by level: the differences, their errors, and which of them are shown.
 
-The error of a speed comes from the differences between the rounds of a sweep, so it includes whatever slows the machine
-for a while. A sweep of fewer than four rounds does not show how much two runs of one server differ, and no speed is
-claimed from it. Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
+The error of a speed comes from the differences between the rounds of a sweep, so it includes anything that slows the
+machine down for a while. Fewer than four rounds do not show how much two runs of one server differ, so no speed is
+claimed from them. Acceptance does not depend on the machine's speed: its error is that of requests drawn at random.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.workload import Level
 
 CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious
-SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift from one sweep to the next
+SMALLEST: Final = 0.03  # relative; smaller ones are not claimed, since a machine may drift between two sweeps
 
 TOKENS: Final = "tokens/s"
 MEDIANS: Final = ("TTFT P50", "TPOT P50", TOKENS)
@@ -40,9 +40,9 @@ class Result(StrEnum):
 class ComparedLevel:
     """A level that both sweeps measured: seconds, ratios or tokens per second, None if not measured.
 
-    ``changes`` are after / before - 1 by metric, without an error if there are too few requests for it, None if the two
-    cannot be compared. ``shown`` are the metrics that differ by more than their error and more than a drift of the
-    machine may explain.
+    ``changes`` are after / before - 1 by metric, without an error if there are too few requests, None if the two
+    cannot be compared. ``shown`` are the metrics that differ by more than their error and by more than a drift of the
+    machine could explain.
     """
 
     level: Level
@@ -52,14 +52,14 @@ class ComparedLevel:
     shown: tuple[str, ...]
 
     def slowdown(self, metric: str) -> Interval | None:
-        """The change in the direction of slower: 0.05 is 5 % slower; None if the metric is not a speed."""
+        """The change as a slowdown: 0.05 is 5 % slower. None if the metric is not a speed or not comparable."""
         change = None if metric in ACCEPTED else self.changes[metric]
         return Interval(-change.value, change.error) if change is not None and metric == TOKENS else change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """``after`` against ``before``, both named; ``notes`` are its caveats."""
+    """The comparison of the sweep named ``after`` with the one named ``before``; ``notes`` are its caveats."""
 
     before: str
     after: str
@@ -69,7 +69,7 @@ class Comparison:
 
 
 def compare(before: SweepResult, after: SweepResult, *, names: tuple[str, str]) -> Comparison:
-    """Compares the levels that both have; the error is of all differences together (Bonferroni)."""
+    """Compares the levels that both have; the confidence holds for all differences together (Bonferroni)."""
     known = {one.level: one.speculating for one in after.levels if one.speculating.samples}
     pairs = {
         one.level: (one.speculating, known[one.level])
@@ -95,7 +95,7 @@ def _compared(
     for name in COMPARED:
         then, now = (_interval(METRICS[name], *one, confidence) for one in zip(pair, rounds, strict=True))
         # Acceptance falls as the number of speculative tokens rises; a length is comparable at any number. In an
-        # open loop, tokens per second are what was sent.
+        # open loop, the arrival rate decides the tokens per second.
         same_k = _positions(pair[0]) == _positions(pair[1])
         comparable = (name != "acceptance" or same_k) and (name != TOKENS or level.load.at_once is not None)
         changes[name] = relative_change(then, now) if comparable else None
@@ -113,7 +113,7 @@ def _is_shown(change: Interval | None) -> bool:
 
 
 def _result(levels: Sequence[ComparedLevel]) -> Result:
-    """By the speeds that are shown to differ; if there are none, nothing is claimed."""
+    """The result from the speeds that are shown to differ; without any, nothing is claimed."""
     speeds = [(name in level.shown, level.slowdown(name)) for level in levels for name in COMPARED]
     known = [(is_shown, one) for is_shown, one in speeds if one is not None and one.error is not None]
     slower = [one.value > 0 for is_shown, one in known if is_shown]
@@ -125,7 +125,7 @@ def _result(levels: Sequence[ComparedLevel]) -> Result:
 def _interval(metric: Metric, measured: Measured, rounds: int, confidence: float) -> Interval | None:
     requests = len(measured.samples)
     if metric.name in ACCEPTED:
-        cut = batches(requests, 1)  # the machine's speed is not in them
+        cut = batches(requests, 1)  # they do not depend on the machine's speed
     else:
         cut = rounds if requests // rounds >= least_size(metric.share) else None
     return metric.interval(measured, cut, confidence)

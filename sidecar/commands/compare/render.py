@@ -1,4 +1,4 @@
-"""A comparison in words and as a table, and whether it keeps a limit."""
+"""A comparison in words and as a table, and whether it stays within a limit."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -59,7 +59,7 @@ class Gate(StrEnum):
 def gate(comparison: Comparison, limit: float) -> tuple[Gate, list[str]]:
     """Failed if a level is significantly slower by ``limit`` or more; undecided if that cannot be ruled out.
 
-    Checks medians and throughput, whose error is known soonest.
+    Checks medians and throughput, whose errors need the fewest requests.
     """
     failed, undecided = [], []
     for level, metric in ((level, metric) for level in comparison.levels for metric in MEDIANS):

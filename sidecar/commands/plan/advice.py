@@ -1,4 +1,4 @@
-"""Whether a draft fits its target, by rules of thumb for pairing and for memory; and what needs no draft model."""
+"""Whether a draft fits its target, by rules of thumb for pairing and memory; and methods without a draft model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ METHODS: Final = (
     ("ngram", "nothing", "output that repeats its prompt: code edits, extraction, summaries"),
     ("suffix", "a Python package, and host memory", "output that repeats earlier ones: agents, templates"),
 )
-"""Methods without a draft model: name, needs, and what they suit."""
+"""Methods without a draft model: name, what they need, and what they suit."""
 
 
 class Fit(StrEnum):
@@ -27,7 +27,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule: how the value found reads and, if it breaks the rule, what to do about it."""
+    """One rule: the value found and the rule, both as shown, and what to do if the rule is broken."""
 
     name: str
     found: str
@@ -37,14 +37,14 @@ class Check:
 
 
 def verdict(found: Budget, rules: list[Check]) -> Fit:
-    """What follows from the budget and the rules."""
+    """The verdict that follows from the budget and the rules."""
     if not found.fits:
         return Fit.IMPOSSIBLE
     return Fit.GOOD if all(rule.passed for rule in rules) else Fit.DOUBTFUL
 
 
 def checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
-    """The rules; shares are of all memory, not only vLLM's."""
+    """Checks the rules; shares are of all memory, not only of vLLM's part."""
     remedy = "the weights leave no room for a KV cache at this utilization: quantize them or add GPUs"
     yield Check("room for a KV cache", f"{found.kv_gb:,.1f} GB", "above 0", found.fits, remedy)
     share = found.target_gb / found.memory_gb
@@ -65,7 +65,7 @@ def checks(deployment: Deployment, found: Budget) -> Iterator[Check]:
 
 
 def remarks(target: Model, draft: Model | None) -> Iterator[str]:
-    """The limits of the numbers and of the rules."""
+    """The caveats of the numbers and the rules."""
     if target.kv_bytes is None:
         yield "to count the cache in tokens, set --kv: layers x KV heads x head size, as in the model's config.json"
     elif draft is not None and draft.kv_bytes is None:
@@ -80,8 +80,8 @@ def remarks(target: Model, draft: Model | None) -> Iterator[str]:
         "1:8 to 1:12 is for draft models, not for EAGLE or MTP heads; vLLM's own benchmark used 1:140 and won at low "
         "load. A smaller draft costs less, but has a lower acceptance rate: measure to find out which is better"
     )
-    # Decoding at light load is bound by reading the weights. With K tokens a step takes 1 + c K plain ones, so the
-    # acceptance rate (1 + c K - 1) / K = c breaks even.
+    # Decoding at light load is bound by reading the weights. With K tokens a step takes as long as 1 + c K plain ones,
+    # so the acceptance rate (1 + c K - 1) / K = c breaks even.
     cost = draft.weights_gb / target.weights_gb
     yield (
         f"at light load a draft token takes about {cost:.2g} of a target step, so K tokens break even at a length "

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, _settings: Settings) -> int:
 
 
 def billions(text: str) -> float:
-    """Billions of parameters from ``70``, ``70b`` or ``500m``."""
+    """Parses ``70``, ``70b`` or ``500m`` into billions of parameters."""
     match = _SIZE.fullmatch(text.strip())
     value = float(match[1]) / (1000 if match[2] in {"m", "M"} else 1) if match else 0.0
     if not 0 < value <= _MOST_BILLIONS:
@@ -63,7 +63,7 @@ def billions(text: str) -> float:
 
 
 def kv(text: str) -> int:
-    """Values per token of context from a shape: a key and a value each."""
+    """Cached values per token of context for a shape; keys and values both count."""
     match = _SHAPE.fullmatch(text.strip())
     values = 2 * int(match[1]) * int(match[2]) * int(match[3]) if match else 0
     if not values:

@@ -1,7 +1,6 @@
 """The memory budget: weights of the target and its draft, and what is left for the KV cache.
 
-GB are 10^9 bytes. Weights are parameters times bytes; activations, CUDA graphs and quantization's scales are not
-included.
+A GB is 10^9 bytes. Weights are parameters times bytes, without activations, CUDA graphs and quantization scales.
 """
 
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ GPU_GB: Final = {  # from the data sheets
 }
 
 BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
-"""Bytes per parameter or cached value, without quantization's scales and zero points."""
+"""Bytes per parameter or cached value, without quantization scales and zero points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``billions`` of parameters; ``kv_bytes`` per token of context, over all GPUs together, None if unknown."""
+    """A model of ``billions`` of parameters; ``kv_bytes`` are per token of context on all GPUs, None if unknown."""
 
     billions: float
     precision: str
@@ -40,7 +39,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """``gpus`` of ``gpu_gb`` each that share both models, as vLLM does; vLLM may use ``utilization`` of them."""
+    """Both models spread over ``gpus`` of ``gpu_gb`` each, as in vLLM, which may use the share ``utilization``."""
 
     target: Model
     draft: Model | None
@@ -51,9 +50,9 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """GB, and tokens if the KV cache's bytes per token are known. A budget below 0 does not fit.
+    """Sizes in GB, and tokens if the KV cache's bytes per token are known.
 
-    ``kv_gb`` is the part of ``left_gb`` that vLLM may use for the KV cache.
+    ``kv_gb`` is the part of ``left_gb`` that vLLM may use for the KV cache; at 0 or below, the models do not fit.
     """
 
     memory_gb: float
@@ -64,7 +63,7 @@ class Budget:
 
     @property
     def weights_gb(self) -> float:
-        """Of both models."""
+        """The size of both models' weights."""
         return self.target_gb + self.draft_gb
 
     @property
@@ -74,12 +73,12 @@ class Budget:
 
     @property
     def fits(self) -> bool:
-        """Whether something is left for the KV cache."""
+        """Whether anything is left for the KV cache."""
         return self.kv_gb > 0
 
 
 def budget(deployment: Deployment) -> Budget:
-    """Computes the budget; the draft's own keys and values, if known, take a part of each token."""
+    """Computes the budget; the draft's own keys and values, if known, add to the bytes of each token."""
     target, draft = deployment.target, deployment.draft
     draft_gb, draft_kv = (draft.weights_gb, draft.kv_bytes or 0.0) if draft else (0.0, 0.0)
     memory = deployment.gpus * deployment.gpu_gb

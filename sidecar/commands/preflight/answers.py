@@ -1,6 +1,6 @@
 """A checklist of when to use speculation and when to leave it off, answered from the observed traffic.
 
-The limits are rules of thumb (docs/measure.md lists them); only a measurement can decide what they leave open.
+The limits are rules of thumb (docs/measure.md lists them); what they leave open, only a measurement can decide.
 """
 
 import math
@@ -17,7 +17,7 @@ from sidecar.engine.names import Gauge
 from sidecar.requests.messages import FinishedRequest
 
 LEAST_REQUESTS: Final = 20
-_MOST: Final = 0.6  # share of the requests or of the time that decides
+_MOST: Final = 0.6  # share of the requests or of the time from which the answer is clear
 _COOL: Final = 50  # temperature, hundredths
 _HOT: Final = 80
 _LONG_PROMPT: Final = 8192  # tokens; drafts are accepted less often after long prompts
@@ -33,9 +33,9 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One condition, the answer, and what was seen.
+    """One condition, the answer, and what was observed.
 
-    ``against`` is what speaks against speculation, as a clause; ``is_blocking``: a reason to leave it off for now.
+    ``against`` is the argument against speculation, as a clause; ``is_blocking``: a reason to leave it off for now.
     """
 
     condition: str
@@ -46,12 +46,12 @@ class Line:
 
 
 def answers(found: Watched) -> list[Line]:
-    """Every line of the list about which something was seen."""
+    """All lines of the checklist for which there are observations."""
     return [*(_about_requests(found.requests) if found.requests else ()), *_about_load(found)]
 
 
 def conclusion(found: Watched, lines: Sequence[Line]) -> str:
-    """The conclusion from all lines, as a sentence or two."""
+    """The conclusion from all lines, in one or two sentences."""
     if found.speculates:
         return "This vLLM already speculates: `specdec-sidecar run` shows whether it pays."
     if len(found.requests) < LEAST_REQUESTS:
@@ -151,7 +151,7 @@ def _gauge(found: Watched, gauge: Gauge) -> list[float]:
 
 
 def _graded(value: float, use: float, leave: float = math.inf) -> Answer:
-    """Speaks for speculation up to ``use``, and against it above ``leave``."""
+    """For speculation up to ``use``, against it above ``leave``, undecided between the two."""
     return Answer.USE if value <= use else Answer.LEAVE if value > leave else Answer.OPEN
 
 

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 with the list answered, 1 if vLLM speculates already.
+    """Prints the answers; returns 0, or 1 if vLLM already speculates.
 
     Raises:
         MeasurementError: vLLM's first page cannot be read.

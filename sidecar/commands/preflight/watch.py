@@ -1,4 +1,4 @@
-"""Watches a vLLM and its requests for a while; keeps only numbers, and a bounded amount of them."""
+"""Watches a vLLM and its requests for a while; keeps only numbers, and a bounded number of them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ _MOST_REQUESTS: Final = 100_000  # further requests are counted but not kept
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """The observations, and the sink of vLLM's pages and of what the plug-in sends.
+    """The observations; it is the sink for vLLM's pages and for the plug-in's messages.
 
-    ``polls`` are vLLM's gauges, all engines together. ``lost`` requests ended and are not in ``requests``. ``problem``
-    says why the plug-in cannot report.
+    ``polls`` are vLLM's gauges, all engines together. ``lost`` counts the requests past the limit and whatever the
+    receiver dropped. ``problem`` says why the plug-in cannot report.
     """
 
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class Watched:
         """See ``ScrapeSink``."""
 
     def heard(self, connection: int, message: Message) -> None:  # noqa: ARG002 - the signature is the sink's
-        """A ``PluginSink``."""
+        """See ``PluginSink``."""
         match message:
             case Hello():
                 self.hellos = [one for one in self.hellos if one.start != message.start] + [message]
@@ -63,7 +63,7 @@ class Watched:
 
 
 async def watch(settings: Settings, seconds: float) -> Watched:
-    """Watches for ``seconds``, or until SIGTERM or SIGINT; not at all if vLLM speculates already.
+    """Watches for ``seconds`` or until a signal stops it; not at all if vLLM already speculates.
 
     Raises:
         MeasurementError: vLLM's first page cannot be read.

@@ -1,4 +1,4 @@
-"""A sidecar's JSON as text and as Markdown. It shows the sidecar's verdicts, and computes none."""
+"""A sidecar's JSON as text or Markdown. It shows the sidecar's verdicts and computes none."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,9 +20,9 @@ _Table = Callable[[Sequence[str], Sequence[Sequence[str]]], list[str]]
 
 
 def lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[str]:
-    """For a terminal, or in Markdown for a ticket.
+    """Text for a terminal, or Markdown for a ticket.
 
-    Without models while vLLM's metrics cannot be read, because the last data describes an earlier moment.
+    Omits the models while vLLM's metrics cannot be read, because the last data describes an earlier moment.
     """
     table: _Table = markdown if is_markdown else aligned
     heading, item = ("### ", "- ") if is_markdown else ("", "  ")
@@ -40,7 +40,7 @@ def lines(status: _Json, origin: str, *, is_markdown: bool = False) -> Iterator[
 
 
 def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
-    """What is known of one model; ``said`` is not repeated."""
+    """All about one model; does not repeat notes that are in ``said``."""
     judged = model["judgement"]
     window = judged["judged"] or judged["evidence"]["window"]
     over = f" over {window['seconds']:,.0f} s" if window["seconds"] else ""
@@ -73,7 +73,7 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
 
 
 def _speedup(model: _Json) -> str:
-    """Against plain decoding, or why there is none; empty for a model that does not speculate."""
+    """The speedup over plain decoding, or why there is none; empty for a model that does not speculate."""
     speed = model["speed"]
     if speed is None or speed["speedup"] is None:
         return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
@@ -116,7 +116,7 @@ def _engine(one: _Json) -> tuple[str, ...]:
 
 
 def _engine_times(latency: _Json | None) -> tuple[str, ...]:
-    """Below the first bucket's edge a quantile is mere interpolation."""
+    """Quantiles below the first bucket's edge are mere interpolation, so only the edge is shown."""
     if latency is None:
         return _times({})
     edge, quantiles = latency["resolution"], latency["quantiles"]

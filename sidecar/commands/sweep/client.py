@@ -19,7 +19,7 @@ _MOST_MODELS: Final = 1024 * 1024  # bytes of `/v1/models`
 
 
 class Client:
-    """Streams every response, to time the first token; use it in ``async with``.
+    """Streams every response to time the first token; use it in ``async with``.
 
     ``name`` is its address without credentials, for error messages.
     """
@@ -37,8 +37,8 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=_LONGEST_REPLY),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self.model = options.model or ""  # the one to request, known once connected
-        self.last_fault = ""  # of the last failed request: a status or an error's class
+        self.model = options.model or ""  # to request; known once connected
+        self.last_fault = ""  # of the last failed request: its status or the error's class
 
     async def __aenter__(self) -> Self:
         return self
@@ -47,7 +47,7 @@ class Client:
         await self._session.close()
 
     async def connect(self, prompt: str) -> None:
-        """Finds the model, the first that the server names if the options have none, and asks it for one token.
+        """Finds the model (by default the first that the server names) and requests one token from it.
 
         Raises:
             MeasurementError: the server names no model, or the request fails.
@@ -74,7 +74,7 @@ class Client:
             return ""
 
     async def ask(self, prompt: str, temperature: float, *, max_tokens: int | None = None) -> Sample | None:
-        """Sends one request and reads its response; None if it failed, and ``last_fault`` then says why."""
+        """Sends one request and reads its response; None if it failed, with the reason in ``last_fault``."""
         options = self._options
         body: dict[str, Any] = {
             "model": self.model,

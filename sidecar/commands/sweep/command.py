@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Returns 0 if everything was measured, 1 if only a part was.
+    """Returns 0 if everything was measured and, with ``--save``, saved; else 1.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
         MeasurementError: a server answers no request, or the baseline speculates.
-        SettingsError: the key cannot be used.
+        SettingsError: the API key cannot be used.
     """
     result = asyncio.run(_run(_options(arguments, settings)))
     levels = summarize(result, settings.thresholds)
@@ -100,7 +100,7 @@ def _options(arguments: argparse.Namespace, settings: Settings) -> SweepOptions:
 
 
 def _mix(text: str) -> Workload:
-    """``0.1:50,1.0:50`` as temperatures and their weights."""
+    """Parses ``0.1:50,1.0:50`` into temperatures and their weights."""
     pairs = [part.partition(":") for part in text.split(",")]
     weight = number(1e9, "two temperatures or more with weights above 0, such as 0.1:50,1.0:50")
     found = {_TEMPERATURE(temperature): weight(value) for temperature, _, value in pairs}

@@ -1,4 +1,4 @@
-"""vLLM's own speculation counters before and after a level, for replies without per-request numbers."""
+"""vLLM's own speculation counters before and after a level, for replies that have no numbers per request."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _OTHERS: Final = 0.01  # share of output tokens by which counters and replies ma
 
 
 def growth(before: EngineSnapshot | None, after: EngineSnapshot | None) -> Acceptance | None:
-    """None without usable counters, or if vLLM restarted in between."""
+    """How much the counters grew; None without usable counters or if vLLM restarted in between."""
     if before is None or after is None or not counts_drafts(before) or not counts_drafts(after) or after.traits:
         return None
     drafts, draft_tokens, accepted = (after.counters[one] - before.counters[one] for one in SPECULATION)
@@ -32,16 +32,16 @@ def growth(before: EngineSnapshot | None, after: EngineSnapshot | None) -> Accep
 
 
 def counts_drafts(engine: EngineSnapshot) -> bool:
-    """Whether it speculates: its page has vLLM's counters of speculation from the start."""
+    """Whether it speculates: an engine that does exports all speculation counters from the start."""
     return all(counter in engine.counters for counter in SPECULATION)
 
 
 def served_others(
     before: EngineSnapshot | None, after: EngineSnapshot | None, ours: Sequence[int | None] | None
 ) -> bool:
-    """Whether vLLM worked for other clients, too; ``ours`` are a level's output tokens, None if requests were aborted.
+    """Whether vLLM also served other clients; ``ours`` are a level's output tokens, None if not all requests completed.
 
-    None of ``ours`` is in flight at either reading.
+    None of our requests is in flight at either reading.
     """
     if before is None or after is None:
         return False
@@ -58,14 +58,14 @@ def _is_busy(engine: EngineSnapshot) -> bool:
 
 
 class CounterReader:
-    """Reads one server's page; ``model`` selects the engines if the page has several models."""
+    """Reads one server's page; ``model`` selects the engines if the page has more than one model."""
 
     def __init__(self, source: PageSource, model: str) -> None:
         self._source = source
         self._model = model
 
     async def settled(self) -> EngineSnapshot | None:
-        """The page once the counters no longer change, at the latest after two seconds; None without a page.
+        """All engines as one, once they are idle and no counter changes, or after two seconds; None without a page.
 
         vLLM counts a step shortly after it has sent the step's tokens.
         """
@@ -80,7 +80,7 @@ class CounterReader:
         return reading
 
     async def read(self) -> EngineSnapshot | None:
-        """All engines as one, as they are; None without a page."""
+        """All engines as one, as they are now; None without a page."""
         try:
             engines = (await self._source.next()).engines
         except ScrapeError:

@@ -14,7 +14,7 @@ from sidecar.commands.sweep.options import MOST_AT_ONCE, SweepOptions
 from sidecar.commands.sweep.sample import Sample
 from sidecar.commands.sweep.workload import Level
 
-_AFTER_FAILURE: Final = 0.1  # seconds: do not hammer a server that is down
+_AFTER_FAILURE: Final = 0.1  # seconds, so as not to hammer a server that is down
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ async def measure(
 
 
 async def _send(level: Level, requests: int, ask: Callable[[int, float], Awaitable[None]]) -> None:
-    """Each request when it is due and there is room for it; an open loop has room even if the server falls behind."""
+    """Sends each request when it is due and has a slot; an open loop has slots even if the server falls behind."""
     room = asyncio.Semaphore(level.load.at_once or MOST_AT_ONCE)
     clock = asyncio.get_running_loop().time
     begun = clock()

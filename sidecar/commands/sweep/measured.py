@@ -1,4 +1,4 @@
-"""One server at one level: what ``sweep --save`` writes, and what every number of ``sweep`` and ``compare`` is from."""
+"""One server at one level: what ``sweep --save`` writes and every number in ``sweep`` and ``compare`` comes from."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from sidecar.commands.sweep.workload import Load
 class Measured:
     """``samples`` are the completed requests: round after round, in the order of their ends.
 
-    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is the growth of vLLM's
-    counters meanwhile, None if there are none; ``others``: vLLM worked for other clients too, so that neither the times
-    nor the counters' growth are the requests' alone.
+    ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is how much vLLM's
+    counters grew in it, None if there are none; ``others``: vLLM also served other clients, so neither the times nor
+    the counters' growth are due to these requests alone.
     """
 
     samples: tuple[Sample, ...]
@@ -29,7 +29,7 @@ class Measured:
 
     @property
     def acceptance(self) -> Acceptance:
-        """VLLM's numbers for each request if replies have them, else its counters' growth if no one else's is in it."""
+        """From the replies if they have vLLM's numbers, else from its counters, unless it also served others."""
         exact = [one for one in self.samples if one.drafts is not None]
         if not exact:
             known = self.counted if self.samples and not self.others else None
@@ -44,23 +44,23 @@ class Measured:
 
     @property
     def source(self) -> Literal["replies", "counters", "none"]:
-        """Where ``acceptance`` is from."""
+        """Where ``acceptance`` comes from."""
         if not self.acceptance.draft_tokens:
             return "none"
         return "replies" if any(one.drafts is not None for one in self.samples) else "counters"
 
     def in_flight(self, load: Load) -> float:
-        """The mean number of its requests in flight; in an open loop rate x mean duration (Little's law)."""
+        """The mean number of requests in flight; in an open loop, rate x mean duration (Little's law)."""
         durations = [one.duration for one in self.samples] or [0.0]
         return load.at_once or (load.rate or 0.0) * sum(durations) / len(durations)
 
     def of(self, temperature: float) -> "Measured":
-        """A mix's requests of one temperature."""
+        """The requests at one temperature of a mix."""
         inside = tuple(one for one in self.samples if one.temperature == temperature)
         return replace(self, samples=inside, counted=None)
 
     def parts(self, count: int) -> Iterator["Measured"]:
-        """Cut into batches of consecutive requests; each takes its part of the time, as many are always in flight."""
+        """Batches of consecutive requests; each gets time in proportion to its durations: the load is constant."""
         size, total = len(self.samples) // count, sum(one.duration for one in self.samples)
         for start in range(0, count * size, size or 1):
             part = self.samples[start : start + size]

@@ -1,4 +1,4 @@
-"""What ``sweep`` and ``compare`` tell of a server at a level: each metric once, and their one table."""
+"""The metrics that ``sweep`` and ``compare`` show for a server at a level, and the table that they share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sidecar.commands.tables import aligned, count, milliseconds, number, ratio
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A column: its value, None if unknown, and how that reads. ``share``: which quantile it is, if it is one."""
+    """A column: its value (None if unknown) and how to show it; ``share``: which quantile it is, if it is one."""
 
     name: str
     of: Callable[[Measured], float | None]
@@ -23,12 +23,12 @@ class Metric:
     share: float | None = None
 
     def interval(self, measured: Measured, cut: int | None, confidence: float) -> Interval | None:
-        """Its value, with the error that follows from ``cut`` batches of requests."""
+        """Its value with the error that follows from ``cut`` batches of requests."""
         parts = () if cut is None else measured.parts(cut)
         return estimate(self.of(measured), map(self.of, parts), confidence)
 
     def interval_at(self, load: Load, measured: Measured, confidence: float) -> Interval | None:
-        """The same with batches as long as the number in flight."""
+        """The same with batches at least as long as the number of requests in flight."""
         cut = batches(len(measured.samples), measured.in_flight(load), self.share)
         return self.interval(measured, cut, confidence)
 
@@ -43,7 +43,7 @@ def _quantiles(
     shares: Iterable[float] = (0.5, 0.95, 0.99),
     shown: Callable[[float | None], str] = milliseconds,
 ) -> Iterable[Metric]:
-    """Of single requests, by default of a time."""
+    """Metrics for quantiles over single requests, by default of a time."""
     for share in shares:
         yield Metric(f"{name} P{share * 100:.0f}", partial(_quantile, of, share), shown, share)
 
@@ -70,7 +70,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         Metric("length", lambda one: one.acceptance.length, ratio),
     )
 }
-"""By name. Seconds, and ratios from 0 to 1; the table has times in milliseconds."""
+"""By name. Times are in seconds (in the table: milliseconds), ratios from 0 to 1."""
 
 Values = Mapping[str, float | None]
 """Metrics by name."""
@@ -85,12 +85,12 @@ def values(measured: Measured) -> Values:
 
 
 def cells(found: Values) -> Cells:
-    """The same for the table."""
+    """The same as text for the table."""
     return {name: METRICS[name].shown(value) for name, value in found.items()}
 
 
 def table(levels: Iterable[tuple[Level, Sequence[Cells]]], columns: Sequence[str]) -> list[str]:
-    """All levels with their rows; a column name that begins like the one before it is shortened to its end.
+    """All levels with their rows; a column name that starts like the one before it is cut to its last word.
 
     Below a level's first row, a row may have a ``temperature`` of its own.
     """

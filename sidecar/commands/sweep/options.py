@@ -1,4 +1,4 @@
-"""How ``sweep`` and ``baseline`` send requests, the arguments that say so, and what a sweep measures."""
+"""How ``sweep`` and ``baseline`` send requests, the arguments for that, and what a sweep measures."""
 
 import argparse
 import os
@@ -14,12 +14,12 @@ from sidecar.errors import SettingsError
 from sidecar.settings import Settings
 
 MOST_AT_ONCE: Final = 1024
-ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by the command line's name
+ENDPOINTS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}  # by name on the command line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """How requests are sent, to any server."""
+    """How requests are sent, whatever the server."""
 
     prompts: tuple[str, ...] = BUILT_IN
     model: str | None = None  # None: the first that the server names
@@ -30,7 +30,7 @@ class RequestOptions:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser, description: str | None = None) -> None:
-    """The arguments that ``request_options`` reads."""
+    """Adds the arguments that ``request_options`` reads."""
     group = parser.add_argument_group("requests", description)
     group.add_argument("--model", help="the model to request (default: the first under /v1/models)")
     group.add_argument("--endpoint", choices=tuple(ENDPOINTS), default="chat", help="default: chat")
@@ -41,11 +41,11 @@ def add_request_arguments(parser: argparse.ArgumentParser, description: str | No
 
 
 def request_options(arguments: argparse.Namespace, settings: Settings) -> RequestOptions:
-    """What the arguments say.
+    """The options that the arguments ask for.
 
     Raises:
         InputError: ``--prompts`` cannot be used.
-        SettingsError: the key cannot be used.
+        SettingsError: the API key cannot be used.
     """
     key = None
     if arguments.api_key_env is not None:
@@ -66,8 +66,8 @@ def request_options(arguments: argparse.Namespace, settings: Settings) -> Reques
 class SweepOptions:
     """``count`` requests per level and round; every round goes through all levels.
 
-    ``servers`` are the addresses of the one to measure and of its baseline, if there is one.
-    ``seconds`` is for the whole sweep, which then ends with what it has measured. ``settings`` are for vLLM's pages.
+    ``servers`` are the addresses of the server to measure and of its baseline, if there is one. After ``seconds`` the
+    sweep ends with what it has measured. ``settings`` are for reading vLLM's pages.
     """
 
     servers: tuple[str, ...]

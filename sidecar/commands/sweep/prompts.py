@@ -9,7 +9,7 @@ from typing import Final
 from sidecar.commands.arguments import read_input
 from sidecar.errors import InputError
 
-_MOST_BYTES: Final = 1024**3  # ShareGPT's file has 670 MB
+_MOST_BYTES: Final = 1024**3  # ShareGPT's file is 670 MB
 _MOST_PROMPTS: Final = 10_000
 _HUMAN: Final = ("human", "user")
 
@@ -41,7 +41,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     """The first 10,000 prompts of a file: lines of text, JSON lines (``.jsonl``), or one JSON list (``.json``).
 
     A JSON value is a string, an object with a ``prompt``, or one with ``conversations`` or ``messages`` (ShareGPT's and
-    OpenAI's formats), whose first human turn is used; what has no prompt is skipped.
+    OpenAI's formats), whose first human turn is used; values without a prompt are skipped.
 
     Raises:
         InputError: the file cannot be read, is too large, or has no prompts.

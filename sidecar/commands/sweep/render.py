@@ -14,7 +14,7 @@ _TIMES: Final = tuple(name for name in METRICS if name not in _ACCEPTANCE)
 
 
 def text(result: SweepResult, levels: Sequence[LevelSummary]) -> Iterator[str]:
-    """A table of times and one of acceptance, and the verdicts."""
+    """A table of times, one of acceptance, the verdicts and the caveats."""
     compared = any(level.baseline is not None for level in levels)
     yield f"model {result.model or 'unknown'}; times in milliseconds"
     yield ""
@@ -57,7 +57,7 @@ def _in_mix(level: LevelSummary) -> Iterator[Cells]:
 
 
 def _actions(levels: Sequence[LevelSummary]) -> Iterator[str]:
-    """What to do, with the levels where it is the same, and the advice on tokens."""
+    """What to do, each with the levels that it is for, and the advice on the number of tokens."""
     found = defaultdict(list)
     for level in levels:
         found[f"{level.verdict}: {level.action}"].append(str(level.level))

@@ -1,4 +1,4 @@
-"""Reads a streamed reply of chat or text completions: when its tokens came, and what it says of itself."""
+"""Reads a streamed reply of chat or text completions: when its tokens came, and the numbers that vLLM adds."""
 
 import time
 from collections.abc import AsyncIterable
@@ -13,11 +13,11 @@ _METRICS: Final = ("metrics", "speculative_decoding")
 
 
 class BadReply(Exception):
-    """The reply has another status than 200, is no stream, or has an error in it."""
+    """The reply's status is not 200, it is not a stream, or it contains an error."""
 
 
 class _Event(BaseModel):
-    """What is read of one event; the last ones have the number of tokens and vLLM's own acceptance."""
+    """The parts of an event that are read; the last events have the number of tokens and vLLM's own acceptance."""
 
     object: str = ""
     error: Any = None
@@ -31,16 +31,16 @@ class _Event(BaseModel):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether it carries generated tokens: chat's first one has a role only."""
+        """Whether it carries generated tokens: the first event of a chat has only a role."""
         return bool(self.choices) and ("role" not in self.delta or bool(self.delta.get("content")))
 
 
 async def read_reply(lines: AsyncIterable[bytes], temperature: float, begun: float) -> Sample:
-    """The reply to a request that was sent at ``begun``, monotonic seconds.
+    """Reads the reply to a request that was sent at ``begun``, in monotonic seconds.
 
     Raises:
-        BadReply: it does not count.
-        ValueError: an event is not JSON, or not one of an OpenAI-style server.
+        BadReply: it is not a stream, or contains an error.
+        ValueError: an event is not JSON, or not from an OpenAI-style server.
     """
     first: float | None = None
     tokens: int | None = None

@@ -1,4 +1,4 @@
-"""What a sweep measured: what ``--save`` writes and ``compare`` reads."""
+"""The result of a sweep, which ``--save`` writes and ``compare`` reads."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,12 @@ from sidecar.commands.sweep.measured import Measured
 from sidecar.commands.sweep.workload import Level
 from sidecar.errors import InputError
 
-_MOST_BYTES: Final = 256 * 1024 * 1024  # of a saved sweep
+_MOST_BYTES: Final = 256 * 1024 * 1024  # a saved sweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
-    """One level on the server to measure, and on its baseline if there is one."""
+    """One level on the measured server, and on its baseline if there is one."""
 
     level: Level
     speculating: Measured
@@ -24,7 +24,7 @@ class LevelResult:
 
     @property
     def complete(self) -> bool:
-        """Whether all requests have ended, and some were answered."""
+        """Whether all requests ended and, on each server, at least one was answered."""
         return all(one.complete and bool(one.samples) for one in (self.speculating, self.baseline) if one is not None)
 
 
@@ -49,15 +49,15 @@ _RESULT: Final = TypeAdapter(SweepResult)
 
 
 def encode(result: SweepResult) -> bytes:
-    """The content of the file."""
+    """The content of a saved sweep's file."""
     return _RESULT.dump_json(result) + b"\n"
 
 
 def load(path: Path) -> SweepResult:
-    """What ``encode`` made.
+    """Reads a saved sweep.
 
     Raises:
-        InputError: it cannot be read, or is not a saved sweep of this version.
+        InputError: it cannot be read, is not a saved sweep of this version, or no request was answered.
     """
     try:
         found = _RESULT.validate_json(read_input(path, _MOST_BYTES))

@@ -1,13 +1,13 @@
-"""One completed request of a level; numbers only, never its text."""
+"""One completed request of a level: only its numbers, never its text."""
 
 from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """Seconds, and vLLM's own numbers if the reply has them; else ``drafts`` is None.
+    """Times in seconds, and vLLM's own numbers; without those in the reply, ``drafts`` is None.
 
-    ``ttft`` is the time to the first token, ``tpot`` that for each output token after it; None if unknown.
-    ``histogram[j]``: verification steps that accepted j tokens. Saved as an array, in the order of the fields.
+    ``ttft`` is the time to the first token, ``tpot`` the time per output token after it; None if unknown.
+    ``histogram[j]`` counts the verification steps that accepted j tokens. Saved as an array in the fields' order.
     """
 
     temperature: float
@@ -22,5 +22,5 @@ class Sample(NamedTuple):
 
     @property
     def positions(self) -> list[int]:
-        """The steps that accepted the draft token at each position."""
+        """How many steps accepted the draft token at each position."""
         return [sum(self.histogram[place:]) for place in range(1, len(self.histogram))]

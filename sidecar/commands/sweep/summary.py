@@ -1,4 +1,4 @@
-"""What a sweep tells: its metrics, and whether speculation pays, level by level."""
+"""The summary of a sweep: its metrics, and whether speculation pays, level by level."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ NOTHING_DRAFTED: Final = "neither the replies nor vLLM's counters show any draft
 class LevelSummary:
     """One level: the metrics of the server, of a mix's temperatures, and of the baseline if there is one.
 
-    ``acceptance_from``: from the ``replies`` themselves or from vLLM's ``counters``. ``other_requests`` is
-    ``others`` in ``Measured``. ``changes`` are of TPOT's P99 at a mix's temperatures: in the mix / alone at that
-    load - 1. ``speedup`` is the baseline's median TPOT over this server's: above 1 speculation is faster. ``action``
+    ``acceptance_from`` is the source: the ``replies`` themselves or vLLM's ``counters``. ``other_requests`` is
+    ``others`` in ``Measured``. ``changes`` are of TPOT P99 at a mix's temperatures: in the mix / alone at that
+    load - 1. ``speedup`` is the baseline's median TPOT / this server's: above 1, speculation is faster. ``action``
     follows from the verdict, ``advice`` is on the number of tokens.
     """
 
@@ -59,9 +59,9 @@ def summarize(result: SweepResult, thresholds: Thresholds) -> tuple[LevelSummary
 
 
 def _summarized(found: LevelResult, measured: Mapping[Level, Measured], thresholds: Thresholds) -> LevelSummary:
-    """By the rules for live traffic: by the speedup if a baseline was measured, else by the acceptance.
+    """Judges by the rules for live traffic: by the speedup if a baseline was measured, else by the acceptance.
 
-    Of the thresholds on volume only ``min_requests`` holds, as a sweep decides what is drafted.
+    Of the volume thresholds only ``min_requests`` applies, since the sweep itself decides how much is drafted.
     """
     level, ours, speedup = found.level, found.speculating, _speedup(found)
     known = None if speedup is None or speedup.error is None else Estimate(speedup.value, speedup.error / 2)
@@ -92,7 +92,7 @@ def _action(verdict: Verdict, measured: Measured, needed: int) -> str:
 
 
 def _change(apart: Level, inside: Measured, measured: Mapping[Level, Measured]) -> Interval | None:
-    """How much slower a mix's requests of one temperature are; None if it was not measured ``apart``."""
+    """How much slower requests of one temperature are in a mix; None if it was not also measured ``apart``."""
     if apart not in measured:
         return None
     before, after = (_TAIL.interval_at(apart.load, one, CONFIDENCE) for one in (measured[apart], inside))

@@ -1,4 +1,4 @@
-"""The whole sweep: level after level, also on the baseline if there is one, but never on both at once."""
+"""The whole sweep: level by level, also on the baseline if there is one, but never on both at once."""
 
 import asyncio
 from collections import defaultdict
@@ -17,17 +17,17 @@ from sidecar.commands.sweep.workload import Level
 from sidecar.engine.page_source import page_source
 from sidecar.errors import MeasurementError
 
-_WARMING_UP: Final = 8  # requests at once
+_WARMING_UP: Final = 8  # concurrent requests
 
 _Rounds = Mapping[Level, Sequence[Sequence[Measured]]]
 """By level and server."""
 
 
 async def sweep(options: SweepOptions, stop: asyncio.Event, on_end: Callable[[str], None]) -> SweepResult:
-    """Measures all levels, or those it reaches before ``stop`` is set; ``options.seconds`` sets it too.
+    """Measures all levels, or those it reaches before ``stop`` is set, which it also sets after ``options.seconds``.
 
-    Each round of a level has the baseline's right after it, so that a drift affects both. ``on_end`` is called after
-    each request with what is being measured.
+    Each round of a level is followed by the baseline's, so that a drift affects both. ``on_end`` is called after each
+    request with the level that is being measured.
 
     Raises:
         MeasurementError: a server does not answer like an OpenAI-style one, or answers no request at all; or the
@@ -48,7 +48,7 @@ async def sweep(options: SweepOptions, stop: asyncio.Event, on_end: Callable[[st
 
 
 async def _ready(stack: AsyncExitStack, options: SweepOptions) -> list[Server]:
-    """The server to measure and its baseline, if there is one, found and warmed up.
+    """Connects to the server to measure and to its baseline, if there is one, and warms them up.
 
     Raises:
         MeasurementError: the first request fails, or the baseline speculates.
@@ -72,7 +72,7 @@ async def _server(stack: AsyncExitStack, url: str, options: SweepOptions) -> Ser
 
 
 async def _warm_up(client: Client, options: SweepOptions) -> None:
-    """Asks each prompt once, for one token, so that every level finds the same prefixes cached."""
+    """Sends each prompt once, for one token, so that every level finds the same prefixes cached."""
     gate = asyncio.Semaphore(_WARMING_UP)
 
     async def ask(prompt: str) -> None:

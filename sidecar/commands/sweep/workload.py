@@ -18,7 +18,7 @@ class Load:
         return f"{self.rate:.3g}/s" if self.at_once is None else f"concurrency {self.at_once}"
 
     def arrivals(self, requests: int) -> list[float]:
-        """Seconds from the first request to each: a Poisson process, the same in every run; 0 in a closed loop."""
+        """Seconds from the first request to each: a Poisson process, identical in every run; 0 in a closed loop."""
         if self.rate is None:
             return [0.0] * requests
         random = Random(0)  # noqa: S311 - simulated arrivals
@@ -38,7 +38,7 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """The workload in words."""
         return f"{'mix' if self.temperature is None else 'temperature'} {self}"
 
     @property
@@ -47,7 +47,7 @@ class Workload:
         return self.weights[0][0] if len(self.weights) == 1 else None
 
     def spread(self, requests: int) -> Sequence[float]:
-        """A temperature for each request, by the weights, in an order that is mixed and the same in every run."""
+        """A temperature for each request, by the weights, in a shuffled order that is the same in every run."""
         bounds = list(accumulate(weight for _, weight in self.weights))
         places = (bisect_left(bounds, (number + 0.5) / requests * bounds[-1]) for number in range(requests))
         found = [self.weights[place][0] for place in places]
@@ -74,7 +74,7 @@ def alone(temperature: float) -> Workload:
 def levels(temperatures: Iterable[float], mixes: Sequence[Workload], loads: Iterable[Load]) -> tuple[Level, ...]:
     """Each temperature alone, then each mix, from the lightest load to the heaviest.
 
-    A mix adds its temperatures alone, for comparison.
+    The temperatures of a mix are also measured alone, for comparison.
     """
     mixed = (temperature for mix in mixes for temperature, _ in mix.weights)
     workloads = (*map(alone, dict.fromkeys((*temperatures, *mixed))), *mixes)

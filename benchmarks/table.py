@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure: what it is, what was measured, the value that is judged, and its bar."""
+    """One result: what it is, what was measured, the value that is judged, and its bar."""
 
     what: str
     measured: str
@@ -23,7 +23,7 @@ class Row:
 
     @property
     def bar(self) -> str:
-        """The bar as it is shown."""
+        """The bar as shown."""
         limit = f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
         return f"{limit} {self.unit}".rstrip()
 

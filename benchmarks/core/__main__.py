@@ -1,4 +1,4 @@
-"""``python -m benchmarks.core``: prints the table; exit code 1 if a bar is missed."""
+"""``python -m benchmarks.core``: prints the table; exits with 1 if a bar is missed."""
 
 import sys
 

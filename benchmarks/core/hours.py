@@ -1,4 +1,4 @@
-"""Two hours' worth of polls through everything that keeps state: prints resident MiB after each hour, as JSON."""
+"""Feeds two hours' worth of polls to all code that keeps state; prints resident MiB after each hour, as JSON."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 from prometheus_client import generate_latest
 
-import sidecar.commands.run  # all that the running sidecar imports
+import sidecar.commands.run  # everything that a running sidecar imports
 from benchmarks.core.pages import real_page, with_engines
 from benchmarks.core.process import rss_mib
 from benchmarks.core.product import Product

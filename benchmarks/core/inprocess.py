@@ -19,11 +19,11 @@ from sidecar.settings.groups import Limits
 
 _ROUNDS = 15
 _WARM_POLLS = 60
-_POLLS = 20  # in a round
+_POLLS = 20  # per round
 
 
 def timed(run: Callable[[], object], calls: int) -> float:
-    """CPU seconds of one call, over ``calls`` of them."""
+    """CPU seconds per call, averaged over ``calls`` calls."""
     start = time.process_time()
     for _ in range(calls):
         run()
@@ -33,13 +33,13 @@ def timed(run: Callable[[], object], calls: int) -> float:
 def side_by_side(
     ours: Callable[[], object], theirs: Callable[[], object], calls: tuple[int, int]
 ) -> tuple[float, float]:
-    """The medians of both, taken in turn so that a noisy machine is noisy for both."""
+    """The medians of both, measured alternately so that a noisy machine affects both."""
     pairs = [(timed(ours, calls[0]), timed(theirs, calls[1])) for _ in range(_ROUNDS)]
     return statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs)
 
 
 def reader_for(page: bytes) -> Callable[[], object]:
-    """Reading two pages in turn that differ in their numbers, as in steady state."""
+    """Reads two pages alternately that differ in their numbers, as in steady state."""
     reader = PageReader(names.wanted(), Limits())
     bodies = [later(page, 1), later(page, 2)]
     turn = iter(range(10**9))
@@ -48,7 +48,7 @@ def reader_for(page: bytes) -> Callable[[], object]:
 
 
 def parse_rows() -> list[Row]:
-    """Parsing against prometheus_client, against ``split()``, and as the page grows."""
+    """Parsing compared with prometheus_client and with ``split()``, and as the page grows."""
     page = real_page()
     ours, theirs = side_by_side(reader_for(page), partial(_parsed, page.decode()), (300, 3))
     again, split = side_by_side(reader_for(page), page.split, (300, 300))
@@ -69,9 +69,9 @@ def parse_rows() -> list[Row]:
 
 
 def cycle_rows() -> list[Row]:
-    """A poll as the product does it: parse, take in the plug-in's messages, judge, log.
+    """A whole poll as the sidecar does it: parse, take in the plug-in's messages, judge, log.
 
-    Beside it, what a sidecar based on prometheus_client would spend on parsing that page alone.
+    Compared with what a sidecar based on prometheus_client would spend on parsing that page alone.
     """
     rows = []
     for engines in (1, 8):
@@ -101,7 +101,7 @@ def _rendered(shown: Shown) -> bytes:
 
 
 def render_rows() -> list[Row]:
-    """Our page from the report tree, beside rendering the same families alone; both by prometheus_client."""
+    """Our page from the report tree, compared with only rendering its families; both with prometheus_client."""
     rows = []
     for engines in (1, 8):
         product = Product(with_engines(real_page(), engines))

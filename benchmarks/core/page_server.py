@@ -1,4 +1,4 @@
-"""Serves one vLLM page whose numbers grow: ``python -m benchmarks.core.page_server ENGINES``."""
+"""Serves a vLLM page whose numbers grow for 49 polls: ``python -m benchmarks.core.page_server ENGINES``."""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""Real pages, and pages as they would look with more engines or later numbers."""
+"""A real page, and what it would look like with more engines or later."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def real_page() -> bytes:
 
 
 def with_engines(page: bytes, engines: int) -> bytes:
-    """The page with each engine-labelled line once for every engine, grouped as a page must be."""
+    """The page with every engine-labelled line repeated for each engine, grouped as a page must be."""
 
     def copies(match: re.Match[bytes]) -> bytes:
         return b"\n".join(match[1] + b'engine="%d"' % engine + match[2] for engine in range(engines))
@@ -23,5 +23,5 @@ def with_engines(page: bytes, engines: int) -> bytes:
 
 
 def later(page: bytes, poll: int) -> bytes:
-    """The page after ``poll`` more polls: every whole number has grown in proportion to itself."""
+    """The page after ``poll`` more polls: every whole number has grown in proportion to its value."""
     return _VALUE.sub(lambda match: b" %d.0" % (int(match[1]) * (poll + 1)), page)

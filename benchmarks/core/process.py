@@ -1,4 +1,4 @@
-"""The whole process: CPU a poll against a real HTTP server, and memory over hours of polls."""
+"""The whole process: CPU per poll of a real HTTP server, and memory over hours of polls."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of a process."""
+    """Resident memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -62,7 +62,7 @@ def _wait_up(url: str) -> None:
 
 
 def cpu_rows() -> list[Row]:
-    """CPU of a running sidecar for one poll, beside that of prometheus_client for parsing the same page once."""
+    """CPU that a running sidecar uses per poll, compared with prometheus_client parsing the same page once."""
     rows = []
     for engines in (1, 8):
         parse = _parse_seconds(with_engines(real_page(), engines).decode())
@@ -81,7 +81,7 @@ def cpu_rows() -> list[Row]:
                 _wait_up(ours)
                 polls, cpu = _polls(url), _cpu_seconds(process.pid)
                 for _ in range(_SECONDS):
-                    _get(ours)  # a Prometheus that scrapes once every ten polls
+                    _get(ours)  # like a Prometheus that scrapes once every ten polls
                     time.sleep(1)
                 polls = _polls(url) - polls
                 cost = (_cpu_seconds(process.pid) - cpu) / polls
@@ -97,7 +97,7 @@ def cpu_rows() -> list[Row]:
 
 
 def _parse_seconds(text: str) -> float:
-    """What prometheus_client takes to parse a page."""
+    """CPU seconds that prometheus_client takes to parse a page."""
     costs = []
     for _ in range(9):
         start = time.process_time()
@@ -111,7 +111,7 @@ def _polls(url: str) -> int:
 
 
 def memory_rows() -> list[Row]:
-    """Resident memory after one and two hours' worth of polls of one engine, and of eight."""
+    """Resident memory after one and two hours' worth of polls, for one engine and for eight."""
     rows = []
     for engines, most in ((1, 64), (8, 72)):
         with _started("-m", "benchmarks.core.hours", str(engines)) as process:

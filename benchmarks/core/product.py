@@ -31,7 +31,7 @@ _REQUESTS_A_POLL = 10
 
 
 class Product:
-    """One poll a second of a page whose numbers grow; each engine's plug-in counts what the page does."""
+    """One poll per second of a page whose numbers grow; each engine's plug-in counts the same as the page."""
 
     def __init__(self, page: bytes) -> None:
         log = structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
@@ -46,7 +46,7 @@ class Product:
             self._state.plugin.heard(number, hello(engine))
 
     def shown(self) -> Shown:
-        """What our page is made from."""
+        """The data that our page is made from."""
         return Shown(self._state.report(float(self.polls)), self.settings)
 
     def bodies(self, count: int) -> list[bytes]:
@@ -54,7 +54,7 @@ class Product:
         return [later(self._page, self.polls + step) for step in range(1, count + 1)]
 
     def poll(self, body: bytes) -> None:
-        """What the plug-ins have sent since the last poll, then vLLM's page."""
+        """Takes in what the plug-ins have sent since the last poll, then vLLM's page."""
         self.polls += 1
         for number, engine in enumerate(self._engines):
             self._state.plugin.heard(number, tick(engine, self.polls))
@@ -79,7 +79,7 @@ def hello(engine: EngineSnapshot) -> Hello:
 
 
 def tick(engine: EngineSnapshot, poll: int) -> Tick:
-    """The page's numbers at this poll, of which each temperature has a part, and of the rest the last one."""
+    """The page's numbers at this poll, split equally by temperature; the last one also gets the remainder."""
     whole = [int(engine.counters[one]) * (poll + 1) for one in SPECULATION]
     rows, left = [], list(whole)
     for temperature in _TEMPERATURES:

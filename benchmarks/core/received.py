@@ -24,14 +24,14 @@ from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import load_settings
 
 _ENGINES = 8
-_REQUESTS = 125  # of an engine, a second
+_REQUESTS = 125  # per engine and second
 _SECONDS = 10
 _BEGIN = 1000  # the first second
 _PACKETS = TypeAdapter(Packet)
 
 
 def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
-    """What an engine's plug-in sends in one second."""
+    """The packets that an engine's plug-in sends in one second."""
     requests = [finished(number, second) for number in range(_REQUESTS)]
     parts = [requests[start : start + MAX_FINISHED] for start in range(0, _REQUESTS, MAX_FINISHED)]
     done = [_PACKETS.dump_json(Packet(1, done=tuple(part))) for part in parts]
@@ -39,7 +39,7 @@ def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
 
 
 def _send(path: Path, engines: list[EngineSnapshot]) -> None:
-    """Every engine once a second, one after the other."""
+    """Sends for each engine once per second, one engine after the other."""
     connections = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
     for connection, engine in zip(connections, engines, strict=True):
         connection.connect(str(path))
@@ -52,7 +52,7 @@ def _send(path: Path, engines: list[EngineSnapshot]) -> None:
 
 
 async def _measured(*, with_requests: bool) -> tuple[float, int]:
-    """CPU seconds a second of polling, and of what the plug-ins send; finished requests taken in a second."""
+    """CPU seconds per second of polling and, if asked, receiving; and finished requests received per second."""
     settings = load_settings(None, {})
     state, reader, snapshots = State(settings, 0.0), PageReader(names.wanted(), settings.limits), SnapshotReader()
     page = with_engines(real_page(), _ENGINES)
@@ -78,7 +78,7 @@ async def _measured(*, with_requests: bool) -> tuple[float, int]:
 
 
 def received_rows() -> list[Row]:
-    """The whole way into the state, beside decoding the same packets by ``json``."""
+    """The whole path into the state, compared with decoding the same packets with ``json``."""
     alone, _ = asyncio.run(_measured(with_requests=False))
     whole, events = asyncio.run(_measured(with_requests=True))
     engine = (

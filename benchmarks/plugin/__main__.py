@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plugin``: what the plug-in costs; with ``--lab``, on a real vLLM. 1 if a bar is missed."""
+"""``python -m benchmarks.plugin``: the plug-in's cost; with ``--lab``, on a real vLLM. Exits 1 if a bar is missed."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the plug-in adds to a step, a finished request and a worker's start, beside bare calls of the same methods."""
+"""What the plug-in adds to a step, a finished request and a worker's start, compared with the bare methods."""
 
 import py_compile
 import shutil
@@ -16,7 +16,7 @@ from benchmarks.plugin.engine import ById, Nameless, running
 from benchmarks.table import Row
 from sidecar.requests import plugin
 
-STEP = 0.02  # seconds between two steps, by the plug-in's clock: 50 steps a report
+STEP = 0.02  # seconds between two steps, by the plug-in's clock: one report every 50 steps
 ROUNDS = 25
 
 RECEIVER = """
@@ -44,7 +44,7 @@ print(1000 * (time.perf_counter() - start))
 
 
 def cost_rows() -> Iterator[Row]:
-    """The rows of the table; a quiet machine is needed for those of P99."""
+    """The rows of the table; the P99 rows need a quiet machine."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/s"
         receiver = subprocess.Popen([sys.executable, "-c", RECEIVER, path], stdout=subprocess.PIPE)
@@ -78,7 +78,7 @@ def _steps(base: type[Any], since: str, bar: float, requests: int, path: str) ->
         theirs.append(_measure(bare, bare_steps, clock))
         mine.append(_measure(wrapped, wrapped_steps, clock))
     plugin.time = time  # type: ignore[attr-defined]
-    # The best of the rounds: what the machine does besides is not the plug-in's.
+    # The best round, because whatever else the machine does is not the plug-in's cost.
     each = min(map(median, mine)) - min(map(median, theirs))
     yield Row(f"{since}, {requests} requests", "a request and step", each / requests, at_most=bar, unit="µs")
     if requests == 256:
@@ -90,7 +90,7 @@ def _steps(base: type[Any], since: str, bar: float, requests: int, path: str) ->
 
 
 def _measure(scheduler: Any, steps: list[tuple[Any, Any]], clock: Any) -> list[float]:
-    """Microseconds of each of 400 steps."""
+    """The durations of 400 steps, in microseconds."""
     taken = []
     for number in range(400):
         clock.at += STEP
@@ -119,7 +119,7 @@ def _finished(path: str) -> Row:
 
 
 def _import() -> Row:
-    """In a worker, where vLLM has imported all of the standard library that it needs, and bytecode is there."""
+    """As in a worker, where vLLM has already imported the standard library that it needs, and bytecode exists."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(plugin.__file__, folder))
         py_compile.compile(str(copy), doraise=True)

@@ -1,4 +1,4 @@
-"""A scheduler whose methods do next to nothing, so that what is measured beside them is the plug-in's."""
+"""A scheduler whose methods do next to nothing, so that nearly all of the time measured is the plug-in's."""
 
 import time
 from random import Random
@@ -10,7 +10,7 @@ TEMPERATURES, PROMPTS = (0, 0.2, 0.5, 0.7, 0.9, 1.0), (300, 1500, 6000, 20_000)
 
 
 class ById:
-    """With vLLM's methods from 0.14 on."""
+    """A scheduler with the methods of vLLM 0.14 and later."""
 
     def __init__(self) -> None:
         self.requests: dict[str, Any] = {}
@@ -54,7 +54,7 @@ class ById:
 
 
 class Nameless(ById):
-    """With those before 0.14."""
+    """A scheduler with the methods of vLLM before 0.14."""
 
     def make_spec_decoding_stats(  # type: ignore[override]
         self, spec_decoding_stats: Any, num_draft_tokens: int, num_accepted_tokens: int
@@ -72,7 +72,7 @@ class Nameless(ById):
 
 
 def running(scheduler: Any, requests: int) -> list[tuple[Any, Any]]:
-    """Starts so many requests of a mix; returns what 50 steps of theirs would be given."""
+    """Starts ``requests`` mixed requests; returns the arguments for 50 steps of them."""
     random, new = Random(3), []
     for number in range(requests):
         request = _request(f"cmpl-{number:032x}", random)

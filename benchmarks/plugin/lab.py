@@ -1,6 +1,6 @@
-"""The step time of a real vLLM with the plug-in and without it, in one process, in turns whose order is drawn.
+"""The step time of a real vLLM with and without the plug-in, in one process, in turns whose order is random.
 
-Two processes of equal settings differ by more than the plug-in costs, and so does a round after one of another process.
+Two processes with equal settings differ by more than the plug-in costs, and so do rounds that alternate between two.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _DRAFT_TOKENS: Final = "vllm:spec_decode_num_draft_tokens_total"
 
 
 class _Turn(NamedTuple):
-    """Seconds a step: of a round with the plug-in, and of two without it, whose difference is the control."""
+    """Seconds per step of a round with the plug-in and of two without it, whose difference is the control."""
 
     observed: float
     without: float
@@ -42,7 +42,7 @@ class _Turn(NamedTuple):
 
 
 def lab_rows() -> Iterator[Row]:
-    """Turns for MINUTES; $SPECDEC_LAB is the lab's folder."""
+    """Takes turns for MINUTES; $SPECDEC_LAB is the lab's folder."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_plugin(folder)
@@ -69,7 +69,7 @@ def lab_rows() -> Iterator[Row]:
     control = "without against without {:+.2f} ± {:.2f} ms".format(*_difference([t.again - t.without for t in turns]))
     step = 1000 * mean(one.without for one in turns)
     measured = f"{len(turns)} turns, {RUNNING} running, {step:.1f} ms a step, ± {error:.2f} ms; {control}"
-    # Two standard errors: what could not be told from nothing.
+    # Two standard errors: below that, a cost cannot be told from zero.
     yield Row("a step on the lab", measured, cost, at_most=2 * error, unit="ms")
 
 
@@ -97,13 +97,13 @@ def _server(environment: dict[str, str]) -> Iterator[str]:
 
 
 async def _turns(url: str) -> tuple[list[_Turn], float]:
-    """Turns, and the draft tokens that vLLM counted in the rounds with the plug-in."""
+    """The turns, and the draft tokens that vLLM counted in the rounds with the plug-in."""
     turns: list[_Turn] = []
     told, order = 0.0, random.Random(1)
-    # A new connection each: vLLM closes an idle one, perhaps as a request is sent on it.
+    # One connection per request: vLLM closes idle ones, perhaps just as a request is sent on one.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         await _answers(http, url)
-        await _round(http, url, WITHOUT)  # the first is slower
+        await _round(http, url, WITHOUT)  # the first round is slower
         end = time.monotonic() + 60 * MINUTES
         while time.monotonic() < end or len(turns) < 2:
             names = ["observed", WITHOUT, f"{WITHOUT}-again"]
@@ -116,7 +116,7 @@ async def _turns(url: str) -> tuple[list[_Turn], float]:
 
 
 async def _round(http: aiohttp.ClientSession, url: str, name: str) -> tuple[float, float]:
-    """Seconds a step, by vLLM's own inter-token latency, of RUNNING requests at once; and their draft tokens."""
+    """Seconds per step of RUNNING concurrent requests, by vLLM's own inter-token latency; and their draft tokens."""
     before = await _counters(http, url)
     bodies = [
         {"model": "lab", "prompt": f"draft {number}", "max_tokens": TOKENS, "ignore_eos": True, "seed": number}

@@ -1,4 +1,4 @@
-"""Takes the plug-in out of a vLLM that is idle and puts it back, as the id of the next request says."""
+"""Takes the plug-in out of an idle vLLM, or puts it back, depending on the id of the next request."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ _WRAPPED = ("make_spec_decoding_stats", "update_from_output", "_free_request")
 
 
 def register() -> None:
-    """What vLLM loads in the plug-in's place: the plug-in, and the switch in ``Scheduler.add_request``."""
+    """Replaces the plug-in's entry point: registers the plug-in and puts the switch into ``Scheduler.add_request``."""
     import specdec_plugin  # type: ignore[import-not-found]  # noqa: PLC0415 - only where vLLM is
     from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
 

@@ -1,8 +1,8 @@
 """What the rules cost over many pods: ``python -m benchmarks.rules [PODS] [MINUTES]``, 1000 and 7 by default.
 
-Every pod is a copy of one real page, reduced to the families that rules read; its counters grow. Then
-Prometheus starts again on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to
-1,000 pods. Some rules look back an hour or a day, but a run lasts minutes: benchmarks.rules.past measures those.
+Every pod is a copy of one real page, reduced to the families that the rules read; its counters grow. Then Prometheus
+restarts on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to 1,000 pods.
+A run lasts minutes; benchmarks.rules.past measures the rules that look back an hour or a day.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _PODS = 1000
 _SERIES_BOUND = 1500
 _CPU_BOUND = 1.0  # seconds for one evaluation of a group over 1,000 pods
 _SHOWN = 16
-_TIMES = 8  # CPU time is reported in hundredths of a second
+_TIMES = 8  # evaluations per measurement, as CPU time comes in hundredths of a second
 
 
 async def main(pods: int, minutes: float) -> int:

@@ -1,4 +1,4 @@
-"""A sidecar's page after some traffic, and the same page as it would look later."""
+"""A sidecar's page after some traffic, and what it would look like later."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ _COUNTER = re.compile(r"^# TYPE (\S+) (?:counter|histogram)$", re.MULTILINE)
 
 
 async def real_page(seconds: float) -> str:
-    """The page of a sidecar beside a vLLM with the plug-in after so many seconds of traffic at mixed temperatures."""
+    """A sidecar's page after ``seconds`` of mixed-temperature traffic on a simulated vLLM with the plug-in."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "plugin.sock"
         async with SimulatedVllm(SimulatorOptions(speed=4), plugin_socket=path) as vllm:
@@ -30,7 +30,7 @@ async def real_page(seconds: float) -> str:
                 traffic = Traffic(vllm, TrafficOptions(phases=(Phase(seconds, MIXED),), max_tokens=64))
                 asyncio.get_running_loop().call_later(seconds, traffic.stop)
                 await traffic.run()
-                await asyncio.sleep(2)  # the last requests come with the next polls
+                await asyncio.sleep(2)  # the last requests appear with the next polls
                 async with (
                     aiohttp.ClientSession() as session,
                     session.get(f"http://127.0.0.1:{listening.port}/metrics") as answer,
@@ -39,17 +39,17 @@ async def real_page(seconds: float) -> str:
 
 
 def series(page: str) -> int:
-    """How many series a page has."""
+    """The number of series on a page."""
     return sum(1 for line in page.splitlines() if line and not line.startswith("#"))
 
 
 def reduced(page: str, text: str) -> str:
-    """The lines of the families that ``text``, the rules, names."""
+    """The sample lines of the families that the rules in ``text`` name."""
     return "".join(f"{line}\n" for line in page.splitlines() if not line.startswith("#") and _family(line) in text)
 
 
 def later(page: str, counters: set[str], factor: float) -> bytes:
-    """The page with every counter and histogram ``factor`` times as high."""
+    """The page with all counters and histograms multiplied by ``factor``."""
     lines = []
     for line in page.splitlines():
         place, _, value = line.rpartition(" ")
@@ -59,7 +59,7 @@ def later(page: str, counters: set[str], factor: float) -> bytes:
 
 
 def counters_of(page: str) -> set[str]:
-    """The counters' and histograms' names, without a histogram's suffixes."""
+    """The names of counters and histograms, without a histogram's suffixes."""
     return set(_COUNTER.findall(page))
 
 

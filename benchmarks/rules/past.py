@@ -1,8 +1,8 @@
 """What looking back a day costs: ``python -m benchmarks.rules.past [PODS]``, 20 by default.
 
-A day of the recorded series of a few pods is written straight into blocks (``promtool tsdb create-blocks-from``), and
-each rule that looks back an hour or more is evaluated at its end, in CPU seconds of Prometheus. The cost is linear in
-the pods; the table scales it up.
+Writes 25 hours of a few pods' series straight into blocks (``promtool tsdb create-blocks-from``) and measures the CPU
+seconds that Prometheus takes to evaluate, at their end, each recording rule that looks back an hour or more. The cost
+is linear in the pods; the table scales it to 1,000.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _HOURS = 25
 _EVERY = 30  # seconds
 _END = 1_700_000_000
 _CPU_BOUND = 1.0  # seconds
-_TIMES = 30  # CPU time is reported in hundredths of a second
+_TIMES = 30  # evaluations per measurement, as CPU time comes in hundredths of a second
 
 
 def _series(pod: int) -> Iterator[tuple[str, float]]:
-    """The recorded and raw series of one pod that make up the past, each with a value."""
+    """The series of one pod, recorded and raw, that rules look back on, each with its value."""
     own = f'namespace="prod",job="vllm",instance="pod-{pod}:9911"'
     model = f'{own},model_name="m"'
     yield f"pod:specdec_engine_drafts:rate5m{{{model}}}", 5.0

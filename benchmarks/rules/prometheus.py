@@ -1,4 +1,4 @@
-"""Debian's Prometheus: with the shipped rules over many copies of one page, or idle over its stored data."""
+"""Runs Debian's Prometheus: with the shipped rules on many copies of one page, or idle on its stored data."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ RULES = Path(__file__).parents[2] / "alerts"
 
 @asynccontextmanager
 async def serving(body: Callable[[], bytes]) -> AsyncIterator[str]:
-    """Serves a page at every path; gives host and port."""
+    """Serves a page at ``/metrics``; yields host and port."""
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(body=body(), headers={"Content-Type": "text/plain; version=0.0.4"})
@@ -39,20 +39,20 @@ async def serving(body: Callable[[], bytes]) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A Prometheus: its URL and process id."""
+    """A running Prometheus: its URL and process id."""
 
     url: str
     pid: int
 
     def cpu_seconds(self) -> float:
-        """CPU time of the process so far; unlike wall time, it does not depend on what else the machine does."""
+        """CPU time of the process so far; unlike wall time, it does not depend on other load."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
 async def evaluating(directory: Path, address: str, pods: int, interval: str) -> AsyncIterator[Running]:
-    """Scrapes one address as many pods, and evaluates the rules."""
+    """Scrapes one address as if it were ``pods`` pods, and evaluates the rules."""
     targets = [{"targets": [address], "labels": {"instance": f"pod-{number}:9911"}} for number in range(pods)]
     config = {
         "global": {"scrape_interval": interval, "evaluation_interval": "30s"},
@@ -65,7 +65,7 @@ async def evaluating(directory: Path, address: str, pods: int, interval: str) ->
 
 @asynccontextmanager
 async def at_rest(directory: Path) -> AsyncIterator[Running]:
-    """Answers queries about what the folder has stored, and does nothing else."""
+    """Only answers queries about the data stored in the folder."""
     async with _prometheus(directory, {}) as running:
         yield running
 
@@ -94,20 +94,20 @@ async def _prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[
 
 
 async def groups(url: str) -> list[dict[str, Any]]:
-    """The rule groups as Prometheus reports them: ``evaluationTime`` is the last one's, in seconds."""
+    """The rule groups as Prometheus reports them; ``evaluationTime`` is the last evaluation's, in seconds."""
     async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/rules") as answer:
         found: list[dict[str, Any]] = (await answer.json())["data"]["groups"]
     return found
 
 
 async def cpu_cost(running: Running, session: aiohttp.ClientSession, expr: str, at: float, times: int) -> float:
-    """CPU seconds of one evaluation at that time (Unix seconds), minus those of a query that reads nothing.
+    """CPU seconds of one evaluation at ``at`` (Unix seconds), minus those of a query that reads nothing.
 
-    It is the smallest of three means over ``times`` evaluations each.
+    Each is the smallest of three means over ``times`` evaluations.
     """
     found = []
     for query in (expr, "vector(1)"):
-        await count(session, running.url, query, at)  # loads the pages into memory
+        await count(session, running.url, query, at)  # loads the data into memory
         taken = []
         for _ in range(3):
             before = running.cpu_seconds()
@@ -119,7 +119,7 @@ async def cpu_cost(running: Running, session: aiohttp.ClientSession, expr: str, 
 
 
 async def count(session: aiohttp.ClientSession, url: str, expr: str, at: float) -> float:
-    """How many series an expression gives at that time, Unix seconds."""
+    """The number of series that an expression returns at ``at``, in Unix seconds."""
     parameters = {"query": f"count({expr})", "time": f"{at:.3f}"}
     async with session.get(f"{url}/api/v1/query", params=parameters) as answer:
         found = (await answer.json())["data"]["result"]
@@ -127,7 +127,7 @@ async def count(session: aiohttp.ClientSession, url: str, expr: str, at: float) 
 
 
 async def head_series(url: str) -> int:
-    """The series that Prometheus holds."""
+    """The number of series in Prometheus' head block."""
     async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/status/tsdb") as answer:
         return int((await answer.json())["data"]["headStats"]["numSeries"])
 

@@ -25,13 +25,13 @@ from sidecar.demo.server import SimulatedVllm
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from tests.debian_servers import free_port
 
-WARM = 0.2  # share of the run that does not count for the slope: buffers and windows fill
+WARM = 0.2  # share of the run left out of the slope, while buffers and windows fill
 COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 @dataclass
 class Seen:
-    """``resident`` are MiB by requests sent so far, ``draft_tokens`` those on the last page."""
+    """``resident`` is MiB by requests completed so far; ``draft_tokens`` is from the last page."""
 
     up_after: list[float] = field(default_factory=list)
     resident: list[tuple[int, float]] = field(default_factory=list)
@@ -43,7 +43,7 @@ Samples = dict[str, float]
 
 
 async def samples(http: aiohttp.ClientSession, url: str) -> Samples:
-    """The page's samples, summed by name, and ``series``; empty if there is no page."""
+    """The page's samples summed by name, and ``series``, their number; empty without a page."""
     try:
         async with http.get(f"{url}/metrics") as response:
             text = await response.text()
@@ -58,10 +58,10 @@ async def samples(http: aiohttp.ClientSession, url: str) -> Samples:
 
 
 class Soak:
-    """One run: a vLLM, its traffic, and sidecar after sidecar, of which only the last lives to its end."""
+    """One run: a vLLM, its traffic, and one sidecar after another, of which the last stays until the end."""
 
     def __init__(self, vllm: SimulatedVllm, traffic: Traffic, folder: Path, kill_every: float, until: float) -> None:
-        """``kill_every`` is in seconds, 0 for never; the traffic ends at ``until``, monotonic, or soon after."""
+        """``kill_every`` is in seconds, 0 for never; the traffic ends at ``until`` (monotonic time) or soon after."""
         self.seen = Seen()
         self._vllm, self._traffic, self._folder = vllm, traffic, folder
         self._kill_every, self._until = kill_every, until
@@ -78,7 +78,7 @@ class Soak:
         }
 
     async def run(self) -> None:
-        """Until the traffic has ended and the last sidecar has counted everything."""
+        """Runs until the traffic has ended and the last sidecar has counted everything."""
         sending = asyncio.create_task(self._traffic.run())
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             while not sending.done():
@@ -94,7 +94,7 @@ class Soak:
         await sending
 
     async def _watch(self, http: aiohttp.ClientSession, sending: "asyncio.Task[None]") -> None:
-        """Watches one sidecar until it is to die."""
+        """Watches one sidecar until it is time to kill it."""
         began, seen, up_at = time.monotonic(), self.seen, 0.0
         while True:
             found = await samples(http, self._url)
@@ -109,7 +109,7 @@ class Soak:
                 return
             now = time.monotonic()
             if up_at and now > max(self._until, up_at + 5.0):
-                # Not before: an idle engine's plug-in looks for a sidecar only with the next request.
+                # Not before it is up: an idle engine's plug-in looks for a sidecar only with the next request.
                 self._traffic.stop()
             if self._kill_every and up_at and up_at + self._kill_every < now < self._until:
                 return
@@ -164,7 +164,7 @@ def _slope(resident: list[tuple[int, float]]) -> Row:
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Parses the arguments and runs; returns the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.soak", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--kill-every", type=float, default=0.0, metavar="SECONDS")

@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8190, help="and the next ones")
     parser.add_argument("--synthetic", type=_floats, default=(), metavar="L,L", help="acceptance lengths to force")
     parser.add_argument("--option", action="append", default=[], help="of the speculating servers; repeatable")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
     return asyncio.run(_measure(parser.parse_args()))
 
 
@@ -60,7 +60,7 @@ def _floats(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variant:
-    """A way of speculating, or none: a server."""
+    """One server: a way of speculating, or none."""
 
     name: str
     method: str
@@ -69,7 +69,7 @@ class _Variant:
 
 
 def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
-    """The plain one first."""
+    """All variants, the plain one first."""
     yield _Variant(name="plain", method="off")
     more = tuple(arguments.option)
     for tokens in arguments.tokens:
@@ -110,7 +110,7 @@ async def _measure(arguments: argparse.Namespace) -> int:
                 for cell in cells:
                     print(f"round {number + 1}: {cell.at_once} at once, T {cell.name}", file=sys.stderr, flush=True)
                     found.append((cell, [await server.run(cell, arguments.seconds) for server in servers]))
-        finally:  # also report what was measured if it is stopped
+        finally:  # if stopped, still report what was measured
             off = report([one.name for one in variants], servers, found)
     print(f"\n{off} numbers off by more than {BAR}" if off else f"\nno number off by more than {BAR}")
     return 1 if off else 0

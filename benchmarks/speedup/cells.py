@@ -1,4 +1,4 @@
-"""One load at one temperature, or mixed: closed-loop traffic on one server, watched as a sidecar watches it."""
+"""One load at one temperature or a mix: closed-loop traffic on a server that is watched as by a sidecar."""
 
 import asyncio
 import itertools
@@ -34,20 +34,20 @@ _WORDS: Sequence[str] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The traffic: requests at once, and temperatures in turn."""
+    """The traffic: concurrent requests, with the temperatures in turn."""
 
     at_once: int
     temperatures: tuple[float, ...]
 
     @property
     def name(self) -> str:
-        """Its temperature, or that it is mixed."""
+        """Its temperature, or ``mixed``."""
         return "mixed" if len(self.temperatures) > 1 else str(self.temperatures[0])
 
 
 @dataclass(slots=True)
 class Seen:
-    """One server in one cell: its requests as the clients saw them, and when its traffic began and had ended."""
+    """One server in one cell: its requests as the clients saw them, and when it began and ended (Unix seconds)."""
 
     begun: float = 0.0
     ended: float = 0.0
@@ -55,13 +55,13 @@ class Seen:
 
 
 def seconds_per_token(samples: Iterable[Sample]) -> float:
-    """The clients' own: from the first token to the last, over the tokens after the first, summed."""
+    """As the clients measured it: time from first to last token / tokens after the first, each summed."""
     timed = [(one.tpot, (one.tokens or 1) - 1) for one in samples if one.tpot is not None]
     return sum(tpot * tokens for tpot, tokens in timed) / sum(tokens for _, tokens in timed)
 
 
 class Server:
-    """A vLLM under test, in ``async with``; keeps all pages, and all that its plug-in says, since then."""
+    """A vLLM under test, in ``async with``; keeps all of its pages and all of its plug-in's messages."""
 
     def __init__(self, url: str, socket: Path, seed: int) -> None:
         self.scrapes: list[Scrape] = []
@@ -115,7 +115,7 @@ class Server:
 
         polling = asyncio.create_task(self._poll())
         await asyncio.gather(*(client() for _ in range(cell.at_once)))
-        await asyncio.sleep(1.5)  # the plug-in's last tick
+        await asyncio.sleep(1.5)  # for the plug-in's last tick
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
         await self._scrape(self._pages)

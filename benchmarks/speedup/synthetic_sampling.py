@@ -1,8 +1,8 @@
-"""A plugin for vLLM: its synthetic rejection sampler, on a CPU.
+"""A vLLM plug-in: vLLM's synthetic rejection sampler on a CPU.
 
-vLLM 0.32 has ``rejection_sample_method: synthetic`` for GPUs only; on a CPU each step fails with "Synthetic acceptance
-not supported with CPU sampling". This is the same rule: a draft token is accepted if a uniform random number is below
-the rate of its position.
+vLLM 0.32 has ``rejection_sample_method: synthetic`` only for GPUs; on a CPU each step fails with "Synthetic acceptance
+not supported with CPU sampling". This applies the same rule: a draft token is accepted if a uniform random number is
+below the rate of its position.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def register() -> None:
-    """The entry point of the group ``vllm.general_plugins``."""
+    """The entry point in the group ``vllm.general_plugins``."""
     kernels = import_module("vllm.utils.cpu_triton_utils")
     for name, instead, greedy in (
         ("_rejection_greedy_sample_kernel_impl", "target_argmax", True),
@@ -22,7 +22,7 @@ def register() -> None:
 
 
 def _with_synthetic(original: Callable[..., None], instead: str, *, greedy: bool) -> Callable[..., None]:
-    """``original`` with its synthetic mode; ``instead`` names the tokens that follow a rejection."""
+    """``original`` with a synthetic mode; ``instead`` names the tokens that replace rejected ones."""
     signature = inspect.signature(original)
 
     def kernel(*given: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark's tables: the sidecar's speedups and its times of requests, beside the clients'."""
+"""The benchmark's tables: the sidecar's speedups and request times, compared with the clients'."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -20,12 +20,12 @@ _TITLES = (
     *("standard error", "off", "off, by the plain times of this cell", "verdict"),
 )
 _TIMES = ("ttft", "tpot", "duration")
-Round = Sequence[Seen]  # of each server
+Round = Sequence[Seen]  # by server
 _Curves = Mapping[str, PlainStepTimes]  # by model
 
 
 def report(names: Sequence[str], servers: Sequence[Server], found: Sequence[tuple[Cell, Round]]) -> int:
-    """Prints all that was measured; the first server is the plain one. Returns how many speedups are off."""
+    """Prints all results; the first server is the plain one. Returns how many speedups are off or missing."""
     _print(_TITLES, ["---"] * len(_TITLES))
     curves = _curves(servers[0], [seen[0] for _, seen in found])
     off = 0
@@ -49,7 +49,7 @@ def _print(*rows: Sequence[str]) -> None:
 
 
 def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainStepTimes]:
-    """Plain step times by what the plain server did in these cells."""
+    """Plain step times from what the plain server did in these cells, by model."""
     watched, spans = Watched(), [(one.begun, one.ended) for one in seen]
     for one in plain.scrapes:
         if one.snapshot is not None and any(begun <= one.at <= ended for begun, ended in spans):
@@ -60,12 +60,12 @@ def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainStepTimes]:
 def _rows(
     name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], servers: tuple[Server, Server], curves: _Curves
 ) -> Iterator[bool]:
-    """Prints one cell and, of a mixed one, each of its temperatures; whether each is off."""
+    """Prints one cell or, if it is mixed, also each of its temperatures; yields whether each is off or missing."""
     plain, server = servers
     models = [_replayed(server, one, curves) for _, one in rounds]
-    # With the plain times of this very cell: what is left is the method's error, without the machine's drift.
+    # With the plain times of this very cell, what is left is the method's error, without the machine's drift.
     own = [_replayed(server, one, _curves(plain, [first])) for first, one in rounds]
-    before = seconds_per_token(sample for one, _ in rounds for sample in one.samples)  # whatever the temperature
+    before = seconds_per_token(sample for one, _ in rounds for sample in one.samples)  # at any temperature
     parts = [(cell.name, cell.temperatures[0] if len(cell.temperatures) == 1 else None)]
     if len(cell.temperatures) > 1:
         parts += [(f"{one} in the mix", one) for one in cell.temperatures]
@@ -88,12 +88,12 @@ def _rows(
 
 
 def _acceptance(samples: Sequence[Sample]) -> float:
-    """By the replies' own numbers."""
+    """The acceptance rate by the replies' own numbers."""
     return sum(one.accepted_tokens for one in samples) / (sum(one.draft_tokens for one in samples) or 1)
 
 
 def _replayed(server: Server, seen: Seen, curves: _Curves) -> ModelReport | None:
-    """What a sidecar that had watched the server from its start would have said at the cell's end, of the cell."""
+    """What a sidecar that watched the server from its start would have reported on the cell, at its end."""
     scrapes = [one for one in server.scrapes if one.at <= seen.ended]
     heard = [one for one in server.heard if one.at <= seen.ended]
     report = replay_events(scrapes, heard, _settings(curves, seen.ended - seen.begun))
@@ -110,7 +110,7 @@ def _label(temperature: float) -> str:
 
 
 def _speedup(model: ModelReport | None, temperature: float | None, *, is_whole: bool) -> Speedup | None:
-    """At one temperature or, with None, of all requests; a cell's only temperature is all of it."""
+    """At one temperature, or of all requests for None; a cell's only temperature may fall back to all requests."""
     if model is None or model.speed is None:
         return None
     if temperature is not None:
@@ -141,7 +141,7 @@ def _over_rounds(found: Iterable[Speedup | None]) -> tuple[float, float] | None:
 
 
 def _times(name: str, cell: Cell, server: Server, rounds: Sequence[Seen]) -> None:
-    """Prints the means of one cell's requests: the clients' times, and the engine's as the plug-in tells them."""
+    """Prints one cell's mean request times: the clients', and the engine's as the plug-in reports them."""
     spans = [(one.begun, one.ended) for one in rounds]
     ended = [one.request for one in server.heard if one.request and any(a <= one.at <= b for a, b in spans)]
     for temperature in cell.temperatures:

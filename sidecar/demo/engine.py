@@ -1,4 +1,4 @@
-"""Drives the simulated scheduler in real time and delivers its tokens to whoever waits for them."""
+"""Drives the simulated scheduler in real time and delivers its tokens to the clients waiting for them."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ class Engine:
         self._task = asyncio.create_task(self._run(), name="simulated engine")
 
     async def stop(self) -> None:
-        """As its process's end: every request in flight is broken off, and the plug-in's connection closes."""
+        """Stops as if its process ended: all requests in flight break off and the plug-in's connection closes."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -70,8 +70,8 @@ class Engine:
                 await self._work.wait()
                 deadline = time.monotonic()
                 continue
-            # Each deadline follows from the last, so that the timer's lateness does not add up; a lag of more than
-            # a step is not caught up.
+            # Each deadline follows from the last one, so that timer delays do not add up; a lag of more than a step
+            # is not made up for.
             now, step = time.monotonic(), scheduler.duration(output) / self._speed
             deadline = max(deadline, now - step) + step
             await asyncio.sleep(max(0.0, deadline - now))

@@ -1,4 +1,4 @@
-"""The simulated vLLM's ``/metrics``: those families of vLLM 0.32 that the sidecar reads, but for their help."""
+"""The simulated vLLM's ``/metrics``: the families of vLLM 0.32 that the sidecar reads, and two more; no help texts."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +18,7 @@ _MINUTES: Final = (10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0
 _REQUEST: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, *_MINUTES)
 _TOKENS: Final = (1.0, *(float(2**power) for power in range(3, 15)))
 _NONE: Final = ("", ("",))
-_GAUGES: Final = {  # with a label of its own, and the values of that
+_GAUGES: Final = {  # each with its additional label, if any, and that label's values
     "num_requests_running": _NONE,
     "num_requests_waiting": _NONE,
     "num_requests_waiting_by_reason": ("reason", ("capacity", "deferred")),
@@ -52,7 +52,7 @@ class MetricsPage:
     def __init__(self, options: SimulatorOptions, *, started: float) -> None:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": options.model_name, "engine": options.engine}
-        self._known: dict[tuple[str, str], Any] = {}  # by name and the value of its own label
+        self._known: dict[tuple[str, str], Any] = {}  # by name and value of the additional label
         Gauge("process_start_time_seconds", "", registry=self.registry).set(started)
         if options.num_speculative_tokens:
             numbers = tuple(map(str, range(options.num_speculative_tokens)))
@@ -80,7 +80,7 @@ class MetricsPage:
 
     def record_step(self, report: StepReport, scheduler: Scheduler) -> None:
         """Counts one engine step."""
-        # From vLLM 0.25.1 on: the prompt tokens computed (not those cached) and the generated ones.
+        # Since vLLM 0.25.1: the prompt tokens that were computed, not cached, and the generated tokens.
         computed = report.prompt_tokens - report.cached_prompt_tokens
         self._observe("iteration_tokens_total", computed + report.generation_tokens)
         self._count("prompt_tokens", report.prompt_tokens)
@@ -100,7 +100,7 @@ class MetricsPage:
         self.record_load(scheduler)
 
     def record_load(self, scheduler: Scheduler) -> None:
-        """Sets the gauges. An aborted request changes nothing else: vLLM 0.32 does not count it either."""
+        """Sets the gauges. An aborted request changes nothing else, because vLLM 0.32 does not count it either."""
         self._known["num_requests_running", ""].set(len(scheduler.running))
         self._known["num_requests_waiting", ""].set(len(scheduler.waiting))
         self._known["num_requests_waiting_by_reason", "capacity"].set(len(scheduler.waiting))
@@ -121,10 +121,10 @@ class MetricsPage:
             self._known[name, ""].observe(value)
 
     def render(self, query: str = "") -> tuple[bytes, dict[str, str]]:
-        """Body and headers, always as text.
+        """Body and headers, always in the text format.
 
-        ``name[]`` in the query restricts the page to those samples under ``/metrics/``, where vLLM mounts
-        prometheus_client's app; its own route ``/metrics`` ignores the query.
+        ``name[]`` in the query restricts the page to those samples. Only ``/metrics/`` passes the query, as in vLLM,
+        which mounts prometheus_client's app there; its own route ``/metrics`` ignores it.
         """
         names = parse_qs(query).get("name[]")
         registry = self.registry.restricted_registry(names) if names else self.registry

@@ -21,7 +21,7 @@ class SamplingParams:
     max_tokens: int
 
 
-@dataclass(eq=False)  # without slots: the plug-in keeps its own beside vLLM's attributes
+@dataclass(eq=False)  # no slots: the plug-in adds an attribute of its own
 class Request:
     """``arrival_time`` is in Unix seconds, the other times are the engine's."""
 

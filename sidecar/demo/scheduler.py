@@ -1,6 +1,6 @@
 """The simulated engine: continuous batching in steps, without its own clock or loop.
 
-``Scheduler`` has the methods and attributes of vLLM's that the plug-in wraps and reads.
+``Scheduler`` has the methods and attributes of vLLM's scheduler that the plug-in wraps and reads.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class SchedulerOutput:
 
 @dataclass(slots=True)
 class SpecDecodingStats:
-    """What one step adds to vLLM's counters of speculation."""
+    """What one step adds to vLLM's speculation counters."""
 
     num_accepted_tokens_per_pos: list[int]
     num_drafts: int = 0
@@ -33,7 +33,7 @@ class SpecDecodingStats:
 
 @dataclass(frozen=True, slots=True)
 class NewTokens:
-    """What one step gave one request."""
+    """The tokens that one step generated for one request."""
 
     request: Request
     new_token_ids: list[int]
@@ -54,11 +54,11 @@ class StepReport:
 
 
 class Scheduler:
-    """Schedules and advances requests; ``now`` is set by whoever drives it, in seconds.
+    """Schedules and advances requests; the caller sets ``now``, in seconds.
 
-    As in vLLM, a request's first token comes with its prompt; then each step verifies K draft tokens and yields those
-    accepted and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in vLLM, a prompt is
-    computed in one step whatever its length, and a full KV cache stops nothing.
+    As in vLLM, the step that computes a prompt yields the first token; each later step verifies K draft tokens and
+    yields the accepted ones and one more. Tokens beyond ``max_tokens`` are cut off but count as accepted. Unlike in
+    vLLM, one step computes a prompt of any length, and a full KV cache stops nothing.
     """
 
     def __init__(self, options: SimulatorOptions) -> None:
@@ -77,13 +77,13 @@ class Scheduler:
 
     @property
     def kv_cache_usage(self) -> float:
-        """Blocks in use, with those that a step may fill / all (0-1)."""
+        """Share of the blocks in use (0-1), including those that the next step may fill."""
         tokens = (one.num_prompt_tokens + one.num_output_tokens + self.num_spec_tokens for one in self.running)
         blocks = sum(-(-number // self._options.block_size) for number in tokens)
         return min(1.0, blocks / self._options.num_gpu_blocks)
 
     def get_num_unfinished_requests(self) -> int:
-        """Requests that wait or run."""
+        """The number of waiting and running requests."""
         return len(self.requests)
 
     def add_request(self, request: Request) -> None:
@@ -94,12 +94,12 @@ class Scheduler:
         self.waiting.append(request)
 
     def finish_requests(self, request_ids: Iterable[str], finished_status: RequestStatus) -> None:
-        """Ends requests from outside, as when their clients have gone; those that have ended are ignored."""
+        """Ends requests from outside, such as when their clients disconnect; ignores those that have ended."""
         for request in [self.requests[one] for one in request_ids if one in self.requests]:
             self._end(request, finished_status)
 
     def schedule(self) -> SchedulerOutput:
-        """Plans the next step; it schedules nothing if there is nothing to do."""
+        """Plans the next step, which is empty if no request waits or runs."""
         output, options = SchedulerOutput(), self._options
         for request in self.running:
             output.num_scheduled_tokens[request.request_id] = 1 + self.num_spec_tokens
@@ -116,7 +116,7 @@ class Scheduler:
         return output
 
     def duration(self, output: SchedulerOutput) -> float:
-        """The planned step's seconds; a prompt is computed in one step, and drafts nothing in it."""
+        """The planned step's duration in seconds; each prompt is computed in one step, in which it drafts nothing."""
         options = self._options
         prompts = sum(output.num_scheduled_tokens[new.req_id] for new in output.scheduled_new_reqs)
         drafts = self.num_spec_tokens if output.scheduled_spec_decode_tokens else 0
@@ -124,7 +124,7 @@ class Scheduler:
         return seconds + options.prefill_seconds_per_token * prompts + options.draft_seconds_per_token * drafts
 
     def execute(self, output: SchedulerOutput) -> SimpleNamespace:
-        """VLLM's ``ModelRunnerOutput``: as many tokens for each request as it accepts, and one more."""
+        """Like vLLM's ``ModelRunnerOutput``: for each request, as many tokens as it accepts and one more."""
         sampled = []
         for request_id in output.num_scheduled_tokens:
             request, accepted = self.requests.get(request_id), 0
@@ -141,7 +141,7 @@ class Scheduler:
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: SimpleNamespace
     ) -> dict[int, StepReport]:
-        """Ends the planned step: finishes what is done, and reports all of it by client, as vLLM does."""
+        """Completes the planned step: finishes requests that are done, and reports by client, as vLLM does."""
         report = StepReport()
         for request_id, index in model_runner_output.req_id_to_index.items():
             request = self.requests.get(request_id)
@@ -175,11 +175,11 @@ class Scheduler:
         return stats
 
     def _free_request(self, request: Request) -> None:
-        """Forgets a request that has ended; in vLLM, each ends here."""
+        """Forgets a request that has ended; in vLLM, every request ends here."""
         del self.requests[request.request_id]
 
     def _emit(self, request: Request, sampled: list[int], report: StepReport) -> None:
-        """Outputs the sampled tokens, up to ``max_tokens`` in all."""
+        """Outputs the sampled tokens, up to ``max_tokens`` in total."""
         kept = min(len(sampled), request.sampling_params.max_tokens - request.num_output_tokens)
         if not request.num_output_tokens:
             request.first_token = self.now
@@ -203,6 +203,6 @@ class Scheduler:
 
 
 def acceptance(temperature: float, options: SimulatorOptions) -> float:
-    """The probability that a draft token is accepted if those before it were: falls linearly, then is flat."""
+    """The probability that a draft token is accepted if all before it were: falls linearly, then stays flat."""
     heat = min(max(temperature, 0.0) / options.hot_temperature, 1.0)
     return options.cold_acceptance + heat * (options.hot_acceptance - options.cold_acceptance)

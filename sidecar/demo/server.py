@@ -1,4 +1,4 @@
-"""The simulated vLLM as an HTTP server: its pages; ``engine`` takes requests."""
+"""The simulated vLLM: an HTTP server for its metrics page, and an ``engine`` that takes requests directly."""
 
 import time
 from pathlib import Path
@@ -17,9 +17,9 @@ VERSION: Final = "0.32.0"
 
 
 class SimulatedVllm:
-    """Serves on 127.0.0.1 inside ``async with``; port 0 picks a free one, which ``url`` then has.
+    """Serves on 127.0.0.1 inside ``async with``; with port 0, on a free port, which is then part of ``url``.
 
-    The plug-in that it loads sends to ``plugin_socket``; None: it loads none.
+    It loads the plug-in, which sends to ``plugin_socket``, unless that is None.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class SimulatedVllm:
         self._runner = web.AppRunner(self.app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
 
     def begin(self) -> None:
-        """A new process: counters at 0 and a new start time."""
+        """Begins as a new process, with counters at 0 and a new start time."""
         self.page = MetricsPage(self.options, started=time.time())
         self.engine = Engine(self._scheduler(self.options), self.page, self.options.speed)
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:<port>``, without a trailing slash; it must be serving."""
+        """``http://127.0.0.1:<port>``, without a trailing slash; only while it serves."""
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class SimulatedVllm:
 
 
 def observed(socket: Path) -> type[Scheduler]:
-    """A scheduler's class that the plug-in has wrapped as it wraps vLLM's."""
+    """A scheduler class that the plug-in has wrapped, as it wraps vLLM's."""
     scheduler = type("Scheduler", (Scheduler,), {})
     install(scheduler, VERSION, str(socket))
     return scheduler

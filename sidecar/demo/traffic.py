@@ -35,14 +35,14 @@ def cold_hot_cold(seconds: float) -> tuple[Phase, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TrafficOptions:
-    """What to send. After the last phase the first one comes again, until ``max_requests`` are sent.
+    """What to send. The phases repeat until ``max_requests`` are sent.
 
-    A fifth of the prompts have 600 to 3,000 tokens, the others at most 100; a fifth ask for structured output.
+    A fifth of the prompts have 600 to 2,999 tokens, the others 20 to 99. A fifth ask for structured output.
     """
 
     phases: tuple[Phase, ...] = field(default_factory=lambda: cold_hot_cold(300.0))
     concurrency: int = 8  # requests in flight
-    max_requests: int = 10_000  # in all
+    max_requests: int = 10_000  # in total
     min_tokens: int = 16  # shortest completion
     max_tokens: int = 160  # longest completion
 
@@ -50,7 +50,7 @@ class TrafficOptions:
 class Traffic:
     """Sends requests to ``vllm`` until it is done or cancelled, which aborts those in flight.
 
-    ``clock`` counts seconds. ``ended`` is called with each request that ends by itself.
+    ``clock`` returns seconds. ``ended`` is called with each request that completes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Traffic:
                 group.create_task(self._client())
 
     def stop(self) -> None:
-        """Sends nothing more; ``run`` ends when what is in flight has ended."""
+        """Sends no more requests; ``run`` returns once those in flight have ended."""
         self._sent = self._options.max_requests
 
     async def _client(self) -> None:
@@ -92,14 +92,14 @@ class Traffic:
                     pass
             finally:
                 engine.close(request)
-            if request.status is RequestStatus.RUNNING:  # the engine restarted under it
+            if request.status is RequestStatus.RUNNING:  # the engine stopped meanwhile
                 self.failed += 1
             else:
                 self.completed += 1
                 self._ended(request)
 
     def _mix(self) -> Mix:
-        """That of the current phase."""
+        """The current phase's mix."""
         phases = self._options.phases
         ends = list(accumulate(phase.seconds for phase in phases))
         return phases[bisect(ends, (self._clock() - self._begun) % ends[-1])].mix

@@ -1,4 +1,4 @@
-"""One line of ``plugin.jsonl``: a message of a plug-in, as it was received."""
+"""One line of ``plugin.jsonl``: a plug-in's message as it was received."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +11,7 @@ from sidecar.requests.messages import FinishedRequest, Hello, Tick, UnixSeconds
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """``at`` is when it was received. A connection without a message has ended; 0 is none, and only says when."""
+    """``at`` is when it was received. No message: the connection ended. Connection 0: the line only marks a time."""
 
     at: UnixSeconds
     connection: Annotated[int, Field(ge=0)] = 0
@@ -21,12 +21,12 @@ class Heard:
 
     @property
     def message(self) -> Hello | Tick | FinishedRequest | None:
-        """As a ``PluginSink`` takes it."""
+        """The message for a ``PluginSink``."""
         return self.hello or self.tick or self.request
 
 
 def encode(heard: Heard) -> bytes:
-    """The line, without its end."""
+    """The line, without the line break."""
     return _adapter().dump_json(heard, exclude_defaults=True)
 
 
@@ -34,7 +34,7 @@ def decode(line: str) -> Heard:
     """Reads a line.
 
     Raises:
-        ValueError: it is not one, or a field is not within its range.
+        ValueError: it is not such a line, or a field is out of range.
     """
     return _adapter().validate_json(line, strict=True)
 

@@ -1,7 +1,7 @@
-"""Recordings with one request a line, each with vLLM's own numbers, as if a plug-in had sent them.
+"""Reads recordings that have one request per line, with vLLM's own numbers, as if a plug-in had sent them.
 
-A line of ``requests.jsonl`` has ``temperature`` (None: vLLM's default applied), ``start`` and ``end`` (Unix seconds),
-``chunks`` (of streams: seconds from ``start`` to each event), ``usage`` and ``speculative_decoding``.
+A line of ``requests.jsonl`` has ``path``, ``temperature`` (None: vLLM's default), ``start`` and ``end`` (Unix seconds),
+``chunks`` (of streams: seconds from ``start`` to each event), ``usage``, ``speculative_decoding`` and ``outcome``.
 """
 
 import json
@@ -25,13 +25,13 @@ from sidecar.requests.messages import (
     Totals,
 )
 
-_DEFAULT: Final = 1.0  # vLLM's temperature for requests that name none
+_DEFAULT: Final = 1.0  # vLLM's temperature for requests that set none
 _CHAT: Final = "/chat/completions"
 _OUTCOMES: Final = {"completed": Outcome.LENGTH, "aborted": Outcome.ABORTED, "error": Outcome.ERROR}
 
 
 def read_request(text: str) -> tuple[float, FinishedRequest]:
-    """Reads a line: when the request ended, and what it was; raises what a wrong line makes Python raise."""
+    """Reads a line to the request's end and the request; a malformed line raises whatever Python raises for it."""
     line: dict[str, Any] = json.loads(text)
     start, end, usage = float(line["start"]), float(line["end"]), line.get("usage") or {}
     chunks = [start + float(offset) for offset in line.get("chunks") or ()]
@@ -56,7 +56,7 @@ def read_request(text: str) -> tuple[float, FinishedRequest]:
 
 
 def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, page: PageSnapshot) -> Iterator[Heard]:
-    """Each request at its end, with a tick; the totals begin where vLLM's counters stood on the first ``page``."""
+    """Each request when it ended, with a tick; the totals start at vLLM's counters on the first ``page``."""
     for engine in page.engines[:1]:
         total = Totals(*(int(engine.counters.get(one, 0)) for one in SPECULATION))
         who, model, number = "recording", engine.key.model_name, int(engine.key.engine or 0)
@@ -73,7 +73,7 @@ def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, pa
 
 
 def _added(row: TemperatureTotals, one: FinishedRequest) -> TemperatureTotals:
-    """The totals of a temperature with one more request."""
+    """A temperature's totals with one more request added."""
     positions = range(1, len(one.lengths))
     return TemperatureTotals(
         temperature=row.temperature,

@@ -1,7 +1,7 @@
-"""Records what a sidecar sees, for replay: vLLM's metrics pages and what the plug-in sends, which holds no text.
+"""Records what a sidecar sees, for replay: vLLM's metrics pages and the plug-in's messages, which contain no text.
 
 A recording is a directory with ``scrapes.jsonl.gz`` and ``plugin.jsonl.gz``; ``recording.py`` reads it. Each file grows
-by whole gzip members, one a poll, so what was written stays readable however the process ends.
+by whole gzip members, as a rule one per poll, so it stays readable however the process ends.
 """
 
 import gzip
@@ -27,9 +27,9 @@ _LEVEL: Final = 6  # gzip's own default takes twice as long, for 4 % less
 
 
 class Recorder:
-    """Records until it is closed, between those who fetch and receive and their sinks.
+    """Records until it is closed, in front of the sinks of the poller and the receiver.
 
-    It never raises into what it observes. Once ``max_bytes`` of disk are used, or the disk fails, it stops writing and
+    It never raises into what it observes. Once it has written ``max_bytes``, or if the disk fails, it stops writing and
     the sidecar continues.
     """
 
@@ -37,28 +37,28 @@ class Recorder:
         """Creates the directory and its files.
 
         Raises:
-            FileExistsError: there is a recording already.
-            OSError: cannot create them.
+            FileExistsError: there already is a recording.
+            OSError: they cannot be created.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self._max_bytes = max_bytes
         self._log = log
         self._pages, self._heard = (FileIO(directory / f"{name}.jsonl.gz", "xb") for name in ("scrapes", "plugin"))
-        self._waiting = [encode(Heard(time.time()))]  # for the next poll
-        self._size = 0  # of what waits
+        self._waiting = [encode(Heard(time.time()))]  # to be written at the next poll
+        self._size = 0  # bytes waiting
         self._stopped = False
         self.written = 0  # bytes
-        self.requests = 0  # finished ones
+        self.requests = 0  # finished requests
         self.scrapes = 0
 
     def close(self) -> None:
-        """Writes what waits, and closes the files."""
+        """Writes the waiting messages and closes the files."""
         self._flush()
         self._pages.close()
         self._heard.close()
 
     def page(self, start: float, end: float, body: bytes) -> None:
-        """Records one poll, Unix seconds before and after the HTTP call and the whole page, after what was heard."""
+        """Records a poll, after the messages before it: Unix seconds before and after the call, and the whole page."""
         if self._stopped:
             return
         self._flush()
@@ -66,7 +66,7 @@ class Recorder:
         self.scrapes += self._write(self._pages, [line.encode()])
 
     def heard(self, heard: Heard) -> None:
-        """Records one message of a plug-in, without the names of adapters, which are often those of tenants."""
+        """Records one message of a plug-in, without adapter names, which often identify tenants."""
         if self._stopped:
             return
         if heard.tick is not None:
@@ -81,7 +81,7 @@ class Recorder:
             self._flush()
 
     def tee_requests(self, sink: PluginSink) -> PluginSink:
-        """A sink that records and passes on to ``sink``."""
+        """A sink that records each message and passes it on to ``sink``."""
 
         def heard(connection: int, message: Message) -> None:
             now = time.time()
@@ -99,7 +99,7 @@ class Recorder:
         return heard
 
     def tee_scrapes(self, sink: ScrapeSink, source: PageSource) -> ScrapeSink:
-        """A sink that records ``source``'s whole pages and passes on to ``sink``."""
+        """A sink that records ``source``'s whole pages and passes each poll on to ``sink``."""
         return _Scrapes(self, sink, source)
 
     def _flush(self) -> None:
@@ -108,7 +108,7 @@ class Recorder:
             self._waiting, self._size = [], 0
 
     def _write(self, file: FileIO, lines: Sequence[bytes]) -> bool:
-        """Whether it was written. A write that fails midway leaves the file as it was."""
+        """Whether the lines were written. A write that fails midway leaves the file as it was."""
         rest = memoryview(gzip.compress(b"\n".join((*lines, b"")), _LEVEL))
         if not self._stopped and self.written + len(rest) > self._max_bytes:
             self._stop("the recording has reached its size limit", max_bytes=self._max_bytes)

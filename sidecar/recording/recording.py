@@ -1,7 +1,7 @@
-"""Reads recorded traffic: what ``record`` writes, and recordings with one request a line.
+"""Reads recorded traffic: what ``record`` writes, and recordings that have one request per line.
 
 A recording is a directory with ``scrapes.jsonl`` (one poll of vLLM's ``/metrics`` per line: ``start``, ``end``,
-``text``), and with ``plugin.jsonl`` (``heard.py``) or ``requests.jsonl`` (``recorded_requests.py``); each may be
+``text``) and either ``plugin.jsonl`` (``heard.py``) or ``requests.jsonl`` (``recorded_requests.py``); each may be
 compressed (``.gz``). Times are Unix seconds.
 """
 
@@ -27,7 +27,7 @@ _Line = TypeVar("_Line")
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One poll, ``duration`` seconds long with ``at`` in the middle; what it gave, or the error."""
+    """One poll, ``duration`` seconds long with ``at`` in the middle: its page or its error."""
 
     at: float
     duration: float
@@ -36,7 +36,7 @@ class Scrape:
 
 
 def read_scrapes(directory: Path) -> Iterator[Scrape]:
-    """The polls of a recording, in order, up to where it is cut off, which is logged.
+    """The polls of a recording, in order; if it is truncated, those before that, with a log line.
 
     Raises:
         RecordingError: the file is missing or a line is invalid.
@@ -82,7 +82,7 @@ def _lines(directory: Path, name: str, kind: str, read: Callable[[str], _Line]) 
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
                     raise RecordingError(f"{path}, line {number}: not a {kind}: {type(error).__name__}") from error
                 yield line
-    except EOFError:  # as when it was copied while it grew
+    except EOFError:  # such as when it was copied while it grew
         log = structlog.get_logger("sidecar")
         log.warning("the recording is truncated; using the part before that", file=str(path), lines=number)
     except (OSError, ValueError) as error:  # what gzip raises on damaged files

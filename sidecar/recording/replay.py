@@ -1,4 +1,4 @@
-"""Replays a recording through the state that a running sidecar keeps: the same code, in chronological order."""
+"""Replays a recording, in chronological order, into the state that a running sidecar keeps: the same code."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
@@ -15,7 +15,7 @@ from sidecar.settings import Settings
 
 
 def replay(directory: Path, settings: Settings) -> Report:
-    """The report at the recording's last poll, as a sidecar would make it whose window is the whole recording.
+    """The report at the recording's last poll, as from a sidecar whose windows span the whole recording.
 
     Raises:
         RecordingError: the recording cannot be read, or has no poll.
@@ -29,7 +29,7 @@ def replay(directory: Path, settings: Settings) -> Report:
 
 
 def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: Settings) -> Report:
-    """The report at the last poll, over the window of these settings; there is at least one poll."""
+    """The report at the last poll, over the window of these settings; needs at least one poll."""
     events: Iterator[Heard | Scrape] = merge(heard, scrapes, key=attrgetter("at"))
     first = next(events)
     state = State(settings, first.at)

@@ -1,4 +1,4 @@
-"""Shared by tests of several parts: recorded pages, small servers, and waiting for a condition."""
+"""Fixtures shared by the tests of several parts: recorded pages, small servers, and waiting for a condition."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.debian_servers import free_port
 
-LIMIT_SECONDS = 600  # of one test with its fixtures; only a broken one needs as long, however busy the machine is
+LIMIT_SECONDS = 600  # per test with its fixtures; only a broken test takes this long, however busy the machine is
 PAGES = Path(__file__).parent / "data" / "pages"
 
-# How long an example takes says more of the machine than of the code; and the same ones come in every run: what looks
-# for new ones is `make fuzz`.
+# No deadline, since the time that an example takes says more about the machine than about the code. Every run uses the
+# same examples; `make fuzz` looks for new ones.
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
@@ -29,25 +29,25 @@ settings.load_profile("patient")
 
 
 def pytest_generate_tests(metafunc):
-    """A test that asks for ``page_name`` runs once for every recorded page of a real vLLM."""
+    """Runs a test that requests ``page_name`` once for each recorded page of a real vLLM."""
     if "page_name" in metafunc.fixturenames:
         metafunc.parametrize("page_name", sorted(path.name for path in PAGES.glob("*.prom")))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Fails a test that waits for what never comes; ``@pytest.mark.limit(seconds)`` gives it more than the usual."""
+    """Fails a test that hangs; ``@pytest.mark.limit(seconds)`` sets another limit than ``LIMIT_SECONDS``."""
     marker = item.get_closest_marker("limit")
 
     def expired(*_):
-        with suppress(RuntimeError):  # no loop runs
+        with suppress(RuntimeError):  # no loop is running
             for task in asyncio.all_tasks():
                 task.print_stack()
         pytest.fail(f"not finished within {limit} s")
 
     limit = marker.args[0] if marker else LIMIT_SECONDS
     signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # again, should a task of the test have taken the first one
+    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # repeated, in case a task of the test swallowed the first
     try:
         return (yield)
     finally:
@@ -56,7 +56,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_shell(monkeypatch):
-    """Neither its settings nor the width of its terminal, by which argparse breaks lines."""
+    """Removes the shell's settings, and fixes the terminal's width, at which argparse breaks lines."""
     monkeypatch.setenv("COLUMNS", "120")
     for name in [name for name in os.environ if name.startswith("SPECDEC_")]:
         monkeypatch.delenv(name)
@@ -64,7 +64,7 @@ def _nothing_of_the_shell(monkeypatch):
 
 @pytest.fixture(scope="session")
 def recorded():
-    """The body of a recorded page, by its file's name."""
+    """Returns the body of a recorded page, given its file name."""
 
     bodies = {str(path.relative_to(PAGES)): path.read_bytes() for path in PAGES.rglob("*.*") if path.suffix != ".json"}
     return bodies.__getitem__
@@ -72,13 +72,13 @@ def recorded():
 
 @pytest.fixture(scope="session")
 def truth():
-    """What each recorded page was made from, by its file's name."""
+    """What each recorded page was made from, by file name."""
     return json.loads((PAGES / "TRUTH.json").read_text())
 
 
 @pytest.fixture(scope="session")
 def samples_of():
-    """A text page as {(name, frozenset of label pairs, escaped as they stand): value}, by other code than ours."""
+    """Parses a text page, independently of the sidecar's code: {(name, frozenset of raw label pairs): value}."""
 
     def parse(text):
         found = {}
@@ -104,7 +104,7 @@ async def http():
 
 @pytest.fixture
 def unused_tcp_port():
-    """Instead of pytest-asyncio's, which any other socket of this machine may get meanwhile."""
+    """Replaces pytest-asyncio's, whose port any other socket on this machine may get in the meantime."""
     return free_port()
 
 
@@ -117,7 +117,7 @@ def folder():
 
 @pytest.fixture
 def socket_path(folder):
-    """For the plug-in's socket."""
+    """The path for the plug-in's socket."""
     return folder / "plugin.sock"
 
 
@@ -125,7 +125,7 @@ def socket_path(folder):
 def program(socket_path):
     """Starts ``specdec-sidecar`` with arguments and SPECDEC_ variables; kills it if it still runs at the end.
 
-    The plug-in's socket is a test's own, as tests run side by side, and any machine answers within the timeout.
+    Each test has its own plug-in socket, since tests run in parallel, and a timeout that suffices on any machine.
     """
 
     @asynccontextmanager
@@ -150,7 +150,7 @@ def program(socket_path):
 
 @pytest.fixture
 def finished(program):
-    """Runs ``specdec-sidecar`` to its end: (exit code, standard output, standard error)."""
+    """Runs ``specdec-sidecar`` until it exits: (exit code, standard output, standard error)."""
 
     async def run(*arguments, **environment):
         async with program(*arguments, **environment) as process:
@@ -173,7 +173,7 @@ def eventually():
 
 @pytest.fixture
 def served():
-    """Serves a handler at every path: ``async with served(handler) as base_url``; ``port`` 0 is any free one."""
+    """Serves a handler at every path: ``async with served(handler) as base_url``; ``port`` 0 means any free port."""
 
     @asynccontextmanager
     async def serve(handler, port=0):
@@ -192,7 +192,7 @@ def served():
 
 @pytest.fixture
 def raw_served():
-    """The same below HTTP: ``talk(reader, writer)`` is called once the request's head was read."""
+    """Like ``served``, but below HTTP: calls ``talk(reader, writer)`` once the request's head has been read."""
 
     @asynccontextmanager
     async def serve(talk):
@@ -216,7 +216,7 @@ def raw_served():
 
 @pytest.fixture
 def authority(tmp_path):
-    """A certificate authority; it writes web configuration files, too."""
+    """A certificate authority that also writes web configuration files."""
     from tests.http.certificates import Authority
 
     return Authority.new(tmp_path)
@@ -224,7 +224,7 @@ def authority(tmp_path):
 
 @pytest.fixture
 def update_golden(request):
-    """Whether golden files are written anew rather than compared."""
+    """Whether to rewrite golden files instead of comparing with them."""
     return request.config.getoption("--update-golden")
 
 

@@ -1,4 +1,4 @@
-"""Debian's servers, run for one test on free ports of this machine (``scripts/debian-tools`` installs them)."""
+"""Runs Debian's servers for single tests, on free ports of this machine (``scripts/debian-tools`` installs them)."""
 
 import asyncio
 import json
@@ -14,14 +14,14 @@ import aiohttp
 
 
 def free_port() -> int:
-    """A port for what must be known beforehand or come back: nobody else gets it as long as this process runs.
+    """A port for a server that must be known in advance or restart: nobody else gets it while this process runs.
 
-    A server may listen there nevertheless. With SO_REUSEADDR, as servers set it, it shares the address with a socket
-    that does not listen.
+    A server can still listen on it: with SO_REUSEADDR, which servers set, it shares the address with a socket that does
+    not listen.
     """
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # once bound: before, two could hold the same port
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after bind: before it, two could hold the same port
     port: int = held.getsockname()[1]
     held.detach()  # it stays open
     return port
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def ready_server(http: aiohttp.ClientSession, *command: str, port: int | None = None) -> AsyncIterator[str]:
-    """Runs a server that takes ``--web.listen-address``; gives its URL once it says that it is ready."""
+    """Runs a server that supports ``--web.listen-address``; yields its URL once it reports that it is ready."""
     assert shutil.which(command[0]), f"{command[0]} is missing: scripts/debian-tools installs it"
     address = f"127.0.0.1:{port or free_port()}"
     process = await asyncio.create_subprocess_exec(
@@ -55,19 +55,19 @@ async def _ready(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 class Prometheus:
-    """Asks a running Prometheus."""
+    """Queries a running Prometheus."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self.url = url
         self._http = http
 
     async def instant(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """The series of the moment: pairs of labels and value."""
+        """The current series: pairs of labels and value."""
         data = await self.ask("query", query=expression)
         return [(found["metric"], float(found["value"][1])) for found in data]
 
     async def ask(self, what: str, **parameters: object) -> Any:
-        """The result of one call of its API; ``what`` is query or query_range."""
+        """The result of one call to its API; ``what`` is query or query_range."""
         given = {name: str(value) for name, value in parameters.items()}
         async with self._http.get(f"{self.url}/api/v1/{what}", params=given) as response:
             answer = json.loads(await response.read())
@@ -79,9 +79,9 @@ class Prometheus:
 async def running_prometheus(
     http: aiohttp.ClientSession, directory: Path, config: dict[str, Any], port: int | None = None
 ) -> AsyncIterator[Prometheus]:
-    """Prometheus with a configuration whose files are in ``directory``; it scrapes as often as ``config`` says."""
+    """Runs Prometheus with ``config``, which sets the scrape interval; its files are in ``directory``."""
     path = directory / "prometheus.yaml"
-    path.write_text(json.dumps(config))  # which is YAML
+    path.write_text(json.dumps(config))  # JSON is YAML
     storage = directory / "prometheus"
     command = ("prometheus", f"--config.file={path}", f"--storage.tsdb.path={storage}")
     async with ready_server(http, *command, port=port) as url:
@@ -89,7 +89,7 @@ async def running_prometheus(
 
 
 def scraping(*addresses: str, job: str = "specdec", interval: str = "1s") -> dict[str, Any]:
-    """A configuration that scrapes pages at those addresses (``host:port``)."""
+    """A configuration that scrapes pages at these addresses (``host:port``)."""
     return {
         "global": {"scrape_interval": interval, "scrape_timeout": interval},
         "scrape_configs": [{"job_name": job, "static_configs": [{"targets": list(addresses)}]}],

@@ -1,6 +1,6 @@
-"""Counters that never fall: vLLM's own, continued across its restarts.
+"""vLLM's counters, continued across its restarts so that they never decrease.
 
-A total starts at vLLM's value, adds its growth, and continues from its last value when vLLM restarts at 0.
+A total starts at vLLM's value, grows with it, and continues from its last value when vLLM restarts at 0.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """An engine's snapshot with continued counters and histograms; ``restarted``: vLLM restarted before it."""
+    """An engine's snapshot with continued counters and histograms; ``restarted`` if vLLM restarted before it."""
 
     engine: EngineSnapshot
     restarted: bool
@@ -27,15 +27,14 @@ class Continuation:
         self._total: EngineSnapshot | None = None
 
     def count_from(self, raw: EngineSnapshot) -> None:
-        """The totals, which have begun, grow from ``raw`` on, until the process changes."""
+        """Once totals exist, counts their growth from ``raw`` instead of the last snapshot; after a restart, from 0."""
         self._raw = raw
 
     def advance(self, raw: EngineSnapshot, *, restarted: bool | None = None) -> Totals:
         """The totals at ``raw``.
 
-        ``restarted`` says whether the process changed. If it is None, this is unknown, and a falling counter means a
-        restart.
-        In a process known to be the same, a counter that falls adds nothing.
+        ``restarted`` says whether the process changed. If that is unknown (None), a counter that decreased means a
+        restart. In a process known to be the same, a counter that decreased adds nothing.
         """
         if self._raw is None or self._total is None:
             self._raw = self._total = raw
@@ -82,7 +81,7 @@ def _counters(
 def _add(total: tuple[float, ...], base: tuple[float, ...], raw: tuple[float, ...]) -> tuple[float, ...]:
     if not raw:
         return ()
-    # A bucket that has not grown keeps its float object, since windows hold many.
+    # A bucket that has not grown keeps its float object, since windows hold many of them.
     return tuple(t + (r - b) if r > b else t for t, b, r in zip_longest(total, base, raw, fillvalue=0.0))
 
 

@@ -1,9 +1,9 @@
-"""Prometheus text exposition, bytes to samples: only the wanted ones, at the cost of a few C calls.
+"""Reads the wanted samples from a page in Prometheus's text format, at the cost of a few C calls.
 
-vLLM's page has some 650 lines, a quarter of which matter, and from poll to poll only the numbers change. So the
-first page is read line by line (``lines.py``), and where the wanted samples stand is remembered: how many lines the
-page has, and what stands before the value in each line that matters. Later pages are split into lines, and those
-compared. Any difference sends the page to the line reader, which alone decides on the grammar.
+vLLM's page has about 650 lines, a quarter of which matter, and from poll to poll only the numbers change. So the
+first page is read line by line (``lines.py``), and its shape is remembered: the number of lines, and the text before
+the value in each line that matters. Later pages are split into lines and compared with that shape. Any difference
+sends the page to the line reader, which alone decides what is valid.
 """
 
 import re
@@ -31,7 +31,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Where a page of so many ``lines`` has its wanted samples: ``keys[i]`` in line ``places[i]``."""
+    """Where a page with this number of ``lines`` has its wanted samples: ``keys[i]`` in line ``places[i]``."""
 
     lines: int
     places: tuple[int, ...]
@@ -54,7 +54,7 @@ class PageReader:
         Raises:
             PageTooLarge: the page has more bytes, lines or wanted series than the limit.
             NotAnExposition: the body has neither a wanted sample nor a ``# TYPE`` line.
-            TruncatedPage: the last line has no end.
+            TruncatedPage: the last line does not end with a newline.
         """
         if len(body) > self._limits.page_bytes:
             raise PageTooLarge(f"{len(body)} bytes; limit {self._limits.page_bytes}")
@@ -63,7 +63,7 @@ class PageReader:
         return Page(self._series, values, 0)
 
     def _learn(self, body: bytes) -> Page:
-        """The same, line by line; remembers the shape. Raises as ``read``."""
+        """Reads the page line by line and remembers its shape. Raises what ``read`` raises."""
         lines = read_lines(body, self._wanted, self._limits.series)
         if not lines.samples and not _TYPE_LINE.search(body):
             raise NotAnExposition(f"the body begins with {body[:16]!r}")
@@ -78,7 +78,7 @@ class PageReader:
 
 
 def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | None:
-    """None where a page of the same shape could be misread: it has malformed lines, or keys with white space."""
+    """The page's shape; None if a page of that shape could be misread: with malformed lines, or white space in keys."""
     if page.malformed or not places:
         return None
     lines = body.split(b"\n")
@@ -91,7 +91,7 @@ def _remember(body: bytes, page: Page, places: tuple[int, ...]) -> _Memory | Non
 
 def _values(body: bytes, memory: _Memory) -> list[float] | None:
     """The values on a page; None if anything but a number has changed in the lines that matter."""
-    lines = body.split(b"\n", memory.lines)  # no further: there may be millions
+    lines = body.split(b"\n", memory.lines)  # no more than that: there may be millions
     if len(lines) != memory.lines:
         return None
     tokens = b"\n".join([lines[place] for place in memory.places]).split()

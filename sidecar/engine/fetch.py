@@ -1,4 +1,4 @@
-"""One GET of vLLM's page: bounded in bytes and in time, with one error class per failure."""
+"""GETs vLLM's pages, with limits on size and time and one error class per kind of failure."""
 
 import asyncio
 import ssl
@@ -23,7 +23,7 @@ class Fetcher:
         page_bytes: int = 8 * 1024 * 1024,
         tls: ssl.SSLContext | bool = True,
     ) -> None:
-        """Needs a running event loop. ``timeout`` is seconds for a whole exchange."""
+        """Needs a running event loop. ``timeout`` is the limit in seconds for a whole exchange."""
         self._base = base_url
         self._timeout = timeout
         self._page_bytes = page_bytes
@@ -37,12 +37,12 @@ class Fetcher:
         )
 
     async def get(self, path: str) -> bytes:
-        """The body at ``path``, which is sent unescaped.
+        """The body at ``path``, which is sent as it is, without escaping.
 
         Raises:
             Unreachable: no connection.
             TimedOut: the body was not complete in time.
-            BadStatus: a status other than 200; a redirect is not followed, as it could lead anywhere.
+            BadStatus: a status other than 200; redirects are not followed, as they could lead anywhere.
             Interrupted: the response was cut off or was not valid HTTP.
             PageTooLarge: more bytes than the limit; the rest is not read.
         """
@@ -72,9 +72,9 @@ class Fetcher:
 
 
 async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes | None:
-    """The whole body, in however many pieces it arrives; None, and closes the connection, if it exceeds ``most`` bytes.
+    """The whole body; if it exceeds ``most`` bytes, closes the connection and returns None.
 
-    aiohttp's own ``content.read(most)`` returns after the first piece.
+    aiohttp's own ``content.read(most)`` returns after the first chunk.
     """
     pieces: list[bytes] = []
     received = 0
@@ -88,6 +88,6 @@ async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytes | N
 
 
 def _reason(error: Exception) -> str:
-    """The cause, without addresses, which may contain credentials."""
+    """The cause without any addresses, which may contain credentials."""
     cause = error.strerror if isinstance(error, OSError) else None
     return f"{type(error).__name__}: {cause}" if cause else type(error).__name__

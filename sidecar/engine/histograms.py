@@ -11,13 +11,13 @@ class HistogramWindow:
     """Bounded history of continued histograms (``Continuation``)."""
 
     def __init__(self, seconds: float) -> None:
-        """``seconds`` are the clock's."""
+        """``seconds`` is the length of the window, by the clock that gives ``at``."""
         self._seconds = seconds
         self._windows: dict[Phase, tuple[tuple[float, ...], GrowthWindow]] = {}  # with the buckets' edges
         self._latest: Mapping[Phase, HistogramReading] = {}
 
     def append(self, at: float, reading: Mapping[Phase, HistogramReading]) -> None:
-        """Adds a reading; other buckets restart the window, since another vLLM version was started."""
+        """Adds a reading; different buckets restart the window, since they come from another vLLM version."""
         self._latest = reading
         for phase, one in reading.items():
             if phase not in self._windows or self._windows[phase][0] != one.edges:
@@ -25,7 +25,7 @@ class HistogramWindow:
             self._windows[phase][1].append(at, one.counts)
 
     def growth(self, phase: Phase) -> HistogramReading | None:
-        """The observations in the window that ends at the last reading; it is shorter if the history is.
+        """The observations in the window that ends at the last reading, or in the whole history if that is shorter.
 
         None if vLLM does not export this histogram, or if there is only one reading.
         """

@@ -1,7 +1,7 @@
-"""The exposition grammar, line by line: it decides what is valid, and is the slow path of the reader.
+"""Reads a page line by line: this defines which lines are valid, and is the slow path of ``PageReader``.
 
 Grammar: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4). The additions of OpenMetrics
-1.0 (``# EOF``, exemplars) are accepted, since old vLLM versions serve them.
+1.0 (``# EOF``, exemplars) are accepted, because old vLLM versions serve them.
 """
 
 import re
@@ -16,7 +16,7 @@ _VALUE = re.compile(r"[ \t]+([!-^`-~]+)(?:[ \t]+-?[\d.]+)?[ \t]*(?:# \{.*)?$")
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
-_MOST_LINES = 100_000  # of a page; vLLM has some 420 for each engine
+_MOST_LINES = 100_000  # per page; vLLM has about 420 per engine
 _LINE_BYTES = 16 * 1024
 _MOST_LABELS = 64
 
@@ -31,7 +31,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The wanted samples of a page, and the numbers of their lines, from 0; the rest of the page is not judged.
+    """The wanted samples of a page and their line numbers, from 0; the rest of the page is not checked.
 
     ``malformed`` counts the wanted samples' lines that were skipped: invalid or overlong ones, and repeated series.
     """
@@ -82,10 +82,10 @@ def _sample(line: bytes, name_end: int) -> tuple[Series, float] | None:
 
 
 def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]:
-    """The label pairs that begin at ``position`` and where they end.
+    """The label pairs that begin at ``position``, and the position where they end.
 
     Raises:
-        ValueError: they are malformed, or too many.
+        ValueError: they are malformed, or there are too many.
     """
     if not text.startswith("{", position):
         return (), position

@@ -1,4 +1,4 @@
-"""Several engines as one: those past the bound on label values become ``other``."""
+"""Merges several engines into one: those past the limit on label values become ``other``."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -11,7 +11,7 @@ OTHER = EngineKey("other", "other")
 
 
 def merge(engines: Sequence[EngineSnapshot], key: EngineKey = OTHER) -> EngineSnapshot:
-    """The quantities of one or more engines under one key: sums, but the highest of the ratios."""
+    """The quantities of one or more engines under one key: sums, or the highest value for ratios."""
     capacities = [engine.kv_cache_capacity_tokens for engine in engines]
     known = [capacity for capacity in capacities if capacity is not None]
     return EngineSnapshot(
@@ -35,9 +35,9 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def sum_by_position(parts: Sequence[tuple[float | None, Sequence[float]]]) -> tuple[float, ...]:
-    """The sum, position by position, of each part's drafts and tokens per position.
+    """The tokens per position, summed over the parts; a part is its drafts and its tokens per position.
 
-    Empty if a part that drafted has no positions, since the sum would be too low.
+    Empty if a part with drafts has no positions, since the sum would be too low.
     """
     if any(drafts and not tokens for drafts, tokens in parts):
         return ()

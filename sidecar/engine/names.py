@@ -66,7 +66,7 @@ COUNTERS: dict[Counter, tuple[str, ...]] = {
     Counter.PREEMPTIONS: ("num_preemptions_total",),
     Counter.PREFIX_CACHE_QUERIES: ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     Counter.PREFIX_CACHE_HITS: ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total"),
-    Counter.STEPS: ("iteration_tokens_total_count",),  # of a histogram, despite its name: one observation a step
+    Counter.STEPS: ("iteration_tokens_total_count",),  # of a histogram, despite its name: one observation per step
     Counter.DECODE_SECONDS: tuple(name + "_sum" for name in _ITL),
     Counter.DECODE_STEPS: tuple(name + "_count" for name in _ITL),
     Counter.FIRST_TOKENS: ("time_to_first_token_seconds_count",),
@@ -96,7 +96,7 @@ PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages 
 
 
 def wanted() -> frozenset[bytes]:
-    """The full names of the samples that are used, under every prefix; only the buckets of most histograms."""
+    """The full names of the samples in use, with every prefix; for most histograms, only the buckets."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     names |= {f"{name}_bucket" for candidates in HISTOGRAMS.values() for name in candidates}
     names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}

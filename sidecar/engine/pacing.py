@@ -8,7 +8,7 @@ _RECENT = 5  # pages; the fastest shows the cost, the others also include waitin
 
 
 class Pacing:
-    """Decides the time between the starts of two polls; ``interval`` is in force."""
+    """Decides the time between the starts of two polls; ``interval`` is the current one."""
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
@@ -16,9 +16,9 @@ class Pacing:
         self.interval = scrape.scrape_interval
 
     def arrived(self, duration: float) -> None:
-        """A page, usable or not, took ``duration`` seconds."""
+        """Records that a page, usable or not, took ``duration`` seconds."""
         self._durations.append(duration)
-        # A sidecar that starts while vLLM is busy must not stand still for as long as its first poll had to wait.
+        # A sidecar that starts while vLLM is busy must not slow down because its first poll had to wait.
         cost = min(self._durations) if len(self._durations) == _RECENT else 0.0
         affordable = cost / self._scrape.scrape_cpu_share
         # A configured interval above the maximum is kept.

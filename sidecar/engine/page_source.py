@@ -1,9 +1,9 @@
 """The next snapshot of one vLLM server, at the lowest cost to vLLM.
 
-Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only what is used, for
-a tenth of that. This works if prometheus_client serves the page from one process; with several API servers the page
-is empty. So the filter is used only after it has returned exactly the series that the whole page has, and the whole
-page is fetched again at every tenth poll, and whenever the filtered one changes.
+Rendering the whole page costs vLLM's API process 3 to 6 ms; ``/metrics/?name[]=...`` renders only the families in use,
+for a tenth of that. This works if prometheus_client serves the page from one process; with several API servers the
+page is empty. So the filter stays in use only if it returns exactly the series of the whole page, and the whole page
+is fetched again at every tenth poll and whenever the filtered one changes.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from sidecar.errors import AnotherServer, BadStatus, Interrupted, PageError, Scr
 from sidecar.settings.groups import Limits, Scrape
 
 WHOLE_PAGE = "/metrics"
-RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten
+RECHECK = 9  # filtered polls between two whole pages, so that a family that appears later is found within ten polls
 REFUSALS = 5  # consecutive pages of an older process, after which it is accepted
 RETRY = 600  # whole pages before a filter that failed is tried again
 
 
 @asynccontextmanager
 async def page_source(scrape: Scrape, limits: Limits, *, whole: bool = False) -> AsyncIterator["PageSource"]:
-    """The pages of the vLLM at ``vllm_url``; ``whole``: never ask for only what is used.
+    """The pages of the vLLM at ``vllm_url``; with ``whole``, never filtered.
 
-    The connection is closed at the end of the block.
+    The connection is closed when the block ends.
     """
     fetcher = Fetcher(scrape.vllm_url, timeout=scrape.scrape_timeout, page_bytes=limits.page_bytes, tls=scrape.tls())
     try:
@@ -42,25 +42,25 @@ class PageSource:
     """Fetches and reads one server's pages."""
 
     def __init__(self, fetcher: Fetcher, limits: Limits, *, filtered: bool) -> None:
-        """``filtered`` allows asking for only what is used."""
+        """``filtered`` allows fetching filtered pages."""
         self._fetcher = fetcher
         self._allowed = filtered
         self._all, self._part = _Pages(limits), _Pages(limits)
         self._filter = ""  # the path of the filtered page; empty while filtering is not in use
-        self._expected: frozenset[Series] = frozenset()  # those of the page that the filter was made for
+        self._expected: frozenset[Series] = frozenset()  # on the whole page that the filter was made from
         self._proven: tuple[Series, ...] = ()
         self._process_start: float | None = None  # on the last whole page
         self._newest: float | None = None  # the start of the newest process that answered
         self._refused = 0
         self._filtered_left = 0
         self._whole_left = 0
-        self.whole_page = b""  # the last one, for re-exporting; empty once a poll failed
+        self.whole_page = b""  # the last one, for re-exporting; empty after a failed poll
 
     async def next(self) -> PageSnapshot:
         """Fetches and reads once.
 
         Raises:
-            ScrapeError: as ``Fetcher.get``, ``PageReader.read`` and ``SnapshotReader.read`` do.
+            ScrapeError: from ``Fetcher.get``, ``PageReader.read`` or ``SnapshotReader.read``, or ``AnotherServer``.
         """
         try:
             snapshot = await self._next()
@@ -71,9 +71,9 @@ class PageSource:
         return snapshot
 
     def _same_server(self, started: float | None) -> None:
-        """Refuses an older process's page: behind a load balancer two servers' counters would look like restarts.
+        """Refuses the page of an older process: two servers behind a load balancer would look like restarts.
 
-        A process that keeps responding is accepted: the clock was set back, or the newer one is gone.
+        An older process that keeps responding is accepted: the clock was set back, or the newer process is gone.
         """
         if started is None or self._newest is None or started >= self._newest or self._refused >= REFUSALS:
             self._newest, self._refused = started, 0
@@ -92,9 +92,9 @@ class PageSource:
         return await self._whole()
 
     async def _filtered(self) -> PageSnapshot | None:
-        """A filtered page with the same series as the whole one; None if it has others or is unavailable.
+        """A filtered page with the expected series; None if it has others or is unavailable.
 
-        A server that ignores the filter sends the whole page, which is as good.
+        A server that ignores the filter sends the whole page, which is just as good.
         """
         try:
             series, snapshot = await self._part.read(await self._fetcher.get(self._filter))
@@ -104,9 +104,9 @@ class PageSource:
         except TimedOut:
             if self._proven:
                 raise  # vLLM is slow or down
-            works = False  # what stands before vLLM does not pass the query on
+            works = False  # something in front of vLLM does not forward the query
         if not works:
-            # Once the filter has worked, a different page means that vLLM changed; the first time, that filters do not
+            # If the filter has worked before, a different page means that vLLM changed; otherwise, that filters do not
             # work.
             self._whole_left = 0 if self._proven else RETRY
             self._filter, self._proven = "", ()
@@ -125,8 +125,8 @@ class PageSource:
         return snapshot
 
     def _expect(self, series: tuple[Series, ...]) -> None:
-        """Requests only the page's own names from now on; pages of several processes have no process start."""
-        # vLLM logs the whole query at every poll, so it names only what this page has.
+        """From now on, requests only the names on this page, whose process start shows that it is of one process."""
+        # vLLM logs the whole query at every poll, so it names only what is on this page.
         self._expected = frozenset(series)
         query = "&".join(f"name%5B%5D={quote(name)}" for name in sorted({one.name for one in series}))
         self._filter = f"{WHOLE_PAGE}/?{query}"
@@ -134,13 +134,13 @@ class PageSource:
 
 
 class _Pages:
-    """Reads pages of one kind, in a thread, so that the event loop stays responsive whatever is on them."""
+    """Reads pages of one kind in a thread, so that the event loop stays responsive whatever they contain."""
 
     def __init__(self, limits: Limits) -> None:
         self._pages, self._snapshots = PageReader(names.wanted(), limits), SnapshotReader()
 
     async def read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:
-        """Raises as ``PageReader.read`` and ``SnapshotReader.read``."""
+        """Raises what ``PageReader.read`` and ``SnapshotReader.read`` raise."""
         return await asyncio.to_thread(self._read, body)
 
     def _read(self, body: bytes) -> tuple[tuple[Series, ...], PageSnapshot]:

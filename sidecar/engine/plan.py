@@ -1,4 +1,4 @@
-"""Where each engine's quantities are on a page: computed once per shape of it, applied at every poll."""
+"""Where each engine's quantities are on a page: computed once per page shape, applied at every poll."""
 
 import math
 from collections import defaultdict
@@ -12,7 +12,7 @@ from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.errors import PageTooLarge
 
 _MOST_ENGINES = 256  # pairs of model and engine on a page; four times the maximum of ``limits.engines``
-_DIGITS = 15  # at most; Python refuses integers of some thousands of digits
+_DIGITS = 15  # at most; Python refuses to parse integers of several thousand digits
 _NO_ENGINE = "0"  # V0 and the first V1 versions have one engine and no label for it
 
 
@@ -33,7 +33,7 @@ class HistogramPlan:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """Indices into a page's values; several indices of a counter are several processes' shares of it."""
+    """Indices into a page's values; if a counter has several, each is one process's share of it."""
 
     key: EngineKey
     counters: Mapping[Counter, tuple[int, ...]]
@@ -121,7 +121,7 @@ def _indices(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) ->
 
 
 def _gauge_indices(samples: Mapping[str, list[_Sample]], candidates: tuple[str, ...]) -> tuple[int, ...]:
-    """As for counters, but a candidate without ``pid`` is preferred: with it, most are stale (0.9.2 to 0.11.0)."""
+    """Like ``_indices``, but prefers a candidate without ``pid``: most with one are stale (0.9.2 to 0.11.0)."""
     shared = [name for name in candidates if name in samples and "pid" not in samples[name][0].labels]
     return _indices(samples, shared or candidates)
 
@@ -137,7 +137,7 @@ def _positions(samples: list[_Sample]) -> tuple[tuple[int, ...], ...]:
 
 
 def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) -> HistogramPlan | None:
-    """The first complete candidate, which has a +Inf bucket."""
+    """The first candidate that is complete, that is, has a +Inf bucket."""
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
         for sample in samples.get(name + "_bucket", []):
@@ -151,7 +151,7 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
 
 
 def _capacity(config: Mapping[str, str]) -> int | None:
-    """Capacity of the KV cache in tokens: exported from 0.32 on, before that blocks times block size."""
+    """Capacity of the KV cache in tokens: exported since 0.32, number of blocks times block size before that."""
     if (tokens := _whole(config.get("kv_cache_size_tokens", ""))) is not None:
         return tokens
     blocks, size = _whole(config.get("num_gpu_blocks", "")), _whole(config.get("block_size", ""))

@@ -13,17 +13,17 @@ from sidecar.settings.groups import Scrape
 
 
 class ScrapeSink(Protocol):
-    """Receives the polls. Times are Unix seconds, durations seconds."""
+    """Receives the results of polls. Times are in Unix seconds, durations in seconds."""
 
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
-        """A poll returned a page; the next one follows after ``interval``."""
+        """A poll returned a page; the next poll starts ``interval`` after this one started."""
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """A poll returned no page."""
 
 
 class Poller:
-    """Polls one server and delivers to one sink."""
+    """Polls one server and delivers the results to one sink."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Poller:
             await asyncio.sleep(max(pause - (self._monotonic() - started), 0))
 
     async def poll(self) -> float:
-        """One poll; returns the seconds from its start to the next one's."""
+        """Polls once; returns the seconds from its start to the start of the next poll."""
         wall, started = self._wall_clock(), self._monotonic()
         try:
             page = await self._source.next()
         except ScrapeError as error:
-            if isinstance(error, PageError):  # it has cost vLLM as much as a usable one
+            if isinstance(error, PageError):  # it cost vLLM as much as a usable one
                 self._pacing.arrived(self._monotonic() - started)
             self._sink.failed(self._wall_clock(), error)
             return self._pacing.interval

@@ -1,4 +1,4 @@
-"""The engines on one page: quantities by their meaning, whatever names the version uses."""
+"""The engines on one page: quantities by their meaning, whatever names this vLLM version uses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ class HistogramReading:
 
     @property
     def count(self) -> float:
-        """All observations."""
+        """The number of observations."""
         return self.counts[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """One engine's quantities at one moment. What its version does not export is absent, never 0.
+    """One engine's quantities at one moment. What its vLLM version does not export is absent, never 0.
 
     ``accepted_per_position[p]`` counts accepted draft tokens at position p, from 0; empty if not exported.
     """
@@ -47,11 +47,11 @@ class PageSnapshot:
 
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None
-    malformed: int  # malformed lines, and histograms whose counts fall
+    malformed: int  # malformed lines, and histograms that are not cumulative
 
 
 class SnapshotReader:
-    """Turns one server's pages into snapshots; plans once per shape of the page."""
+    """Turns one server's pages into snapshots; plans once per page shape."""
 
     def __init__(self) -> None:
         self._series: tuple[Series, ...] = ()
@@ -62,7 +62,7 @@ class SnapshotReader:
         """The engines on a page, ordered by model and engine.
 
         Raises:
-            NoVllmMetrics: no series on the page is vLLM's.
+            NoVllmMetrics: the page has no series of a vLLM engine.
             PageTooLarge: there are more engines than any vLLM has.
         """
         if self._series is not page.series:
@@ -106,12 +106,12 @@ def _sum(values: Sequence[float], indices: tuple[int, ...]) -> float:
 
 def _gauge(gauge: Gauge, values: Sequence[float], indices: tuple[int, ...]) -> float:
     if gauge is Gauge.KV_CACHE_USAGE:
-        # Each process repeats the engine's one value; idle processes show an old one, or 0.
+        # Every process exports the engine's value; idle ones show an old value, or 0.
         return max(values[index] for index in indices)
     return _sum(values, indices)
 
 
-_LARGEST = 1e18  # far above any real count; sums of larger ones would end up infinite
+_LARGEST = 1e18  # far above any real count; sums of larger values would eventually be infinite
 
 
 def _histogram(values: Sequence[float], plan: HistogramPlan) -> HistogramReading | None:

@@ -1,8 +1,8 @@
-"""How a metric is declared: its name, type, help and labels, and where in the report tree its value is.
+"""How a metric is declared: its name, type, help and labels, and where its value is in the report tree.
 
-A level of the tree gives the labels that all of its metrics have, and the nodes that there are. A metric adds a
-function from one node to its value: a number or a distribution, a mapping from the values of its further labels to
-these, or None, which means absent.
+A level of the tree defines the labels that its metrics share, and lists its nodes. A metric adds a function from one
+node to its value: a number, a distribution, a mapping from the values of its additional labels to numbers, or None if
+the value is absent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ Sample = tuple[Labels, float | Distribution]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric; ``name`` includes a counter's ``_total``, ``samples`` gives those of a page."""
+    """One metric; ``name`` includes a counter's ``_total``, ``samples`` yields its samples on a page."""
 
     name: str
     kind: Kind
@@ -50,25 +50,25 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Level(Generic[Node]):
-    """A kind of node of the tree; ``nodes`` gives each with the values of ``labels``, which tell it from the others."""
+    """A kind of node in the tree; ``nodes`` yields each node with the values of ``labels`` that identify it."""
 
     labels: tuple[str, ...]
     nodes: Callable[[Shown], Iterable[tuple[Labels, Node]]]
 
     def gauge(self, name: str, text: str, value: Callable[[Node], Values], *labels: str) -> Metric:
-        """A gauge of each node; ``labels`` are those that the keys of ``value``'s mapping give."""
+        """A gauge for each node; ``labels`` are the labels whose values are the keys of ``value``'s mapping."""
         return self._metric(f"specdec_{name}", Kind.GAUGE, text, value, labels)
 
     def counter(self, name: str, text: str, value: Callable[[Node], Values], *labels: str) -> Metric:
-        """The same for a counter; ``name`` is without ``_total``."""
+        """Like ``gauge``, but a counter; ``name`` is without ``_total``."""
         return self._metric(f"specdec_{name}_total", Kind.COUNTER, text, value, labels)
 
     def histogram(self, name: str, text: str, value: Callable[[Node], Distribution | None]) -> Metric:
-        """A histogram of each node."""
+        """A histogram for each node."""
         return self._metric(f"specdec_{name}", Kind.HISTOGRAM, text, value, ())
 
     def by_position(self, name: str, text: str, value: Callable[[Node], Sequence[float]]) -> Metric:
-        """A counter of each draft position, from 0 on; those past ``limits.positions`` are ``other`` together."""
+        """A counter for each draft position, from 0; those past ``limits.positions`` are summed as ``other``."""
 
         def samples(shown: Shown) -> Iterator[Sample]:
             most = shown.settings.limits.positions

@@ -1,4 +1,4 @@
-"""Our ``/metrics`` page in the requested format, rendered by prometheus_client."""
+"""The sidecar's ``/metrics`` page in the requested format, rendered by prometheus_client."""
 
 import gzip
 import math
@@ -19,7 +19,7 @@ _GZIP_LEVEL = 1  # half the uncompressed size at a fifth of the default level's 
 
 
 class Families(Collector):
-    """Passes ready families to prometheus_client's encoders."""
+    """Passes ready-made families to prometheus_client's encoders."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = list(families)
@@ -52,7 +52,7 @@ def _add(family: Family, name: str, labels: dict[str, str], value: float | Distr
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a client takes; there are few that differ."""
+    """What a client accepts; there are only a few different ones."""
 
     content_type: str
     gzip: bool
@@ -60,7 +60,7 @@ class Format:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those of a page in this format."""
+        """The response headers for a page in this format."""
         headers = {"Content-Type": self.content_type, "Vary": "Accept, Accept-Encoding"}
         return headers | {"Content-Encoding": "gzip"} if self.gzip else headers
 
@@ -75,7 +75,7 @@ def chosen(accept: str, accept_encoding: str) -> Format:
 
 
 def rendered(shown: Shown, form: Format, own: bytes = b"") -> bytes:
-    """The page, with the sidecar's own process, and ``own`` at its end."""
+    """The page, including the metrics of the sidecar's own process, with ``own`` at the end."""
     process = ProcessCollector(registry=None).collect()
     body = form.encode(Families([*families(shown), *process])) + own
     return gzip.compress(body, _GZIP_LEVEL) if form.gzip else body

@@ -35,7 +35,7 @@ MODEL: Final[Level[ModelReport]] = Level(
     ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
 )
 ENGINE: Final = Level(("model_name", "engine"), _engines)
-SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)  # for what a mixture of engines does not have
+SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)  # for what merged engines do not have
 LOAD: Final = Level(("model_name", "engine", "running"), _loads)
 TEMPERATURE: Final = Level(("model_name", "temperature"), _temperatures)
 GROUP: Final = Level(("model_name", "by", "group"), _groups)

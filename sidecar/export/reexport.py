@@ -1,4 +1,4 @@
-"""vLLM's own series on our page: an option for sites whose Prometheus cannot reach vLLM itself."""
+"""vLLM's own series on the sidecar's page: an option for sites whose Prometheus cannot reach vLLM."""
 
 import re
 from typing import Final
@@ -10,9 +10,9 @@ _EXEMPLAR: Final = re.compile(rb" # \{.*")  # the text format has none
 
 
 def own_series(page: bytes, limit: int) -> bytes:
-    """The families of vLLM itself on its page, as they are there.
+    """The families of vLLM itself on its page, unchanged except that exemplars are removed.
 
-    ``limit`` bounds the series; a family is exported completely or not at all.
+    ``limit`` bounds the number of series; a family is exported completely or not at all.
     """
     found: list[bytes] = []
     series = 0

@@ -10,7 +10,7 @@ from sidecar.export.metrics import METRICS
 
 
 def metrics_reference(page: str) -> str:
-    """``page`` with new rows in the tables of metrics and of limitations; all else stays.
+    """``page`` with new rows in the tables of metrics and of limitations, and otherwise unchanged.
 
     Raises:
         ValueError: a table is missing.
@@ -22,7 +22,7 @@ def metrics_reference(page: str) -> str:
 
 def _filled(page: str, head: str, rows: Iterable[Iterable[str]]) -> str:
     """``page`` with ``rows`` in the table whose first line begins with ``head``."""
-    start = page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1  # below its rule
+    start = page.index("\n", page.index("\n", page.index(f"\n{head}") + 1) + 1) + 1  # after the header and its rule
     rest = re.sub(r"\A(\|.*\n)*", "", page[start:])
     return page[:start] + "".join(f"| {' | '.join(row)} |\n" for row in rows) + rest
 

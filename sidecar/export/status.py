@@ -15,8 +15,8 @@ from sidecar.export.page.answer import answer
 def status(shown: Shown) -> dict[str, Any]:
     """The tree, with the version of the sidecar, the thresholds in force and the page's answer.
 
-    Each value has the name that it has in the tree (``sidecar/analysis/report.py`` explains all), computed ones
-    included. What is unknown is null, never 0.
+    Values, including computed ones, have the same names as in the tree (``sidecar/analysis/report.py`` explains all).
+    Unknown values are null, never 0.
     """
     return {
         "version": __version__,
@@ -27,12 +27,12 @@ def status(shown: Shown) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value of the tree as what JSON knows."""
+    """Converts a value of the tree to JSON's types."""
     match value:
         case None | bool() | int():
             found: Any = value
         case str():
-            found = str(value)  # of an enumeration
+            found = str(value)  # an enumeration's value is a plain string
         case float():
             found = value if math.isfinite(value) else None
         case Mapping():

@@ -21,16 +21,16 @@ _PAGE_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": page.SE
 PROBES = frozenset({"/-/healthy", "/-/ready"})
 """The paths of the probes, whose responses reveal nothing."""
 
-_MOST_MADE = 16  # kept at once: a client may ask for any version of OpenMetrics, and get it
+_MOST_MADE = 16  # kept at once: a client may request any version of OpenMetrics, and gets it
 _Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the pages are made from: ``read`` is called at most once in ``every`` seconds, and each page made for it.
+    """What the pages are made from: ``read`` is called, and each page is made, at most once in ``every`` seconds.
 
-    ``vllm_page`` is vLLM's last whole page if it is to be re-exported, else nothing. ``ready`` is whether vLLM has been
-    polled once, successfully or not: a Pod whose sidecar is not ready gets no traffic, so it does not depend on vLLM.
+    ``vllm_page`` is vLLM's last whole page if it is re-exported, else empty. ``ready`` is whether vLLM has been polled
+    once, successfully or not: a Pod whose sidecar is not ready gets no traffic, so this does not depend on vLLM.
     """
 
     read: Callable[[], Shown]
@@ -40,18 +40,18 @@ class Pages:
 
 
 def make_web(pages: Pages) -> web.Application:
-    """The application; it accepts no bodies."""
+    """The application; it accepts no request bodies."""
     app = web.Application(client_max_size=0)
     kept = Kept(pages.every, pages.read)
 
     async def metrics(request: web.Request) -> web.Response:
         vllm_page = pages.vllm_page()
-        # prometheus_client 0.26 turns the colons of vLLM's names into underscores in its other formats.
+        # In its other formats, prometheus_client 0.26 turns the colons in vLLM's names into underscores.
         accept = "" if vllm_page else request.headers.get("Accept", "")
         form = chosen(accept, request.headers.get("Accept-Encoding", ""))
 
         def make(shown: Shown) -> bytes:
-            own = vllm_page if shown.report.scrape.up else b""  # by this report, so that the page is of one moment
+            own = vllm_page if shown.report.scrape.up else b""  # from this report, so that the page shows one moment
             return rendered(shown, form, own_series(own, shown.settings.limits.passthrough_series))
 
         return web.Response(body=kept(form, make), headers=form.headers)
@@ -85,12 +85,12 @@ def make_web(pages: Pages) -> web.Application:
 
 
 def _json(shown: Shown) -> str:
-    """A recording's status lacks the address: these settings are not those that it was recorded with."""
+    """The status with vLLM's address, which a recording's lacks: these settings are not those it was recorded with."""
     return json.dumps({"vllm_url": redacted(shown.settings.vllm_url), **status(shown)}, allow_nan=False)
 
 
 def _links(folder: str, names: Sequence[str]) -> str:
-    """A page that links to all runbooks, which are in ``folder`` as seen from it."""
+    """A page that links to all runbooks; ``folder`` is their path relative to the page."""
     links = "".join(f'<p><a href="{folder}{name}">{name}</a>' for name in names)
     return f"<!doctype html><title>Runbooks</title>{links}"
 
@@ -105,7 +105,7 @@ def _file(body: bytes, content_type: str) -> Handler:
 
 
 class Kept:
-    """What is made of what ``read`` gives, each once within ``seconds`` unless very many are asked for."""
+    """Caches what is made from the result of ``read``: each once in ``seconds``, unless very many are requested."""
 
     def __init__(self, seconds: float, read: Callable[[], Shown], clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -116,7 +116,7 @@ class Kept:
         self._made: dict[Hashable, Any] = {}
 
     def __call__(self, name: Hashable, make: Callable[[Shown], _Made]) -> _Made:
-        """What ``make`` gives; ``name`` tells it from the others."""
+        """The result of ``make``, cached under ``name``."""
         now = self._clock()
         if self._shown is None or now - self._at >= self._seconds:
             self._made, self._shown, self._at = {}, self._read(), now

@@ -1,1 +1,1 @@
-"""The web server of the sidecar's own page: who may connect, and what no client can do to it."""
+"""The web server of the sidecar's own pages: who may connect, and what it protects itself against."""

@@ -1,4 +1,4 @@
-"""The connections of a server: aiohttp's, and no more at once than the limits allow."""
+"""The server's connections: aiohttp's request handlers, with a limit on how many are open at once."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from sidecar.log import StateLog
 
 
 class Connections:
-    """Those that are open or in their handshake; counts what is refused."""
+    """The connections that are open or in their handshake; counts refusals."""
 
     def __init__(self, options: GuardOptions) -> None:
         self.options = options
@@ -24,7 +24,7 @@ class Connections:
         self.open: dict[Connection, None] = {}  # oldest first
 
     def add(self, new: "Connection") -> None:
-        """Adds one; past the limit it takes the place of the oldest."""
+        """Adds a connection; past the limit, it replaces the oldest."""
         if len(self.open) >= self.options.max_connections:
             self.refusals[Refusal.GAVE_WAY] += 1
             next(iter(self.open)).cut()
@@ -32,9 +32,9 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """aiohttp, from 3.14.4 on, closes it if no whole head comes within ``idle_seconds``.
+    """A connection, which aiohttp from 3.14.4 on closes if no complete request head arrives within ``idle_seconds``.
 
-    They begin with the connection, and anew with each response.
+    That time starts with the connection, and again with each response.
     """
 
     def __init__(self, server: web.Server, connections: Connections, client: socket.socket) -> None:
@@ -48,10 +48,10 @@ class Connection(web.RequestHandler):
         )
         self._client = client
         self._connections = connections
-        self._wire: asyncio.WriteTransport | None = None  # which aiohttp forgets when it closes it
+        self._wire: asyncio.WriteTransport | None = None  # aiohttp drops its own reference on closing
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is over."""
+        """The handshake is complete."""
         super().connection_made(transport)
         self._wire = self.transport
 
@@ -61,12 +61,12 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def cut(self) -> None:
-        """Ends it, or its handshake, without waiting for a client that does not read; it no longer counts."""
+        """Aborts the connection or its handshake, even if the client does not read; it no longer counts."""
         self._connections.open.pop(self, None)
         if self._wire is not None:
-            self._wire.abort()  # nobody would notice a shutdown while aiohttp does not read
+            self._wire.abort()  # a shutdown would go unnoticed while aiohttp does not read
             return
-        with suppress(OSError):  # the client has left
+        with suppress(OSError):  # the client has disconnected
             self._client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(
@@ -76,7 +76,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - quotes the request
     ) -> web.StreamResponse:
-        """Counts a request that failed; answers and logs without quoting it, which aiohttp would do."""
+        """Counts a failed request; responds and logs without quoting it, unlike aiohttp."""
         if isinstance(exc, HttpProcessingError):
             self._connections.refusals[Refusal.MALFORMED] += 1
         else:

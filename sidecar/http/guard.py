@@ -1,4 +1,4 @@
-"""The web server of the sidecar's page, which no client can block or make grow."""
+"""The web server of the sidecar's pages: no client can block it or exhaust its memory."""
 
 import asyncio
 import socket
@@ -20,29 +20,29 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="specdec-sidecar", charset
 class GuardedServer:
     """Serves ``app`` on one address, from ``start`` to ``stop``; it cannot be started twice.
 
-    ``app`` must not be frozen yet, and takes no bodies. Nothing that a client sends is logged.
+    ``app`` must not be frozen yet, and must not read request bodies. Nothing that a client sends is logged.
     """
 
     def __init__(
         self, app: web.Application, options: GuardOptions | None = None, web_config: WebConfig | None = None
     ) -> None:
-        """Without ``web_config`` it speaks plain HTTP and asks for no password."""
+        """Without ``web_config``, it serves plain HTTP and requires no password."""
         self.options = options or GuardOptions()
-        self.web_config = web_config  # of new connections and requests: it may be replaced
+        self.web_config = web_config  # may be replaced; applies to new connections and requests
         self._passwords = Passwords()
         self._connections = Connections(self.options)
         self.refusals: Tally[str] = self._connections.refusals
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._opening: set[asyncio.Task[None]] = set()  # those that accept a client, with TLS their handshakes
+        self._opening: set[asyncio.Task[None]] = set()  # they set up accepted connections, with TLS handshakes
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(_add_headers)
-        # A handler ends with its connection, so that the limit on connections bounds the passwords that wait, too.
+        # A handler ends with its connection, so the limit on connections also bounds the queue of password checks.
         self._runner = web.AppRunner(app, shutdown_timeout=self.options.shutdown_seconds, handler_cancellation=True)
 
     @property
     def connections(self) -> int:
-        """How many are open, or in their handshake."""
+        """The number of connections that are open or in their handshake."""
         return len(self._connections.open)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -96,7 +96,7 @@ class GuardedServer:
             task = loop.create_task(self._open(client, connection))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
-            await asyncio.sleep(0)  # a flood of connections leaves the event loop its other work
+            await asyncio.sleep(0)  # so that a flood of connections does not starve the event loop
 
     async def _open(self, client: socket.socket, connection: Connection) -> None:
         tls = None if self.web_config is None else self.web_config.tls
@@ -106,11 +106,11 @@ class GuardedServer:
                 lambda: connection, client, ssl=tls, ssl_handshake_timeout=timeout
             )
         except OSError as error:
-            # Its frames refer to it, and to asyncio's 256 KiB for a handshake: a flood would wait for the collector.
+            # Its frames refer to it and to asyncio's 256 KiB handshake buffer: in a flood these would pile up until GC.
             error.__traceback__ = None
             client.close()
             connection.connection_lost(error)
-            if not isinstance(error, ConnectionResetError | BrokenPipeError):  # those of a client that disconnects
+            if not isinstance(error, ConnectionResetError | BrokenPipeError):  # the client disconnected
                 self.refusals[Refusal.TLS] += 1
 
     def _middleware(self) -> Middleware:

@@ -1,4 +1,4 @@
-"""Basic auth against bcrypt hashes, slow to check by design: never on the event loop, one at a time."""
+"""Basic auth with bcrypt hashes, which are slow to check by design: one at a time, and never on the event loop."""
 
 import asyncio
 import base64
@@ -9,25 +9,25 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-_REST: Final = 4.0  # pause after a wrong password, as a multiple of its check's time: guesses get a fifth of a core
+_REST: Final = 4.0  # pause after a wrong password, in multiples of the check's time: guessing gets a fifth of a core
 
 
 class Passwords:
     """Checks credentials, one hash at a time.
 
-    A right password is remembered as a digest under a key of this process, so a client that sends it with every
-    request is not held up by those that guess.
+    A correct password is remembered as a digest, keyed with a secret of this process, so a client that sends it with
+    every request does not wait for clients that guess.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._known: dict[str, bytes] = {}  # by name: the digest of its hash and its password
+        self._known: dict[str, bytes] = {}  # by name: the digest of the user's hash and password
         self._checks = ThreadPoolExecutor(1)
 
     async def is_right(self, authorization: str, users: Mapping[str, str]) -> bool:
-        """Whether the header ``authorization`` has one of these users' password; ``users`` maps names to hashes.
+        """Whether the header ``authorization`` has the password of one of ``users``, which maps names to hashes.
 
-        A cancelled check that has not begun is not made.
+        A check that is cancelled before it starts is not made.
         """
         user, password = _credentials(authorization)
         if not user:
@@ -43,12 +43,12 @@ class Passwords:
 
 
 def _is_match(password: bytes, hashed: str) -> bool:
-    import bcrypt  # noqa: PLC0415 - off by default; saves its memory
+    import bcrypt  # noqa: PLC0415 - saves memory: basic auth is off by default
 
     began = time.monotonic()
     try:
         matches = bcrypt.checkpw(password, hashed.encode())
-    except ValueError:  # over 72 bytes, or with a NUL: no password that bcrypt can hash
+    except ValueError:  # over 72 bytes or with a NUL: bcrypt cannot hash it
         matches = False
     if not matches:
         time.sleep(_REST * (time.monotonic() - began))
@@ -56,7 +56,7 @@ def _is_match(password: bytes, hashed: str) -> bool:
 
 
 def _credentials(authorization: str) -> tuple[str, bytes]:
-    """The name and the password of RFC 7617; an empty name if there are none."""
+    """The user name and password, as in RFC 7617; the name is empty if there are none."""
     scheme, _, encoded = authorization.partition(" ")
     try:
         name, _, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")

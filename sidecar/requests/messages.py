@@ -1,7 +1,7 @@
 """The wire format between the plug-in in vLLM and the sidecar, and what the sidecar reads from it.
 
 One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each field has a type, a
-range and a bound, and a packet that violates one is refused as a whole. Unknown keys of an object are ignored.
+range and a maximum size, and a packet that violates one is refused as a whole. Unknown keys of an object are ignored.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 VERSION: Final = 1
 MAX_PACKET_BYTES: Final = 65_536
-MAX_FINISHED: Final = 64  # finished requests in a packet
-MAX_KEYS: Final = 256  # of a table; then OTHER
-MAX_POSITIONS: Final = 32  # of a draft; what is deeper is added to the last
+MAX_FINISHED: Final = 64  # finished requests per packet
+MAX_KEYS: Final = 256  # rows per table; further ones are summed under OTHER
+MAX_POSITIONS: Final = 32  # positions per draft; deeper ones are added to the last
 OTHER: Final = "other"
 _MOST: Final = 2**31
-_MOST_DRAFTED: Final = 1024  # tokens of a draft
+_MOST_DRAFTED: Final = 1024  # tokens per draft
 
 Count = Annotated[int, Field(ge=0, le=2**53)]  # the largest range of integers that a double holds exactly
 Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
@@ -37,18 +37,18 @@ Other = Literal["other"]
 class Outcome(StrEnum):
     """How a request ended in the engine."""
 
-    STOPPED = "stopped"  # at an end token, or at a stop token
+    STOPPED = "stopped"  # at an end-of-sequence or stop token
     LENGTH = "length"
     ABORTED = "aborted"  # the client left, or the API server stopped it at a stop string
     ERROR = "error"
 
 
 class HelloState(StrEnum):
-    """What the plug-in does in an engine; ``Hello.reason`` says why it does not observe."""
+    """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    REFUSED = "refused"  # it wraps nothing: vLLM's methods are not those that it knows
-    DISABLED = "disabled"  # it failed, and disabled itself
+    REFUSED = "refused"  # it does not observe: the scheduler's methods are not those that it knows
+    DISABLED = "disabled"  # it failed and disabled itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who is at the other end: the first message of each connection, sent again when the state changes.
+    """Identifies the sender: the first message of each connection, sent again when the state changes.
 
-    ``start`` is one life of one scheduler: totals begin at 0 with each. ``speculation`` is None without speculation.
+    ``start`` identifies one life of one scheduler; totals start at 0 in each. ``speculation`` is None if there is none.
     """
 
     plugin: Version
@@ -101,7 +101,7 @@ class Endings(NamedTuple):
 
 
 class TemperatureTotals(NamedTuple):
-    """The totals of one temperature, in hundredths rounded up, with draft and accepted tokens by position."""
+    """The totals of one temperature (in hundredths, rounded up), with draft and accepted tokens by position."""
 
     temperature: Hundredths | Other
     requests: Endings
@@ -148,8 +148,8 @@ GroupTotals = PromptTotals | OutputTotals | AdapterTotals
 class StepTotals(NamedTuple):
     """The steps in which more than ``2**(exponent - 1)`` and at most ``2**exponent`` requests were decoding.
 
-    ``seconds`` sums the steps' lengths, ``decodes`` the requests that decoded, ``request_seconds`` the products of the
-    two, and ``tokens`` what those requests were given.
+    ``seconds`` sums the steps' durations, ``decodes`` the requests that decoded, ``request_seconds`` the products of
+    the two, and ``tokens`` the tokens that those requests got.
     """
 
     exponent: Exponent
@@ -165,9 +165,9 @@ _Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Totals since ``Hello.start``; a row that is not there has not changed since it was last sent.
+    """Totals since ``Hello.start``; a missing row has not changed since it was last sent.
 
-    ``lost`` counts finished requests that could not be sent as the sidecar was away.
+    ``lost`` counts finished requests that could not be sent because the sidecar was away.
     """
 
     at: UnixSeconds
@@ -182,12 +182,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
-    """One finished request; each of ``n`` choices is one.
+    """One finished request; each of ``n`` choices counts as one.
 
-    ``temperature`` is the one in effect, in hundredths rounded up. ``lengths[j]`` is the number of verification steps
-    that accepted ``j`` draft tokens, the last of those that accepted ``MAX_POSITIONS`` or more. ``arrival`` is by the
-    API server's clock, the tokens' times by the engine's. ``parameters`` names the sampling parameters in the request
-    that not every vLLM serves under speculation.
+    ``temperature`` is the one in effect, in hundredths, rounded up. ``lengths[j]`` is the number of verification steps
+    that accepted ``j`` draft tokens; ``lengths[MAX_POSITIONS]`` is for that many or more. ``arrival`` is by the API
+    server's clock, the tokens' times are by the engine's. ``parameters`` names the request's sampling parameters that
+    not every vLLM supports with speculation.
     """
 
     temperature: Hundredths
@@ -209,7 +209,7 @@ class FinishedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet; its parts are to be taken in this order."""
+    """One packet; its parts must be processed in this order."""
 
     v: Literal[1]
     hello: Hello | None = None
@@ -218,7 +218,7 @@ class Packet:
 
     @property
     def adds_up(self) -> bool:
-        """Whether nothing in it accepted more than it drafted."""
+        """Whether every part has at most as many accepted tokens as draft tokens."""
         counts: list[Totals | TemperatureTotals | GroupTotals | FinishedRequest] = [*self.done]
         if self.tick is not None:
             counts += [self.tick.total, *self.tick.temperature, *self.tick.prompt, *self.tick.output]
@@ -235,17 +235,17 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something was refused; ``reason`` is one of the receiver's ``DROP_REASONS``."""
+    """Something that was refused; ``reason`` is one of the receiver's ``DROP_REASONS``."""
 
     reason: str
 
 
 Message = Hello | Tick | FinishedRequest | Unreadable | Dropped | None
 PluginSink = Callable[[int, Message], None]
-"""Takes what the plug-ins sent, on the event loop, with the number of the connection, which is never used again.
+"""Receives the plug-ins' messages on the event loop, each with the number of its connection, which is never reused.
 
-A connection's first message is a hello, or unreadable; its last is None: it has ended. What is dropped may be of none,
-whose number is 0. Calls are quick, never block and never raise.
+A connection's messages begin with a Hello or an Unreadable and end with None when it closes. A Dropped may come at any
+time, even before these or without a connection (number 0). Calls are quick, never block and never raise.
 """
 
 
@@ -257,7 +257,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     """Reads one packet.
 
     Raises:
-        Malformed: a field is not there, or not of its type or within its range, or the numbers contradict each other.
+        Malformed: a field is missing, or has a wrong type or range, or the numbers contradict each other.
     """
     try:
         packet = _packets().validate_json(text, strict=True)

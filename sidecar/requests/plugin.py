@@ -1,14 +1,14 @@
-"""Counts, inside vLLM's scheduler, what every request drafts and accepts, and tells the sidecar in the same pod.
+"""Counts, inside vLLM's scheduler, what each request drafts and accepts, and reports it to the sidecar in the same pod.
 
 vLLM loads this file as a plug-in (entry point ``specdec`` of ``vllm.general_plugins``) and calls ``register()``, which
 wraps four methods of vLLM's ``Scheduler``: the constructor, to say hello to the sidecar; ``make_spec_decoding_stats``,
-called for each request and step with draft tokens (before 0.14 it does not say for which request, and the same numbers
-are taken from the arguments of ``update_from_output``); ``update_from_output``, called once a step; ``_free_request``.
+called for each request and step with draft tokens (before 0.14 it is not told which request, so the same numbers are
+taken from the arguments of ``update_from_output``); ``update_from_output``, called once per step; ``_free_request``.
 
-Each wrapper calls vLLM's own method once with the arguments that it was given, returns what that returned, and lets
-through what that raised. All else is inside ``try``: the first fault of this file takes it out for good, with one line
-in the log. It starts no thread, waits for nothing, writes no file, reads nothing from its socket and changes no
-request; what it keeps is bounded. No text, token or id of a request leaves the process.
+Each wrapper calls vLLM's own method once with the same arguments, returns its result, and lets its exceptions through.
+Everything else is inside ``try``: at its first error the plug-in disables itself for good, with one line in the log. It
+starts no thread, waits for nothing, writes no file, reads nothing from its socket, and changes nothing in a request but
+its own attribute ``_specdec``. Its memory is bounded. No text, token or id of a request leaves the process.
 """
 
 import functools
@@ -30,41 +30,41 @@ from typing import Any
 VERSION = "0.1.0"  # of the sidecar that wrote this file
 SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
 PERIOD = 1.0  # seconds between reports while there is traffic
-SLICE, PACKET = 20e-6, 15e-6  # seconds of a step that a report may take; of these, a packet takes so many or more
-MAX_FINISHED = 4096  # requests kept while the sidecar is away; the oldest give way, and are counted
-MAX_KEYS, MAX_POSITIONS = 256, 32  # of a table: further rows are added to one for "other", positions to the last
-MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # in a packet, which must stay below 65,536 bytes
+SLICE, PACKET = 20e-6, 15e-6  # seconds: a report's share of one step, and the least that a packet takes of it
+MAX_FINISHED = 4096  # finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
+MAX_KEYS, MAX_POSITIONS = 256, 32  # per table: further rows are added to a row "other", further positions to the last
+MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # per packet, which must stay below 65,536 bytes
 
-# The methods with the parameters that they may have, each by position or name; with any others nothing is wrapped.
+# The methods, each with the parameters that it may have, by position or name; if any differs, none is wrapped.
 NAMELESS = "self spec_decoding_stats num_draft_tokens num_accepted_tokens"  # before 0.14
 KNOWN = {
     "make_spec_decoding_stats": (f"{NAMELESS} num_invalid_spec_tokens request_id", NAMELESS),
     "update_from_output": ("self scheduler_output model_runner_output",),
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
-WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may leave out what has one
+WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may omit what has a default
 OUTCOMES = ["stopped", "length", "aborted", "error"]
 OUTCOME_OF = {"STOPPED": 0, "REPETITION": 0, "LENGTH_CAPPED": 1, "IGNORED": 1, "ABORTED": 2}  # any other: error
-# Sampling parameters that not every vLLM serves under speculation, and the values that switch them off.
+# Sampling parameters that not every vLLM supports with speculation, and the values that switch them off.
 PARAMETERS = {"min_p": [0], "logit_bias": [None, {}], "logprobs": [None], "frequency_penalty": [0],
               "presence_penalty": [0], "repetition_penalty": [1]}  # fmt: skip
-log = logging.getLogger("vllm.specdec_plugin")  # written where and how vLLM writes its own lines
+log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class Counts:
-    """One request's counts. They hang on vLLM's Request, and go when it goes."""
+    """One request's counts, kept in an attribute of vLLM's Request and freed with it."""
 
     def __init__(self, request: Any, depth: int) -> None:
         self.parameters = request.sampling_params
-        self.prefill = getattr(request, "prefill_stats", None)  # from 0.20; vLLM lets go of it at the first token
+        self.prefill = getattr(request, "prefill_stats", None)  # from 0.20; vLLM drops it at the first token
         self.first_token, self.ended = 0.0, False
         self.drafted = [0] * (depth + 1)  # drafts by length
-        # Drafts by accepted tokens. The last, [-1], came back without any token: -1 accepted, as vLLM has it to 0.15.
+        # Drafts by accepted tokens; [-1] is for those that came back without any: -1 accepted, for vLLM up to 0.15.
         self.accepted = [0] * (depth + 2)
-        self.told = [0] * (3 + 2 * min(depth, MAX_POSITIONS))  # what of it is in the totals
+        self.told = [0] * (3 + 2 * min(depth, MAX_POSITIONS))  # what is already in the totals
         adapter = request.lora_request.lora_name if request.lora_request is not None else ""
-        self.keys = (  # of its row in each table; a temperature is rounded up to hundredths, and is 100 at most
+        self.keys = (  # of its row in each table; the temperature, at most 100, is in hundredths, rounded up
             ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6)),
             max(request.num_prompt_tokens - 1, 0).bit_length(),
             "structured" if request.use_structured_output else "free",
@@ -73,21 +73,21 @@ class Counts:
 
 
 class Observer:
-    """Counts for one Scheduler, and reports to the sidecar."""
+    """Counts for one Scheduler and reports to the sidecar."""
 
     def __init__(self, scheduler: Any, vllm_version: Any, path: str) -> None:
         self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
         self.socket, self.pid = None, os.getpid()  # None: not connected
-        self.depth = scheduler.num_spec_tokens  # vLLM's own lists are as long
+        self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
         self.total = [0, 0, 0]  # drafts, draft tokens, accepted tokens
         self.tables = {"temperature": {}, "prompt": {}, "output": {}, "adapter": {}, "steps": {}}  # totals by key
-        self.unsent = set()  # table and key of the rows that changed since they were sent
+        self.unsent = set()  # table and key of each row that has changed since it was sent
         self.starting = {}  # requests that were scheduled and have no token yet, by id
         self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
         self.now, self.length = time.time(), 0.0
-        # When the last steps ended: two with two pipeline stages, where a request is in every other step.
+        # When the last steps ended: two times with two pipeline stages, since a request is then in every other step.
         self.times = deque(maxlen=getattr(scheduler.vllm_config.parallel_config, "pipeline_parallel_size", 1))
-        self.slices, self.due = None, 0.0  # the report that is under way, and when the next one is due
+        self.slices, self.due = None, 0.0  # the report in progress, and when the next one is due
 
     def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
         clock, times, requests = time.monotonic(), self.times, scheduler.requests
@@ -96,12 +96,12 @@ class Observer:
         self.now = time.time()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
-            if request is not None and request.sampling_params is not None:  # without, it is a pooling request
+            if request is not None and request.sampling_params is not None:  # None: a pooling request
                 self.follow(request)
-                if not request.num_output_tokens:  # else it was preempted: model runner V2 calls it new again
+                if not request.num_output_tokens:  # else it was preempted: model runner V2 lists it as new again
                     self.starting[new.req_id] = request
         if model_runner_output is not None:
-            # Before 0.14: by the rule of vLLM's method, and ahead of it, since it frees what ends in this step.
+            # Before 0.14: counts by the rule of vLLM's method, but before it, since it frees requests that end now.
             index, sampled = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
             for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
                 request = requests.get(request_id)
@@ -114,14 +114,14 @@ class Observer:
         counts.accepted[accepted] += 1
 
     def after_step(self, scheduler: Any, result: Any) -> None:
-        results = result.values() if isinstance(result, dict) else [result]  # by client from 0.9.2
+        results = result.values() if isinstance(result, dict) else [result]  # a dict by client from 0.9.2
         lengths = [len(output.new_token_ids) for outputs in results for output in outputs.outputs]
         decodes, tokens = len(lengths) - lengths.count(0), sum(lengths)
         for request_id, request in [*self.starting.items()]:
             counts, output = request._specdec, request.num_output_tokens
             if output or counts.ended:
                 del self.starting[request_id]
-            if output:  # its first: for this request, the step was its prefill
+            if output:  # its first tokens: for this request, the step was its prefill
                 counts.first_token = counts.first_token or self.now
                 decodes -= 1
                 tokens -= output
@@ -130,7 +130,7 @@ class Observer:
         self.go_on(scheduler)
 
     def follow(self, request: Any) -> Counts:
-        """The request's counts: new ones for a new request, and for a resumed one with other sampling parameters."""
+        """Returns a request's counts: new ones if it is new, or was resumed with other sampling parameters."""
         counts = request.__dict__.get("_specdec")
         if counts is None or counts.parameters is not request.sampling_params:
             if counts is not None:
@@ -140,20 +140,20 @@ class Observer:
 
     def end(self, request: Any) -> None:
         counts = None if request.sampling_params is None else self.follow(request)  # None: a pooling request
-        if counts is None or counts.ended:  # under a KV connector a second end can follow
+        if counts is None or counts.ended:  # with a KV connector, it can end a second time
             return
         counts.ended = True
         outcome = OUTCOMES[OUTCOME_OF.get(request.status.name.replace("FINISHED_", ""), 3)]
         self.fold(counts, outcome)
-        self.lost += len(self.finished) == MAX_FINISHED  # the oldest gives way
+        self.lost += len(self.finished) == MAX_FINISHED  # the oldest is dropped
         self.finished.append(encode(finished_request(request, counts, outcome, self.now)))
 
     def fold(self, counts: Counts, outcome: str = "") -> None:
-        """Adds to the totals what the request has counted since this was last called."""
+        """Adds to the totals what was counted for the request since the last call."""
         drafted, (*accepted, void), told = counts.drafted, counts.accepted, counts.told
         if outcome or sum(drafted) > told[0]:
             drafted_at, accepted_at = by_position(drafted), by_position(accepted)
-            accepted_tokens = max(sum(accepted_at) - void, told[2])  # no total ever falls
+            accepted_tokens = max(sum(accepted_at) - void, told[2])  # no total ever decreases
             counts.told = [sum(drafted), sum(drafted_at), accepted_tokens, *drafted_at, *accepted_at]
             ended, grown = [int(outcome == name) for name in OUTCOMES], [*map(sub, counts.told, told)]
             self.total = [*map(add, self.total, grown)]
@@ -168,7 +168,7 @@ class Observer:
         self.unsent.add((table, key))
 
     def go_on(self, scheduler: Any) -> None:
-        """Reports for SLICE seconds, if it is time; to the end if the engine is idle: its next step may be far off."""
+        """Reports for SLICE seconds if it is time; to the end if the engine is idle: its next step may be far off."""
         idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
         if idle or (self.slices is None and self.times[-1] >= self.due):
             self.slices, self.due = self.report([*scheduler.requests.values()]), time.monotonic() + PERIOD
@@ -177,21 +177,21 @@ class Observer:
             if not idle and time.perf_counter() + next_takes > until:
                 return
         self.slices = None
-        if idle:  # also in the step that vLLM makes after an abort, for the workers' finished_req_ids
+        if idle:  # also in the step that vLLM runs after an abort, for the workers' finished_req_ids
             self.times.clear()
 
     def report(self, requests: list[Any]) -> Iterator[float]:
-        """Sends totals, then finished requests, in parts that several steps share; each says what the next may take."""
+        """Sends totals, then finished requests, in parts spread over steps; yields how long the next one may take."""
         if os.getpid() != self.pid:
-            return  # this is an engine's copy, in a process that was forked
-        middle = 7 + min(self.depth, MAX_POSITIONS)  # of a temperature's row: accepted tokens by position follow
+            return  # this is a copy of the engine's Observer, in a forked process
+        middle = 7 + min(self.depth, MAX_POSITIONS)  # where accepted tokens by position begin in a temperature's row
         for request in requests:
-            if "_specdec" in request.__dict__:  # else it still waits for its first step
+            if "_specdec" in request.__dict__:  # else it is still waiting for its first step
                 self.fold(request._specdec)
             yield 0.0
         if self.socket is None:
             self.say("observing")
-        changed = [*self.unsent]  # as each step changes one, this would not end if it sent those of later steps too
+        changed = [*self.unsent]  # not those that later steps change: each step changes one, so this would not end
         while changed:
             yield PACKET
             some, changed = changed[:MAX_ROWS_SENT], changed[MAX_ROWS_SENT:]
@@ -213,18 +213,18 @@ class Observer:
                 self.finished.popleft()
 
     def say(self, state: str, reason: str = "") -> None:
-        """Sends a hello, on a new connection if there is none; then all rows are to be sent again."""
+        """Sends a hello, on a new connection if there is none; after that, all rows must be sent again."""
         if self.socket is None:
-            with suppress(OSError):  # no descriptor is free, or nobody listens: the next report tries again
+            with suppress(OSError):  # no free descriptor, or nobody is listening: the next report tries again
                 self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
                 self.socket.connect(self.path)
         if self.send('"hello":' + encode({**self.hello, "state": state, "reason": reason[:200]})):
             self.unsent.update((table, key) for table, rows in self.tables.items() for key in rows)
 
     def send(self, part: str) -> bool:
-        """Whether the socket took the packet. A full one does not, nor a broken one, which is given up."""
+        """Returns whether the socket took the packet: False if it is full, or broken, in which case it is closed."""
         try:
-            packet = ('{"v":1,%s}' % part).encode(errors="replace")  # a name may hold what UTF-8 cannot say
+            packet = ('{"v":1,%s}' % part).encode(errors="replace")  # a name may contain what UTF-8 cannot encode
             return self.socket is not None and self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
         except OSError as error:
             if not isinstance(error, BlockingIOError):
@@ -234,7 +234,7 @@ class Observer:
 
 
 def by_position(by_length: list[int]) -> list[int]:
-    """How many had a token at position 0, 1, …, from how many had 0, 1, … tokens."""
+    """Turns how many had 0, 1, … tokens into how many had a token at position 0, 1, …."""
     return bounded([*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS)
 
 
@@ -243,7 +243,7 @@ def bounded(numbers: list[int], most: int) -> list[int]:
 
 
 def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> dict[str, Any]:
-    """What is told of a finished request."""
+    """What is sent about a finished request."""
     temperature, _, output, adapter = counts.keys
     *lengths, void = counts.accepted
     lengths[0] += void
@@ -261,9 +261,9 @@ def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> 
 
 
 def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
-    """The hello, less state and reason."""
+    """The hello without its state and reason."""
     names, parallel, speculative = vllm.model_config.served_model_name, vllm.parallel_config, vllm.speculative_config
-    # Before 0.14.1 there is only the rank: in a dense model's data parallelism it is 0 in every engine.
+    # Before 0.14.1 there is only the rank, which is 0 in every data-parallel engine of a dense model.
     engine = getattr(parallel, "data_parallel_index", getattr(parallel, "data_parallel_rank", 0))
     return {
         "plugin": VERSION, "vllm": vllm_version, "model": names[0] if isinstance(names, list) else names,
@@ -278,7 +278,7 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
 
 
 def misfit(found: dict[str, str]) -> str:
-    """Which of these methods, with their parameters, are not those that this file knows; "" if all are."""
+    """Names the methods that are missing or whose parameters this file does not know; "" if there are none."""
     return ", ".join(f"{name}({found.get(name, 'missing')})" for name in KNOWN if found.get(name) not in KNOWN[name])
 
 
@@ -291,19 +291,19 @@ def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
 
 
 def fail(scheduler: Any, part: str, error: Exception) -> None:
-    """From now on the scheduler's wrappers only call vLLM's own methods."""
+    """Disables the scheduler's Observer: from now on, the wrappers only call vLLM's own methods."""
     observer, scheduler._specdec = scheduler._specdec, None
-    with suppress(Exception):  # an error's repr may raise, and a log's handler
+    with suppress(Exception):  # an error's repr may raise, and so may a log handler
         log.error("specdec %s took itself out, and vLLM goes on without it; the fault: %s: %r", VERSION, part, error)
-        observer.starting, observer.slices = {}, None  # it stays, as its connection does, but not vLLM's requests
+        observer.starting, observer.slices = {}, None  # it stays connected, but lets go of vLLM's requests
         observer.say("disabled", f"{part}: {error!r}")
 
 
 def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
-    """Wraps the methods of vLLM's Scheduler, or of a class like it; one that is wrapped already stays as it is."""
+    """Wraps the methods of vLLM's Scheduler, or of a class like it, unless they are wrapped already."""
     if "_specdec" in vars(scheduler_class):
         return
-    scheduler_class._specdec = None  # of an instance that is observed: its Observer
+    scheduler_class._specdec = None  # an observed instance has its Observer here
     methods = {name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)}
     found = {name: inspect.signature(method).parameters.values() for name, method in methods.items()}
     refusal = misfit({name: " ".join(one.name + "*" * (one.kind != 1) for one in found[name]) for name in found})
@@ -334,7 +334,7 @@ def wrap(make: Any, update: Any, free: Any) -> list[Any]:
     ):
         if self._specdec is not None:
             try:
-                # Tokens that the grammar struck out before verification are not in vLLM's counters either.
+                # Like vLLM's counters, leaves out tokens that the grammar rejected before verification.
                 invalid = num_invalid_spec_tokens.get(request_id, 0) if num_invalid_spec_tokens else 0
                 self._specdec.count(self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens)
             except Exception as error:
@@ -361,10 +361,10 @@ def wrap(make: Any, update: Any, free: Any) -> list[Any]:
 
 
 def register() -> None:
-    """vLLM calls this in each of its processes. It never raises, since then vLLM would not start."""
+    """vLLM calls this in each of its processes. It never raises, because vLLM would then not start."""
     try:
         if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
-            return  # a worker: it has no scheduler, and need not spend the time to import one
+            return  # a worker: it has no scheduler, and importing one would take time
         import vllm
         from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -374,7 +374,7 @@ def register() -> None:
 
 
 def doctor() -> int:
-    """Says what stands in the way, if anything does. Reads vLLM's source, and imports nothing of it."""
+    """Prints what the plug-in needs in order to work, and what is missing. Reads vLLM's source without importing it."""
     import ast
     from importlib import metadata, util
     from pathlib import Path

@@ -1,7 +1,7 @@
-"""The sidecar's end of the plug-in's socket: receives what any number of engines send.
+"""The sidecar's end of the plug-in's socket: receives the messages of any number of engines.
 
-Whoever can open the socket may write to it, and can do no more than that: packets are read one of each connection in
-turn, and checked against types, ranges and limits before they count.
+Any process that can open the socket may write to it, and can do no more than that: the receiver reads one packet per
+connection in turn, and checks types, ranges and limits before a packet counts.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from typing import Final, Self
 from sidecar.log import Log, StateLog
 from sidecar.requests.messages import MAX_PACKET_BYTES, Dropped, Malformed, PluginSink, Unreadable, read_packet
 
-MALFORMED: Final = "malformed"  # no packet of the format, or one without a hello before it; its sender is disconnected
-TOO_MANY_CONNECTIONS: Final = "too_many_connections"  # the one silent longest was disconnected for another
-NO_DESCRIPTORS: Final = "no_descriptors"  # accepting paused; engines wait
+MALFORMED: Final = "malformed"  # not a valid packet, or no hello before it; its sender was disconnected
+TOO_MANY_CONNECTIONS: Final = "too_many_connections"  # the longest silent one was disconnected to make room for another
+NO_DESCRIPTORS: Final = "no_descriptors"  # accepting is paused; engines wait
 DROP_REASONS: Final = frozenset({MALFORMED, TOO_MANY_CONNECTIONS, NO_DESCRIPTORS})
-"""Every reason that a ``PluginReceiver`` gives its sink."""
+"""Every reason that a ``PluginReceiver`` passes to its sink."""
 
-_MODE: Final = 0o666  # vLLM is usually another user; the mounts of the volume that both share are the boundary
+_MODE: Final = 0o666  # vLLM usually runs as another user; the boundary is which containers mount the shared volume
 _BACKLOG: Final = 64
 _ACCEPT_PAUSE: Final = 1.0  # seconds
 
 
 class PluginReceiver:
-    """Listens on a Unix SEQPACKET socket at ``path`` in an ``async with`` block, and delivers to ``sink``.
+    """Listens on a Unix SEQPACKET socket at ``path`` within an ``async with`` block, and delivers to ``sink``.
 
-    Where it cannot listen, ``problem`` says why, and it tries again every ``retry`` seconds. A connection past
-    ``max_connections`` replaces the one silent longest, whose engine may connect again.
+    If it cannot listen, ``problem`` says why, and it tries again every ``retry`` seconds. A connection past
+    ``max_connections`` replaces the one that has been silent longest, whose engine may connect again.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PluginReceiver:
         self._numbers = count(1)
         self._packets = count(1)
         self._listener: socket.socket | None = None
-        self._heard: dict[socket.socket, int] = {}  # the number of each connection's last packet; 0: none yet
+        self._heard: dict[socket.socket, int] = {}  # number of each connection's last packet; 0: none yet
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -58,14 +58,14 @@ class PluginReceiver:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnects; does not report that the engines are gone."""
-        if self._listener is not None:  # first, so that no connection comes meanwhile
+        """Closes all connections, without reporting to the sink that they ended."""
+        if self._listener is not None:  # first, so that no connection arrives in the meantime
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in self._heard:  # those whose tasks had not begun
+        for connection in self._heard:  # those whose tasks had not started
             connection.close()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -96,12 +96,12 @@ class PluginReceiver:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accepts a connection; the event loop calls this again if there are more."""
+        """Accepts one connection; the event loop calls this again if there are more."""
         try:
             connection, _ = listener.accept()
         except BlockingIOError:
             return
-        except OSError as error:  # connections wait in the backlog, and what is sent on them in their buffers
+        except OSError as error:  # connections wait in the backlog, and their packets in socket buffers
             self._faults.fault("accept", "cannot accept connections", reason=error.strerror or str(error))
             self._sink(0, Dropped(NO_DESCRIPTORS))
             asyncio.get_running_loop().remove_reader(listener)
@@ -123,10 +123,10 @@ class PluginReceiver:
             silent = min(self._heard, key=self._heard.__getitem__)
             del self._heard[silent]
             with suppress(OSError):
-                silent.shutdown(socket.SHUT_RDWR)  # its reader finds the end, and leaves what was sent before
+                silent.shutdown(socket.SHUT_RDWR)  # its task reads the end and drops what was pending
 
     async def _read(self, connection: socket.socket) -> None:
-        """Delivers a connection's packets until it ends, or sends what is none."""
+        """Delivers a connection's packets until it closes or sends something that is not a valid packet."""
         number, heard, loop = next(self._numbers), 0, asyncio.get_running_loop()
         with connection, suppress(OSError):
             while (text := await loop.sock_recv(connection, MAX_PACKET_BYTES)) and connection in self._heard:
@@ -139,7 +139,7 @@ class PluginReceiver:
             self._sink(number, None)
 
     def _take(self, number: int, text: bytes, *, is_first: bool) -> bool:
-        """Delivers a packet of the connection ``number``; False if its sender is to be disconnected."""
+        """Delivers a packet of connection ``number``; False if the sender must be disconnected."""
         try:
             packet = read_packet(text)
         except Malformed:
@@ -157,10 +157,10 @@ class PluginReceiver:
 
 
 def _listening(path: Path) -> socket.socket:
-    """A socket listening at ``path``, in place of one on which no process listens any more.
+    """A socket listening at ``path``, replacing one on which no process listens any more.
 
     Raises:
-        OSError: something else is there or listens there, or what the file system says.
+        OSError: something else exists or listens at ``path``, or the file system returned an error.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with _new_socket() as probe:

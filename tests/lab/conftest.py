@@ -1,7 +1,7 @@
 """A real vLLM on this machine's CPU (``make test-lab``).
 
 Starting one takes half a minute on a slow machine, so most tests share one, which has loaded the plug-in. Traffic ends
-by count, and tests compare growth.
+after a number of requests, and tests compare growth.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 async def completed(url: str, mix: dict[float | None, int], requests: int, **options: object) -> Sent:
-    """Sends so many requests, however long they take; all of them complete."""
+    """Sends this number of requests, however long they take; all of them must complete."""
     sent = await send(url, mix, requests, model="lab", **options)
     assert (sent.failed, sent.completed) == (0, requests)
     return sent
 
 
 class Lab:
-    """One vLLM server of the lab; it can be killed and started again on the same port."""
+    """A vLLM server of the lab; it can be killed and restarted on the same port."""
 
     def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
-        # It dies with the tests, also if these are killed.
+        # It dies with the tests, even if they are killed.
         self._command = ["setpriv", "--pdeathsig", "KILL", str(folder / "serve"), method, *options]
         self.port = free_port()
         self._environment = {**os.environ, "PORT": str(self.port), **environment}
@@ -49,7 +49,7 @@ class Lab:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it answers; one that runs already may still be busy with what a test aborted."""
+        """Starts it and waits until it responds; if it is running, it may still be busy with what a test aborted."""
         if self._process is not None:
             await counters(self.url)
             return
@@ -70,7 +70,7 @@ class Lab:
                 await asyncio.sleep(0.5)
 
     def kill(self) -> None:
-        """As a pod that dies: every process of it at once."""
+        """Kills all its processes at once, as when a pod dies."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -79,7 +79,7 @@ class Lab:
 
 
 class ObservedLab(Lab):
-    """A server that has loaded the plug-in; ``socket`` is where a sidecar must listen."""
+    """A server that loads the plug-in; ``socket`` is where a sidecar must listen."""
 
     def __init__(self, folder: Path, temporary: Path, method: str, *options: str, **environment: str) -> None:
         self.plugin, self.socket = temporary / "plugin", temporary / "run" / "plugin.sock"
@@ -137,7 +137,7 @@ class Pages:
             pytest.fail(f"not within {seconds} s; the page has {shown}")
 
     async def idle(self, url: str) -> Samples:
-        """vLLM's page once it has nothing to do: it counts a step shortly after its replies."""
+        """vLLM's page once vLLM is idle: it counts a step shortly after its responses."""
         return await self.until(url, lambda found: found.value("vllm:num_requests_running") == 0)
 
 
@@ -155,7 +155,7 @@ def lab_folder() -> Path:
 
 @pytest.fixture
 async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
-    """Makes lab servers, and kills them in the end."""
+    """Makes lab servers, and kills them at the end."""
     made: list[Lab] = []
 
     def make(method: str = "draft_model", *options: str, **environment: str) -> Lab:
@@ -169,7 +169,7 @@ async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
 
 @pytest.fixture(scope="session")
 def observed(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
-    """The server that several tests share, one after the other; the first that awaits ``start`` starts it."""
+    """The server that several tests share, one after the other; the first to await ``start`` starts it."""
     one = ObservedLab(lab_folder, tmp_path_factory.mktemp("lab"), "draft_model")
     yield one
     one.kill()

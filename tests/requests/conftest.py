@@ -1,4 +1,4 @@
-"""Shared by the tests of the plug-in's socket: a sink that remembers, and senders of raw packets."""
+"""Shared by the tests of the plug-in's socket: a sink that records messages, and senders of raw packets."""
 
 import gc
 import json
@@ -19,7 +19,7 @@ from tests.requests.scheduler_double import Scheduler, fresh
 
 
 class Sink:
-    """Keeps what it is given, in ``calls`` in the order of the calls."""
+    """Keeps the messages that it receives; all but drops are also in ``calls``, in order."""
 
     def __init__(self):
         self.calls = []
@@ -42,8 +42,8 @@ class Sink:
 
 @contextmanager
 def descriptors(free):
-    """This process can open so many files, and no more."""
-    gc.collect()  # what earlier tests left open would be closed meanwhile, and make room
+    """Limits this process to opening ``free`` more files."""
+    gc.collect()  # otherwise what earlier tests left open could be closed within the block, and make room
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(one) for one in os.listdir("/proc/self/fd"))  # noqa: PTH208 - quick enough
     held = [os.dup(0) for _ in range(highest)]  # so that no lower one is free
@@ -73,14 +73,14 @@ def receiving(socket_path, sink):
 
 @pytest.fixture
 async def receiver(receiving):
-    """The same, listening."""
+    """A receiver that is listening."""
     async with receiving() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def connect(socket_path):
-    """A sender of raw packets."""
+    """Opens connections for sending raw packets."""
     made = []
 
     def open_one():
@@ -94,7 +94,7 @@ def connect(socket_path):
 
 
 class CheckingReceiver(PlainReceiver):
-    """Each packet is also read as the sidecar does."""
+    """Also reads each packet with the sidecar's own code."""
 
     def _take(self, packet, engine):
         read_packet(json.dumps(packet).encode())
@@ -103,7 +103,7 @@ class CheckingReceiver(PlainReceiver):
 
 @pytest.fixture
 def plain(socket_path):
-    """A receiver that is not the sidecar's."""
+    """A receiver other than the sidecar's."""
     one = CheckingReceiver(socket_path)
     yield one
     one.die()
@@ -123,7 +123,7 @@ def installed(socket_path):
 
 @pytest.fixture
 def made(installed):
-    """Makes observed schedulers, and closes their connections."""
+    """Makes observed schedulers, and closes their connections at the end."""
     every = []
 
     def make(base=Scheduler, **config):

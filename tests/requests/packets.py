@@ -1,4 +1,4 @@
-"""Packets as the plug-in sends them, for the tests; nothing here is taken from the code under test."""
+"""Packets like those that the plug-in sends; nothing here is taken from the code under test."""
 
 import json
 from typing import Any

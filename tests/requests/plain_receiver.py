@@ -1,4 +1,4 @@
-"""A receiver of what the plug-in sends that shares no code with the sidecar's: what is checked against vLLM's own."""
+"""A receiver for the plug-in that shares no code with the sidecar's, to check its counts against vLLM's own."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ TABLES = ("temperature", "prompt", "output", "adapter", "steps")
 
 @dataclass
 class Engine:
-    """One life of one scheduler, as far as it was told."""
+    """One life of one scheduler, as far as the plug-in reported it."""
 
     hello: dict
     hellos: int = 0
@@ -30,7 +30,7 @@ class Engine:
         return (sum(requests), *(sum(row[place] for row in rows) for place in (1, 2, 3)))
 
     def finished(self):
-        """The same over the finished requests."""
+        """The same sums over the finished requests."""
         return (len(self.done), *(sum(one[name] for one in self.done) for name in COUNTS))
 
 
@@ -38,16 +38,16 @@ COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 class PlainReceiver:
-    """Listens at a path, in threads; keeps the last of each row, by engine's start.
+    """Listens at a path, in threads; keeps the latest of each row, by the engine's ``start``.
 
-    Packets are taken whole: a condition of ``until`` never sees a part of one.
+    Packets are processed as a whole: a condition of ``until`` never sees part of one.
     """
 
     def __init__(self, path, mode=0o666):
         self._taking = threading.RLock()
         self.path, self.engines = path, {}
         self._reading = []  # sockets and the threads that read and close them; the listener first
-        self.fallen = 0  # rows of a table in which a number was less than before
+        self.fallen = 0  # rows of a table in which a number decreased
         self._listen(mode)
 
     def _listen(self, mode):
@@ -95,7 +95,7 @@ class PlainReceiver:
         return engine
 
     def die(self):
-        """As a sidecar that is killed; no thread is left that could read from another's descriptor."""
+        """Ends like a killed sidecar, and leaves no thread that could read from a descriptor reused by another."""
         for one, thread in self._reading:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -103,12 +103,12 @@ class PlainReceiver:
         self._reading.clear()
 
     def live_again(self):
-        """As one that is started again: it remembers nothing, but here keeps what it was told."""
+        """Listens again like a restarted sidecar, which would remember nothing; this one keeps what it received."""
         self._listen(0o666)
 
     @property
     def only(self):
-        """The one engine that there is."""
+        """The only engine."""
         (engine,) = self.engines.values()
         return engine
 
@@ -127,7 +127,7 @@ class PlainReceiver:
         return sums
 
     def until(self, condition, seconds=120.0):
-        """Waits for what is on its way."""
+        """Waits until ``condition`` holds; fails after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
             with self._taking:

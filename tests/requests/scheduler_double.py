@@ -1,4 +1,4 @@
-"""A scheduler with the methods of vLLM's that the plug-in wraps, and vLLM's own counting rules beside them."""
+"""A scheduler with the methods of vLLM's that the plug-in wraps, and with vLLM's own counting rules."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ def request(name, temperature=0.5, prompt=100, *, structured=False, adapter=None
 
 
 class Scheduler:
-    """As vLLM's from 0.14 on. ``counted`` is what vLLM's counters would say: drafts, draft and accepted tokens."""
+    """Like vLLM's from 0.14 on. ``counted`` is what vLLM would count: drafts, draft tokens and accepted tokens."""
 
     def __init__(self, **config):
         self.requests, self.running, self.counted = {}, [], [0, 0, 0]
@@ -57,7 +57,7 @@ class Scheduler:
         return self.update_from_output(output, SimpleNamespace(sampled_token_ids=sampled, req_id_to_index=index))
 
     def end(self, *names, status="FINISHED_STOPPED"):
-        """Ends requests between two steps; vLLM takes one more step at once, to tell its workers."""
+        """Ends requests between two steps; like vLLM, runs one more step at once, which tells the workers."""
         ended = self._end(names, status)
         self.step({})
         return ended
@@ -110,7 +110,7 @@ class Scheduler:
 
 
 class OldScheduler(Scheduler):
-    """As vLLM's before 0.14."""
+    """Like vLLM's before 0.14."""
 
     def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens):
         return self._observe(num_draft_tokens, num_accepted_tokens)
@@ -126,7 +126,7 @@ class OldScheduler(Scheduler):
 
 
 def fresh(base):
-    """A class of its own for each test, as installing changes it; vLLM's has its methods in itself."""
+    """A new class for each test, since installing changes it; like vLLM's, it defines the methods itself."""
     names = ("__init__", "make_spec_decoding_stats", "update_from_output", "_free_request")
     return type("Scheduler", (base,), {name: _copy(getattr(base, name)) for name in names})
 

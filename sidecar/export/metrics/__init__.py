@@ -13,6 +13,6 @@ from sidecar.export.metrics.requests import *  # noqa: F403 - its metrics
 from sidecar.export.metrics.time import *  # noqa: F403 - its metrics
 
 METRICS: Final = tuple(value for value in vars().values() if isinstance(value, Metric))
-"""All of them, in the order of ``/metrics``."""
+"""All metrics, in the order of ``/metrics``."""
 
-MOST_SERIES: Final = 1500  # of a pod with the default limits; tests/export/test_metrics.py fills each of them
+MOST_SERIES: Final = 1500  # per pod with the default limits; tests/export/test_metrics.py fills each limit

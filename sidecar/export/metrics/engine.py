@@ -1,4 +1,4 @@
-"""Single engines: vLLM's own counters and what follows from them, and what the plug-in says of an engine."""
+"""Metrics of engines: vLLM's own counters, values derived from them, and what the plug-in says about an engine."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +8,7 @@ from sidecar.engine.names import Counter, Gauge
 from sidecar.export.declaration import Values
 from sidecar.export.levels import ENGINE, SINGLE_ENGINE
 
-_QUANTILES: Final = frozenset({0.5, 0.95, 0.99})  # each costs a series for every engine and phase
+_QUANTILES: Final = frozenset({0.5, 0.95, 0.99})  # each costs one series per engine and phase
 
 
 def _counted(counter: Counter) -> Callable[[EngineReport], Values]:

@@ -1,4 +1,4 @@
-"""The sidecar itself: its polls, its settings and the plug-in's messages."""
+"""Metrics of the sidecar itself: its polls, its settings and the plug-in's messages."""
 
 import platform
 

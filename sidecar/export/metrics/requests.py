@@ -1,4 +1,4 @@
-"""What vLLM's scheduler counted of its requests, by temperature and by group, and the verdicts."""
+"""Metrics of requests, as vLLM's scheduler counted them, by temperature and by group, and the verdicts."""
 
 from sidecar.analysis.verdict import Basis, Judgement, Verdict
 from sidecar.export.declaration import Values
@@ -13,7 +13,7 @@ def _bases(judgement: Judgement) -> Values:
     return {basis: basis is judgement.basis for basis in Basis} if judgement.is_known else None
 
 
-# By temperature, live: they grow while requests run, and sum to vLLM's own.
+# By temperature, live: they grow while requests run, and add up to vLLM's own counters.
 REQUESTS = TEMPERATURE.counter(
     "requests",
     "Finished requests; aborted are those whose client left or whose text met a stop string: the engine cannot tell.",
@@ -34,7 +34,7 @@ ACCEPTED_PER_POSITION = TEMPERATURE.by_position(
     lambda one: one.accepted_per_position,
 )
 
-# By temperature, one observation a finished request.
+# By temperature, one observation per finished request.
 REQUEST_ACCEPTANCE = TEMPERATURE.histogram(
     "request_acceptance_ratio", "Accepted / draft tokens; one observation per request.", lambda one: one.acceptances
 )

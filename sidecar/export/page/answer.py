@@ -1,4 +1,4 @@
-"""The sentence at the top of the page: does it pay? It states the verdicts, and computes none."""
+"""The sentence at the top of the page: does speculation pay? It states the verdicts and computes none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ _ON_AVERAGE: Final = {
     Verdict.NET_POSITIVE: "pays",
 }
 
-Split = Sequence[TemperatureReport]  # those that are judged
+Split = Sequence[TemperatureReport]  # the temperatures that are judged
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The text, its colour (a key of the style sheet), and the reason."""
+    """The text, its colour (a class in the style sheet), and the reason."""
 
     text: str
     tone: str
@@ -36,7 +36,7 @@ class Answer:
 
 
 def answer(report: Report) -> Answer:
-    """What the report comes to: if there are several models, for the worst."""
+    """The answer for a report; if it has several models, for the worst of them."""
     scrape = report.scrape
     if not scrape.up:
         error = scrape.last_error
@@ -119,7 +119,7 @@ def _overall(model: ModelReport) -> Answer:
 
 
 def _at_load(model: ModelReport) -> str:
-    """The load for which this holds."""
+    """The load for which the answer holds."""
     steps = model.speed.steps if model.speed else None
     return f", with {counted(round(steps.running), 'request')} running" if steps else ""
 
@@ -135,15 +135,15 @@ def seen(judgement: Judgement) -> Acceptance:
 
 
 def times_as_fast(speedup: Speedup) -> str:
-    """A phrase, with twice the standard error."""
+    """The ratio as a phrase, with twice its standard error."""
     return f"{speedup.ratio:.2f} ± {2 * speedup.error:.2f} times as fast as without speculation"
 
 
 def effect(speedup: Speedup) -> str:
-    """A phrase."""
+    """The time saved or lost per token, as a phrase."""
     return f"{'saves' if speedup.ratio >= 1 else 'costs'} {_gained(speedup)} per token"
 
 
 def _gained(speedup: Speedup) -> str:
-    """The difference per token between plain and actual, without its sign."""
+    """The absolute difference between the plain and the actual time per token."""
     return latency(abs(speedup.plain_seconds - speedup.actual_seconds))

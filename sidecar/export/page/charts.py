@@ -6,7 +6,7 @@ _WIDTH = 300
 
 
 def bar(value: float | None, limits: Sequence[float]) -> str:
-    """A share, 0 to 1, with a mark at each limit."""
+    """A share from 0 to 1 as a bar, with a mark at each limit."""
     fill = "" if value is None else f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
     marks = "".join(f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>' for at in limits)
     return (

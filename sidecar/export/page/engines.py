@@ -14,7 +14,7 @@ _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 
 
 def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
-    """Three panels. ``baselines`` are the model's latencies in seconds, by phase and quantile."""
+    """Three panels. ``baselines`` are the model's baseline latencies in seconds, by phase and quantile."""
     acceptance = engine.acceptance or NO_DRAFTS
     length = f", {acceptance.length:.2f} tokens per step" if acceptance.length else ""
     load = ", ".join(f"{engine.gauges[gauge]:.0f} {what}" for gauge, what in _LOAD.items() if gauge in engine.gauges)
@@ -49,7 +49,7 @@ def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mappi
 
 
 def _quantile(latency: Latency, quantile: float) -> str:
-    """In vLLM's first bucket only its edge is known."""
+    """The quantile; in vLLM's first bucket, only the bucket's edge is known."""
     found, resolution = latency.quantiles[quantile], latency.resolution
     return escape(f"<{shown(resolution)}") if found < resolution else shown(found)
 

@@ -1,4 +1,4 @@
-"""What to know and what to do: the state of the plug-in, and what vLLM does not export."""
+"""Hints for the user: the state of the plug-in, and what vLLM does not export."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from sidecar.export.page.text import counted
 
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
-    """The state of the plug-in, unless it was ``said``, and the versions that are connected."""
+    """The state of the plug-in, unless ``said`` already contains it, and the versions that are connected."""
     versions = ", ".join(dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines))
     small = f" <small>{escape(versions)}</small>" if versions else ""
     return f'<p class="plugin {plugin.state}">{marked(plugin.text) if plugin.text not in said else ""}{small}</p>'
 
 
 def hints_section(report: Report) -> str:
-    """A list; empty without hints."""
+    """The hints as a list; empty if there are none."""
     notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(_hints(report)))
     return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
 

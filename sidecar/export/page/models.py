@@ -16,7 +16,7 @@ _BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter"
 
 
 def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
-    """All that is known of one model over its engines; ``said`` is not repeated."""
+    """Everything known about one model, across its engines; does not repeat what is in ``said``."""
     judged = model.judgement
     advice = "".join(
         f"<div class=advice>{marked(text)}</div>" for text in (judged.advice or judged.missing, *judged.caveats) if text
@@ -32,7 +32,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
 
 
 def _speculates(model: ModelReport) -> str:
-    """How its engines speculate, as far as the plug-in tells."""
+    """How the model's engines speculate, according to the plug-in."""
     found = dict.fromkeys(engine.speculation for engine in model.engines if engine.speculation is not None)
     texts = []
     for one in found:
@@ -60,7 +60,7 @@ def _line(judgement: Judgement, speedup: Speedup | None) -> str:
 
 
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
-    """The temperatures."""
+    """The temperatures, with a legend."""
     shown = [one for one in model.temperatures if one.window.draft_tokens]
     rows = "".join(_bucket(one, thresholds) for one in shown)
     if not rows:

@@ -10,7 +10,7 @@ from sidecar.export.page.engines import engine_section
 from sidecar.export.page.hints import hints_section, marked, plugin_line
 from sidecar.export.page.models import model_section
 
-# The page loads nothing from elsewhere, and only our own script can run in it.
+# The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
 SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
 STATIC = {"style.css": "text/css", "live.js": "text/javascript"}
 

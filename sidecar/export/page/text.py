@@ -1,10 +1,10 @@
-"""Numbers as people read them."""
+"""Numbers in a form that is easy to read."""
 
 from sidecar.analysis.acceptance import Acceptance
 
 
 def percent(value: float | None) -> str:
-    """A share."""
+    """A share from 0 to 1 in percent."""
     return "no data" if value is None else f"{value:.0%}"
 
 
@@ -15,7 +15,7 @@ def by_position(acceptance: Acceptance, part: str) -> str:
 
 
 def latency(seconds: float) -> str:
-    """In milliseconds below a second."""
+    """Seconds, or milliseconds below one second."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1000:.2g} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"

@@ -24,6 +24,7 @@ _FAULT: Final = (
 )
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
+_STAYS: Final = f"The value is no longer below the threshold, but the verdict only changes {MARGIN:g} above it."
 _KEPT: Final = 0.5  # a window that was judged stays so until its traffic falls below this share of the gates
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
 HELD: Final = 60.0  # seconds that judgements stay in force while polls fail
@@ -171,22 +172,24 @@ def judge(
         missing = _missing(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
         return Judgement(evidence=evidence, is_known=True, missing=missing)
     by_acceptance, by_speedup = Verdict.INSUFFICIENT_DATA, None
+    found, lines = Estimate(judged.rate), (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
     if not evidence.is_adaptive:
-        lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance = _ruled(before.by_acceptance, Estimate(judged.rate), lines)
+        by_acceptance = _ruled(before.by_acceptance, found, lines)
     if evidence.speedup is not None:
-        by_speedup = _ruled(
-            before.by_speedup, evidence.speedup, (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
-        )
+        found, lines = evidence.speedup, (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
+        by_speedup = _ruled(before.by_speedup, found, lines)
     loses = (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE
-    advice = None if is_part else _tokens_advice(evidence, judged, thresholds)
+    advice = (None if is_part else _tokens_advice(evidence, judged, thresholds)) or (
+        _losing(evidence, judged) if loses else None
+    )
+    stays = loses and _plain(found.value, found.error, lines) is not Verdict.NET_NEGATIVE
     return Judgement(
         evidence=evidence,
         is_known=True,
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        advice=advice or (_losing(evidence, judged) if loses else None),
+        advice=f"{advice} {_STAYS}" if stays else advice,
     )
 
 

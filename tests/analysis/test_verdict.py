@@ -62,6 +62,18 @@ def test_a_verdict_falls_at_a_threshold_and_rises_beyond_a_margin(rates, verdict
 
 
 @pytest.mark.parametrize(
+    ("low", "above"),
+    [(evidence(0.4), evidence(0.51)), (evidence(0.9, speedup=(0.9, 0.0)), evidence(0.9, speedup=(0.98, 0.001)))],
+)
+def test_the_advice_says_where_only_the_margin_keeps_a_verdict(low, above):
+    before = judge(low, THRESHOLDS, SECONDS)
+    after = judge(above, THRESHOLDS, SECONDS, before=before)
+    assert (before.verdict, after.verdict) == (NEGATIVE, NEGATIVE)
+    stays = "The value is no longer below the threshold, but the verdict only changes 0.02 above it."
+    assert after.advice == f"{before.advice} {stays}"
+
+
+@pytest.mark.parametrize(
     ("little", "missing"),
     [
         ({"requests": 19}, "min_requests (20)"),

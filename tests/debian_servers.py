@@ -14,7 +14,7 @@ import aiohttp
 
 
 def free_port() -> int:
-    """A port for a server that must be known in advance or restart: nobody else gets it while this process runs.
+    """A port that must be known in advance or survive a restart: nobody else gets it while this process runs.
 
     A server can still listen on it: with SO_REUSEADDR, which servers set, it shares the address with a socket that does
     not listen.

@@ -39,7 +39,7 @@ def side_by_side(
 
 
 def reader_for(page: bytes) -> Callable[[], object]:
-    """Reads two pages alternately that differ in their numbers, as in steady state."""
+    """A call that reads, in turn, one of two pages that differ only in their numbers, as in steady state."""
     reader = PageReader(names.wanted(), Limits())
     bodies = [later(page, 1), later(page, 2)]
     turn = iter(range(10**9))

@@ -119,7 +119,7 @@ def _finished(path: str) -> Row:
 
 
 def _import() -> Row:
-    """As in a worker, where vLLM has already imported the standard library that it needs, and bytecode exists."""
+    """As in a worker, where vLLM has imported what the plug-in needs of the standard library, and bytecode exists."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(plugin.__file__, folder))
         py_compile.compile(str(copy), doraise=True)

@@ -2,7 +2,7 @@
 
 Every pod is a copy of one real page, reduced to the families that the rules read; its counters grow. Then Prometheus
 restarts on the same data, without scraping, and evaluates each rule by itself: CPU seconds, scaled to 1,000 pods.
-A run lasts minutes; benchmarks.rules.past measures the rules that look back an hour or a day.
+A run of minutes is too short for rules that look back an hour or a day: benchmarks.rules.past measures those.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Seen:
-    """One server in one cell: its requests as the clients saw them, and when it began and ended (Unix seconds)."""
+    """One server in one cell: requests as the clients saw them, and when traffic began and had ended (Unix seconds)."""
 
     begun: float = 0.0
     ended: float = 0.0

@@ -60,7 +60,7 @@ def _curves(plain: Server, seen: Sequence[Seen]) -> dict[str, PlainStepTimes]:
 def _rows(
     name: str, cell: Cell, rounds: Sequence[tuple[Seen, Seen]], servers: tuple[Server, Server], curves: _Curves
 ) -> Iterator[bool]:
-    """Prints one cell or, if it is mixed, also each of its temperatures; yields whether each is off or missing."""
+    """Prints one cell and, if it is mixed, each of its temperatures; yields whether each is off or missing."""
     plain, server = servers
     models = [_replayed(server, one, curves) for _, one in rounds]
     # With the plain times of this very cell, what is left is the method's error, without the machine's drift.

@@ -97,7 +97,7 @@ def read_input(path: Path, most: int) -> bytes:
 
 
 def written(argument: str, path: Path, content: bytes) -> bool:
-    """Whether ``content`` was written to the file; if not, prints why, and the caller prints the result instead."""
+    """Whether ``content`` was written to the file; if not, prints why. The caller must then print the result."""
     try:
         path.write_bytes(content)
     except OSError as error:

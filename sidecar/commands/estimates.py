@@ -16,7 +16,7 @@ _MOST_BATCHES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and half the width of its confidence interval, which is None if there are too few values."""
+    """An estimate, and half the width of its confidence interval; ``error`` is None if there are too few values."""
 
     value: float
     error: float | None = None

@@ -1,4 +1,4 @@
-"""``plugin``: writes the plug-in that vLLM loads into a folder, as an installed Python package."""
+"""``plugin``: writes the plug-in for vLLM to a folder, as a Python package that is installed there."""
 
 import argparse
 import os

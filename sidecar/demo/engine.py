@@ -28,7 +28,7 @@ class Engine:
         self._task = asyncio.create_task(self._run(), name="simulated engine")
 
     async def stop(self) -> None:
-        """Stops as if its process ended: all requests in flight break off and the plug-in's connection closes."""
+        """Stops as if its process ended: breaks off all requests in flight and closes the plug-in's connection."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

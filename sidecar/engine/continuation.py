@@ -13,7 +13,7 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """An engine's snapshot with continued counters and histograms; ``restarted`` if vLLM restarted before it."""
+    """An engine's snapshot with continued counters and histograms; ``restarted``: whether vLLM restarted before it."""
 
     engine: EngineSnapshot
     restarted: bool

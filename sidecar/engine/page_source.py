@@ -106,8 +106,7 @@ class PageSource:
                 raise  # vLLM is slow or down
             works = False  # something in front of vLLM does not forward the query
         if not works:
-            # If the filter has worked before, a different page means that vLLM changed; otherwise, that filters do not
-            # work.
+            # If the filter worked before, a different page means that vLLM changed; else, that filters do not work.
             self._whole_left = 0 if self._proven else RETRY
             self._filter, self._proven = "", ()
             return None

@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
         case None | bool() | int():
             found: Any = value
         case str():
-            found = str(value)  # an enumeration's value is a plain string
+            found = str(value)  # of an enumeration: its plain string
         case float():
             found = value if math.isfinite(value) else None
         case Mapping():

@@ -34,7 +34,7 @@ class GuardedServer:
         self.refusals: Tally[str] = self._connections.refusals
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._opening: set[asyncio.Task[None]] = set()  # they set up accepted connections, with TLS handshakes
+        self._opening: set[asyncio.Task[None]] = set()  # they set up accepted connections, including TLS handshakes
         app.middlewares.insert(0, self._middleware())
         app.on_response_prepare.append(_add_headers)
         # A handler ends with its connection, so the limit on connections also bounds the queue of password checks.

@@ -31,7 +31,7 @@ _OUTCOMES: Final = {"completed": Outcome.LENGTH, "aborted": Outcome.ABORTED, "er
 
 
 def read_request(text: str) -> tuple[float, FinishedRequest]:
-    """Reads a line to the request's end and the request; a malformed line raises whatever Python raises for it."""
+    """Reads a line: when the request ended, and the request; a malformed line raises whatever Python raises for it."""
     line: dict[str, Any] = json.loads(text)
     start, end, usage = float(line["start"]), float(line["end"]), line.get("usage") or {}
     chunks = [start + float(offset) for offset in line.get("chunks") or ()]

@@ -29,8 +29,8 @@ _LEVEL: Final = 6  # gzip's own default takes twice as long, for 4 % less
 class Recorder:
     """Records until it is closed, in front of the sinks of the poller and the receiver.
 
-    It never raises into what it observes. Once it has written ``max_bytes``, or if the disk fails, it stops writing and
-    the sidecar continues.
+    It never raises into what it observes. Before it would exceed ``max_bytes`` of disk, or if the disk fails, it stops
+    writing and the sidecar continues.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int, log: Log) -> None:

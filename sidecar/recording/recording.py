@@ -36,7 +36,7 @@ class Scrape:
 
 
 def read_scrapes(directory: Path) -> Iterator[Scrape]:
-    """The polls of a recording, in order; if it is truncated, those before that, with a log line.
+    """The polls of a recording, in order; if it is truncated, up to that point, which is logged.
 
     Raises:
         RecordingError: the file is missing or a line is invalid.

@@ -257,7 +257,7 @@ def read_packet(text: bytes) -> Packet | Unreadable:
     """Reads one packet.
 
     Raises:
-        Malformed: a field is missing, or has a wrong type or range, or the numbers contradict each other.
+        Malformed: a field is missing, of a wrong type or out of range, or the numbers contradict each other.
     """
     try:
         packet = _packets().validate_json(text, strict=True)

@@ -30,7 +30,7 @@ from typing import Any
 VERSION = "0.1.0"  # of the sidecar that wrote this file
 SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
 PERIOD = 1.0  # seconds between reports while there is traffic
-SLICE, PACKET = 20e-6, 15e-6  # seconds: a report's share of one step, and the least that a packet takes of it
+SLICE, PACKET = 20e-6, 15e-6  # seconds: what a report may take of one step, and the least that a packet takes
 MAX_FINISHED = 4096  # finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
 MAX_KEYS, MAX_POSITIONS = 256, 32  # per table: further rows are added to a row "other", further positions to the last
 MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # per packet, which must stay below 65,536 bytes
@@ -60,7 +60,7 @@ class Counts:
         self.prefill = getattr(request, "prefill_stats", None)  # from 0.20; vLLM drops it at the first token
         self.first_token, self.ended = 0.0, False
         self.drafted = [0] * (depth + 1)  # drafts by length
-        # Drafts by accepted tokens; [-1] is for those that came back without any: -1 accepted, for vLLM up to 0.15.
+        # Drafts by accepted tokens; [-1]: those that came back without any token, -1 accepted for vLLM up to 0.15.
         self.accepted = [0] * (depth + 2)
         self.told = [0] * (3 + 2 * min(depth, MAX_POSITIONS))  # what is already in the totals
         adapter = request.lora_request.lora_name if request.lora_request is not None else ""
@@ -101,7 +101,7 @@ class Observer:
                 if not request.num_output_tokens:  # else it was preempted: model runner V2 lists it as new again
                     self.starting[new.req_id] = request
         if model_runner_output is not None:
-            # Before 0.14: counts by the rule of vLLM's method, but before it, since it frees requests that end now.
+            # Before 0.14: counts by the rule of vLLM's method, but ahead of its update, which frees requests that end.
             index, sampled = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
             for request_id, draft in scheduler_output.scheduled_spec_decode_tokens.items():
                 request = requests.get(request_id)

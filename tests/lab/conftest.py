@@ -49,7 +49,7 @@ class Lab:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it responds; if it is running, it may still be busy with what a test aborted."""
+        """Starts it and waits until it responds; if it already runs, it may still be busy with what a test aborted."""
         if self._process is not None:
             await counters(self.url)
             return

@@ -21,7 +21,7 @@ from sidecar.settings.baselines import PlainStepTimes
 
 HELP = "measure the latencies of a healthy vLLM and its step times without speculation, and write them as a baseline"
 _DIGITS: Final = 6
-_REACHED: Final = 0.7  # share of the highest level to reach; while some requests end, fewer run
+_REACHED: Final = 0.7  # share of the highest level that the step times must reach: while requests end, fewer run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints its findings; returns 1 if the page, the plug-in or an Alertmanager fails, else 0.
+    """Prints its findings; returns 1 if the page is unusable, a plug-in failed or an Alertmanager takes no alerts.
 
-    A plug-in that is not heard, or cannot be, is no failure: only the split by temperature needs it.
+    Else returns 0: a plug-in that is not heard, or cannot be, is no failure, as only the split by temperature needs it.
 
     With ``--args``: returns 0 if the command line has no problem, 1 if it has one, 2 if it cannot be read.
     """

@@ -116,7 +116,7 @@ def vllm_version(text: str) -> Version:
 
 
 def _read(words: list[str]) -> tuple[list[str], _Config]:
-    """Reads it like vLLM, which accepts underscores for hyphens in flags, and a key of the JSON value after a dot."""
+    """Reads flags like vLLM, which accepts underscores for hyphens in them, and keys of the JSON value after a dot."""
     flags: list[str] = []
     config: _Config = {}
     for word, following in zip(words, [*words[1:], ""], strict=True):

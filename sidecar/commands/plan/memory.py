@@ -25,7 +25,7 @@ BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of ``billions`` of parameters; ``kv_bytes`` are per token of context on all GPUs, None if unknown."""
+    """A model of ``billions`` of parameters; ``kv_bytes`` per token of context, over all GPUs, None if unknown."""
 
     billions: float
     precision: str

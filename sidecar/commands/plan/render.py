@@ -42,7 +42,7 @@ def _weights(deployment: Deployment, found: Budget) -> list[str]:
 
 
 def _cache(deployment: Deployment, found: Budget, context: int | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What is left for the KV cache, as a header and rows; for a draft, with and without it and the difference."""
+    """What is left for the KV cache, as a header and rows; with a draft, also without it, and the difference."""
     budgets = [found]
     columns: tuple[str, ...] = ("",)
     if deployment.draft is not None:

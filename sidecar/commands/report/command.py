@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     url: str = arguments.url or own_url(settings)
     origin = redacted(url)
     try:
-        # The sidecar's certificate is issued for other names than this address.
+        # Without --url, the address is this machine's; the certificate is issued for other names.
         found = asyncio.run(sidecar_status(url, tls=arguments.url is not None))
         print("\n".join(lines(found, origin, is_markdown=arguments.format == "markdown")))
     except ScrapeError as error:

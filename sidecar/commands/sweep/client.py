@@ -50,7 +50,7 @@ class Client:
         """Finds the model (by default the first that the server names) and requests one token from it.
 
         Raises:
-            MeasurementError: the server names no model, or the request fails.
+            MeasurementError: the server cannot be reached or names no model, or the request fails.
         """
         self.model = self.model or await self._first_model()
         if not self.model:

@@ -16,7 +16,7 @@ class Measured:
     """``samples`` are the completed requests: round after round, in the order of their ends.
 
     ``seconds`` is the time from the first request's start to the last one's end. ``counted`` is how much vLLM's
-    counters grew in it, None if there are none; ``others``: vLLM also served other clients, so neither the times nor
+    counters grew meanwhile, None without any; ``others``: vLLM also served other clients, so neither the times nor
     the counters' growth are due to these requests alone.
     """
 
@@ -60,7 +60,7 @@ class Measured:
         return replace(self, samples=inside, counted=None)
 
     def parts(self, count: int) -> Iterator["Measured"]:
-        """Batches of consecutive requests; each gets time in proportion to its durations: the load is constant."""
+        """Batches of consecutive requests; each gets time in proportion to its durations, as the load is constant."""
         size, total = len(self.samples) // count, sum(one.duration for one in self.samples)
         for start in range(0, count * size, size or 1):
             part = self.samples[start : start + size]

@@ -24,7 +24,7 @@ _Rounds = Mapping[Level, Sequence[Sequence[Measured]]]
 
 
 async def sweep(options: SweepOptions, stop: asyncio.Event, on_end: Callable[[str], None]) -> SweepResult:
-    """Measures all levels, or those it reaches before ``stop`` is set, which it also sets after ``options.seconds``.
+    """Measures all levels, or those it reaches before ``stop`` is set; sets ``stop`` itself after ``options.seconds``.
 
     Each round of a level is followed by the baseline's, so that a drift affects both. ``on_end`` is called after each
     request with the level that is being measured.

@@ -1,4 +1,4 @@
-"""Metrics of time: what speculation saves and costs against plain decoding; ``running`` is the requests in a step."""
+"""Metrics of the time saved and lost against plain decoding; ``running`` is the number of requests in a step."""
 
 from sidecar.analysis.report import ModelReport
 from sidecar.export.declaration import Values

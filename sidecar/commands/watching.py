@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from sidecar.engine.names import SPECULATION
 from sidecar.engine.page_source import PageSource
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.engine.snapshot import PageSnapshot
@@ -24,11 +23,6 @@ async def first_page(source: PageSource, url: str) -> PageSnapshot:
     except ScrapeError as error:
         fault = f"cannot read vLLM's metrics at {redacted(url)} ({error.reason}: {error})"
         raise MeasurementError(f"{fault}; `specdec-sidecar check` shows why") from None
-
-
-def speculates(page: PageSnapshot) -> bool:
-    """Whether the page has vLLM's speculation counters, which a vLLM that speculates exports from the start."""
-    return any(counter in engine.counters for engine in page.engines for counter in SPECULATION)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from operator import le
 
 from sidecar.engine.exposition import Page
 from sidecar.engine.lines import Series
-from sidecar.engine.names import Counter, Gauge, Phase, Trait
+from sidecar.engine.names import SPECULATION, Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey, EnginePlan, HistogramPlan, engine_plans, process_start
 from sidecar.errors import NoVllmMetrics
 
@@ -39,6 +39,11 @@ class EngineSnapshot:
     histograms: Mapping[Phase, HistogramReading]
     kv_cache_capacity_tokens: int | None
     traits: frozenset[Trait] = frozenset()
+
+    @property
+    def speculates(self) -> bool:
+        """Whether vLLM exports speculation counters, usable or not; one that speculates does so from the start."""
+        return Trait.OVERCOUNTED in self.traits or any(counter in self.counters for counter in SPECULATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from sidecar.settings import load_settings
 from tests.app.app_tools import traffic
 from tests.commands.commands_tools import LEVELS, command
 from tests.demo.http_vllm import HttpVllm
+from tests.engine.engine_tools import snapshot
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -34,6 +35,12 @@ async def test_a_vllm_that_speculates_gives_latencies_but_no_plain_step_times(fi
     assert in_first == (coarse is not None and "queue" in coarse[1].split(", "))
     assert refused[:2] == (1, "")
     assert refused[2].endswith(" speculates: --load needs a vLLM that does not\n")
+
+
+def test_an_engine_whose_counters_cannot_be_used_speculates_too(recorded):
+    watched = Watched()
+    watched.scraped(0.0, 0.1, 1.0, snapshot(recorded("vllm-0.9.2-v0.prom")))
+    assert len(watched.drafted) == 1
 
 
 async def test_baseline_of_an_idle_vllm_writes_nothing(finished, tmp_path):

@@ -72,6 +72,7 @@ def assert_true(body, known):
         assert engine.gauges == pytest.approx(expected_gauges(known["version"], expected), abs=1e-6)
         assert {phase: h.count for phase, h in engine.histograms.items()} == expected_phases(known["version"], expected)
         assert (Trait.OVERCOUNTED in engine.traits) == (known["arch"] == "v0" and expected["spec"] is not None)
+        assert engine.speculates == (expected["spec"] is not None)
     return page
 
 

@@ -16,9 +16,9 @@ from sidecar.analysis.engines import Engines
 from sidecar.analysis.steps import Steps
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import RequestOptions
-from sidecar.commands.watching import first_page, polling, speculates
+from sidecar.commands.watching import first_page, polling
 from sidecar.engine.merge import merge
-from sidecar.engine.names import Counter, Phase
+from sidecar.engine.names import Counter, Phase, Trait
 from sidecar.engine.page_source import page_source
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import MeasurementError, ScrapeError
@@ -50,6 +50,7 @@ class Watched:
         """See ``ScrapeSink``; ignores the duration and the interval."""
         self.began, self.until = self.began or at, at
         self._engines.observe(at, page)
+        self.drafted |= {engine.key.model_name for engine in page.engines if Trait.OVERCOUNTED in engine.traits}
         for key, state in self._engines.states.items():
             if state.seen_at != at or state.grown is None:
                 continue
@@ -84,7 +85,8 @@ async def watch(url: str, settings: Settings, seconds: float, loads: Sequence[in
     """
     found = Watched()
     async with page_source(settings.model_copy(update={"vllm_url": url}), settings.limits) as source:
-        if speculates(await first_page(source, url)) and loads:
+        page = await first_page(source, url)
+        if loads and any(engine.speculates for engine in page.engines):
             raise MeasurementError(f"{redacted(url)} speculates: --load needs a vLLM that does not")
         async with polling(source, settings, found) as poller:
             await (_send(url, seconds, loads, options) if loads else asyncio.sleep(seconds))

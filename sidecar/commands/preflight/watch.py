@@ -8,13 +8,13 @@ from typing import Final
 import structlog
 
 from sidecar.commands.stopping import stop_on_signals, stopped
-from sidecar.commands.watching import first_page, polling, speculates
+from sidecar.commands.watching import first_page, polling
 from sidecar.engine.merge import merge
 from sidecar.engine.names import Gauge
 from sidecar.engine.page_source import page_source
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Unreadable
+from sidecar.requests.messages import FinishedRequest, Hello, Message, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 
@@ -25,8 +25,8 @@ _MOST_REQUESTS: Final = 100_000  # further requests are counted but not kept
 class Watched:
     """The observations; it is the sink for vLLM's pages and for the plug-in's messages.
 
-    ``polls`` are vLLM's gauges, all engines together. ``lost`` counts the requests past the limit and whatever the
-    receiver dropped. ``problem`` says why the plug-in cannot report.
+    ``polls`` are vLLM's gauges, all engines together. ``lost`` counts the requests past the limit. ``problem`` says why
+    the plug-in cannot report.
     """
 
     seconds: float = 0.0
@@ -42,7 +42,7 @@ class Watched:
         """See ``ScrapeSink``."""
         engine = merge(page.engines)
         self.polls.append(engine.gauges)
-        self.speculates |= speculates(page)
+        self.speculates |= engine.speculates
         self.kv_tokens = engine.kv_cache_capacity_tokens
 
     def failed(self, at: float, error: ScrapeError) -> None:
@@ -56,7 +56,7 @@ class Watched:
                 self.speculates |= message.speculation is not None
             case FinishedRequest() if len(self.requests) < _MOST_REQUESTS:
                 self.requests.append(message)
-            case FinishedRequest() | Dropped():
+            case FinishedRequest():
                 self.lost += 1
             case Unreadable():
                 self.problem = f"it uses another message format ({message.version}); rewrite it with this sidecar"

@@ -32,7 +32,7 @@ def growth(before: EngineSnapshot | None, after: EngineSnapshot | None) -> Accep
 
 
 def counts_drafts(engine: EngineSnapshot) -> bool:
-    """Whether it speculates: an engine that does exports all speculation counters from the start."""
+    """Whether its speculation counters can be used: all of them are there."""
     return all(counter in engine.counters for counter in SPECULATION)
 
 

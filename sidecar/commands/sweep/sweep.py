@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.commands.stopping import unless_stopped
 from sidecar.commands.sweep.client import Client
-from sidecar.commands.sweep.counters import CounterReader, counts_drafts
+from sidecar.commands.sweep.counters import CounterReader
 from sidecar.commands.sweep.level import Server, measure
 from sidecar.commands.sweep.measured import Measured, together
 from sidecar.commands.sweep.options import SweepOptions
@@ -56,7 +56,7 @@ async def _ready(stack: AsyncExitStack, options: SweepOptions) -> list[Server]:
     servers = [await _server(stack, url, options) for url in options.servers]
     for baseline in servers[1:]:
         page = await baseline.counters.read()
-        if page is not None and counts_drafts(page):
+        if page is not None and page.speculates:
             raise MeasurementError(f"{baseline.client.name} speculates; --baseline-url is a vLLM without speculation")
     for server in servers:
         await _warm_up(server.client, options)

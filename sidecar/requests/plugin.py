@@ -6,9 +6,9 @@ called for each request and step with draft tokens (before 0.14 it is not told w
 taken from the arguments of ``update_from_output``); ``update_from_output``, called once per step; ``_free_request``.
 
 Each wrapper calls vLLM's own method once with the same arguments, returns its result, and lets its exceptions through.
-Everything else is inside ``try``: at its first error the plug-in disables itself for good, with one line in the log. It
-starts no thread, waits for nothing, writes no file, reads nothing from its socket, and changes nothing in a request but
-its own attribute ``_specdec``. Its memory is bounded. No text, token or id of a request leaves the process.
+All else is inside ``try``: the first error disables the plug-in for good, with one line in the log. It starts no
+thread, waits for nothing, writes no file, reads nothing from its socket, changes nothing in a request but its own
+attribute ``_specdec``, and keeps a bounded amount. No text, token or id of a request leaves the process.
 """
 
 import functools
@@ -90,10 +90,9 @@ class Observer:
         self.slices, self.due = None, 0.0  # the report in progress, and when the next one is due
 
     def before_step(self, scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> None:
-        clock, times, requests = time.monotonic(), self.times, scheduler.requests
+        clock, self.now, times, requests = time.monotonic(), time.time(), self.times, scheduler.requests
         self.length = clock - times[0] if len(times) == times.maxlen else 0.0
         times.append(clock)
-        self.now = time.time()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
             if request is not None and request.sampling_params is not None:  # None: a pooling request
@@ -291,12 +290,13 @@ def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
 
 
 def fail(scheduler: Any, part: str, error: Exception) -> None:
-    """Disables the scheduler's Observer: from now on, the wrappers only call vLLM's own methods."""
+    """From now on, the wrappers only call vLLM's own methods. Omits the error's text, which may name a request."""
     observer, scheduler._specdec = scheduler._specdec, None
-    with suppress(Exception):  # an error's repr may raise, and so may a log handler
-        log.error("specdec %s took itself out, and vLLM goes on without it; the fault: %s: %r", VERSION, part, error)
+    with suppress(Exception):  # a log handler may raise
+        reason = f"{part}: {type(error).__name__} at line {inspect.getinnerframes(error.__traceback__, 0)[-1].lineno}"
+        log.error("specdec %s disabled itself, and vLLM goes on without it; the error: %s", VERSION, reason)
         observer.starting, observer.slices = {}, None  # it stays connected, but lets go of vLLM's requests
-        observer.say("disabled", f"{part}: {error!r}")
+        observer.say("disabled", reason)
 
 
 def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:

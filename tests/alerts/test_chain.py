@@ -59,7 +59,7 @@ async def through_hot_traffic(vllm, receivers, http, alertmanager_url):
         assert not [alert for alert in receivers.alerts if alert["labels"]["alertname"] == LOW]
         title = "demo: low acceptance rate at one temperature"
         text = (await first(receivers.messages, lambda one: title in one["title"]))["text"]
-        assert "of the draft tokens at temperature 1+, below the threshold" in text
+        assert "of the draft tokens at temperature 1+ (threshold acceptance_net_negative; " in text
         assert f"Runbook: {RUNBOOKS}/{AT_TEMPERATURE}.md" in text
     async with traffic(vllm, HOT, **TRAFFIC):
         await notified(LOW)

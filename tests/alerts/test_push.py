@@ -106,7 +106,7 @@ async def test_a_firing_alert_says_all_of_itself(scene):
     variables = "var-cluster=eu&var-instance=pod-7&var-source=sidecar&var-model_name=m"
     dashboard = f"https://g.example/d/specdec-operator?from=now-6h&to=now&{variables}"
     assert alert["annotations"]["dashboard_url"] == dashboard
-    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens, below")
+    assert alert["annotations"]["description"].startswith("m on pod-7 accepts 40% of its draft tokens (threshold")
     assert (at(alert["startsAt"]), at(alert["endsAt"])) == (1000, 1000 + 4 * 60)
 
 

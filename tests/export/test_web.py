@@ -1,7 +1,9 @@
 """The sidecar's own pages over HTTP."""
 
 import json
+import re
 import weakref
+from urllib.parse import urljoin
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -67,6 +69,8 @@ async def test_every_runbook_is_served_as_it_is(site):
         assert f'href="{path.name}"' in below
         status, headers, text = await site.get(f"/runbooks/{path.name}")
         assert (status, headers["Content-Type"], text) == (200, "text/plain; charset=utf-8", path.read_text())
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            assert (await site.get(urljoin(f"/runbooks/{path.name}", target)))[0] == 200, target
 
 
 @pytest.mark.parametrize("path", ["/runbooks/SpecDecodeNothing.md", "/runbooks/..%2Fpyproject.toml", "/nothing"])

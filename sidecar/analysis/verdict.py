@@ -24,7 +24,6 @@ _FAULT: Final = (
 )
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
-_STAYS: Final = f"The value is no longer below the threshold, but the verdict only changes {MARGIN:g} above it."
 _KEPT: Final = 0.5  # a window that was judged stays so until its traffic falls below this share of the gates
 _COLLAPSED: Final = 0.05  # acceptance rate below which almost nothing is accepted
 HELD: Final = 60.0  # seconds that judgements stay in force while polls fail
@@ -172,24 +171,25 @@ def judge(
         missing = _missing(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
         return Judgement(evidence=evidence, is_known=True, missing=missing)
     by_acceptance, by_speedup = Verdict.INSUFFICIENT_DATA, None
-    found, lines = Estimate(judged.rate), (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
+    stays = ""
     if not evidence.is_adaptive:
+        found, lines = Estimate(judged.rate), (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
         by_acceptance = _ruled(before.by_acceptance, found, lines)
+        stays = _stays(by_acceptance, found, lines, Basis.ACCEPTANCE)
     if evidence.speedup is not None:
         found, lines = evidence.speedup, (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup = _ruled(before.by_speedup, found, lines)
-    loses = (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE
-    advice = (None if is_part else _tokens_advice(evidence, judged, thresholds)) or (
-        _losing(evidence, judged) if loses else None
-    )
-    stays = loses and _plain(found.value, found.error, lines) is not Verdict.NET_NEGATIVE
+        stays = _stays(by_speedup, found, lines, Basis.SPEEDUP)
+    advice = None if is_part else _tokens_advice(evidence, judged, thresholds)
+    if advice is None and (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE:
+        advice = _losing(evidence, judged)
     return Judgement(
         evidence=evidence,
         is_known=True,
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
-        advice=f"{advice} {_STAYS}" if stays else advice,
+        advice=f"{stays} {advice or ''}".strip() or None,
     )
 
 
@@ -258,6 +258,19 @@ def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float
         return now
     risen = _plain(estimate.value - MARGIN, estimate.error, lines)
     return min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
+
+
+def _stays(verdict: Verdict, estimate: Estimate, lines: tuple[float, float], basis: Basis) -> str:
+    """Says so if only the margin keeps the verdict from rising; else empty."""
+    if verdict is _plain(estimate.value, estimate.error, lines):
+        return ""
+    sign, line = ("plus", lines[0]) if verdict is Verdict.NET_NEGATIVE else ("minus", lines[1])
+    error = f"speedup {sign} {_CONFIDENCE:g} standard errors"
+    what, name = error if basis is Basis.SPEEDUP else "acceptance rate", verdict.replace("_", " ")
+    return (
+        f"The {what} is back above {line:g}, but the verdict stays {name} below {line + MARGIN:g}, "
+        "so that it does not flap."
+    )
 
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:

@@ -61,16 +61,29 @@ def test_a_verdict_falls_at_a_threshold_and_rises_beyond_a_margin(rates, verdict
     assert by_rates(*rates) == verdicts
 
 
+ACCEPTANCE, LOWER, UPPER = "acceptance rate", "speedup minus 2 standard errors", "speedup plus 2 standard errors"
+
+
 @pytest.mark.parametrize(
-    ("low", "above"),
-    [(evidence(0.4), evidence(0.51)), (evidence(0.9, speedup=(0.9, 0.0)), evidence(0.9, speedup=(0.98, 0.001)))],
+    ("low", "back", "stays"),
+    [
+        (evidence(0.4), evidence(0.51), f"The {ACCEPTANCE} is back above 0.5, but the verdict stays net negative"),
+        (evidence(0.6), evidence(0.66), f"The {ACCEPTANCE} is back above 0.65, but the verdict stays break even"),
+        (
+            evidence(0.9, speedup=(0.9, 0.01)),
+            evidence(0.9, speedup=(0.92, 0.03)),
+            f"The {UPPER} is back above 0.97, but the verdict stays net negative below 0.99, so that it does not flap.",
+        ),
+        (evidence(0.4, speedup=(1.0, 0.01)), evidence(0.4, speedup=(1.07, 0.005)), f"The {LOWER} is back above 1.05,"),
+    ],
 )
-def test_the_advice_says_where_only_the_margin_keeps_a_verdict(low, above):
+def test_the_advice_says_where_only_the_margin_keeps_a_verdict(low, back, stays):
     before = judge(low, THRESHOLDS, SECONDS)
-    after = judge(above, THRESHOLDS, SECONDS, before=before)
-    assert (before.verdict, after.verdict) == (NEGATIVE, NEGATIVE)
-    stays = "The value is no longer below the threshold, but the verdict only changes 0.02 above it."
-    assert after.advice == f"{before.advice} {stays}"
+    after = judge(back, THRESHOLDS, SECONDS, before=before)
+    assert after.verdict is before.verdict
+    assert after.advice.startswith(stays)
+    assert after.advice.endswith(before.advice or "so that it does not flap.")
+    assert judge(back, THRESHOLDS, SECONDS).verdict is not before.verdict
 
 
 @pytest.mark.parametrize(

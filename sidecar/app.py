@@ -86,8 +86,9 @@ async def running(
         try:
             address = await server.start(settings.listen.host, settings.listen.port)
         except OSError as error:
-            problem = error.strerror or str(error)
-            raise ListenError(f"cannot bind {settings.listen}: {problem}; set SPECDEC_LISTEN") from error
+            problem = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server adds the address
+            advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
+            raise ListenError(f"cannot bind {settings.listen}: {problem}; {advice}") from error
         yield Address(*address)
 
 

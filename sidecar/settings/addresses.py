@@ -50,7 +50,7 @@ def parse_base_url(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or not text.isprintable() or set(text) & set(" \\?#"):  # urlsplit would silently drop some of these
-        raise ValueError("expected http or https URL without query and fragment, such as http://127.0.0.1:8000")
+        raise ValueError("expected http or https URL without query and fragment, such as http://HOST:PORT")
     path = url.path.rstrip("/").removesuffix("/metrics")
     return f"{url.scheme}://{url.netloc}{path}"
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from sidecar.settings.field_types import Duration, JsonText, ModelName
+from sidecar.settings.field_types import Duration, ModelName, json_text
 from sidecar.settings.groups import Group
 from sidecar.settings.yaml_file import read_yaml
 
@@ -59,10 +59,15 @@ class PlainStepTimes(Group):
 class Measured(Group):
     """What was measured of healthy models: these settings are in no group, or in a file of their own."""
 
-    baseline: Annotated[dict[ModelName, _Latencies], JsonText] = Field({}, max_length=64)
+    baseline: Annotated[dict[ModelName, _Latencies], json_text('mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}')] = (
+        Field({}, max_length=64)
+    )
     """healthy latencies: per model, the phases `ttft`, `itl`, `tpot`, `e2e` and `queue`, each with
     `p50`, `p90`, `p95` and `p99`, all optional; excludes `baseline_file`"""
-    plain_steps: Annotated[dict[ModelName, PlainStepTimes], JsonText] = Field({}, max_length=64)
+    plain_steps: Annotated[
+        dict[ModelName, PlainStepTimes],
+        json_text('mapping such as {"MODEL": {"running": [1], "seconds": [0.02], "errors": [0.001]}}'),
+    ] = Field({}, max_length=64)
     """how long a step takes without speculation: per model `running`, `seconds`, `errors` and the conditions of the
     measurement, as `specdec-sidecar baseline` writes them; excludes `baseline_file`"""
 

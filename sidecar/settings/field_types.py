@@ -43,13 +43,18 @@ def _lower(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-def _decode_json(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return from_json(value)
-    except ValueError as error:
-        raise ValueError(f"not valid JSON: {error}") from None
+def json_text(expected: str) -> BeforeValidator:
+    """A list or mapping: YAML's own, or JSON in an environment variable; ``expected`` is for error messages."""
+
+    def decode(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return from_json(value)
+        except ValueError as error:
+            raise ValueError(f"expected {expected} (not valid JSON: {error})") from None
+
+    return BeforeValidator(decode)
 
 
 def _split(value: object) -> object:
@@ -84,7 +89,6 @@ Duration = Annotated[float, BeforeValidator(_to_seconds), Field(json_schema_extr
 Share = Annotated[float, Field(ge=0, le=1)]
 Level = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
 Format = Annotated[Literal["auto", "json", "console"], BeforeValidator(_lower)]
-JsonText = BeforeValidator(_decode_json)  # lists and mappings: YAML's own, or JSON in an environment variable
 Edges = Annotated[
     tuple[float, ...],
     Field(min_length=1, max_length=8),

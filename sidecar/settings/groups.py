@@ -11,10 +11,10 @@ from sidecar.settings.field_types import (
     CertificateFile,
     Duration,
     Format,
-    JsonText,
     Level,
     Share,
     SocketPath,
+    json_text,
 )
 
 _KIBIBYTE = 1024
@@ -155,7 +155,7 @@ class Alerting(Group):
     With Prometheus, use the alert rules; they link to the same addresses, exported as `specdec_links_info`.
     """
 
-    alertmanagers: Annotated[tuple[BaseUrl, ...], JsonText] = Field(
+    alertmanagers: Annotated[tuple[BaseUrl, ...], json_text('list such as ["http://alertmanager:9093"]')] = Field(
         (),
         max_length=8,
         repr=False,  # may hold credentials
@@ -169,7 +169,9 @@ class Alerting(Group):
     """time allowed for one delivery"""
     instance: str | None = Field(None, max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")
     """label `instance` of the alerts; not set: the host name, which is the Pod's name"""
-    labels: Annotated[dict[_LabelName, Annotated[str, Field(max_length=253)]], JsonText] = Field({}, max_length=16)
+    labels: Annotated[
+        dict[_LabelName, Annotated[str, Field(max_length=253)]], json_text('mapping such as {"team": "ml"}')
+    ] = Field({}, max_length=16)
     """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own labels
     take precedence"""
     runbooks: BaseUrl | None = None

@@ -29,7 +29,7 @@ class _Environment(BaseSettings, Settings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
         env_nested_delimiter="__",
-        enable_decoding=False,  # JsonText decodes, so that bad JSON is reported with all other errors
+        enable_decoding=False,  # json_text decodes, so that bad JSON is reported with all other errors
     )
 
 

@@ -23,7 +23,7 @@ async def test_bad_settings_are_refused_before_anything_starts(finished):
     assert (code, out) == (2, "")
     assert err.splitlines() == [
         "SPECDEC_LISTN: unknown setting; did you mean SPECDEC_LISTEN?",
-        "SPECDEC_VLLM_URL=ftp://x: expected http or https URL without query and fragment, such as http://127.0.0.1:8000",
+        "SPECDEC_VLLM_URL=ftp://x: expected http or https URL without query and fragment, such as http://HOST:PORT",
         "SPECDEC_SCRAPE_INTERVAL=fast: expected duration, a number of seconds or a number and ms, s, m or h",
     ]
 

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-URL = "expected http or https URL without query and fragment, such as http://127.0.0.1:8000"
+URL = "expected http or https URL without query and fragment, such as http://HOST:PORT"
 DURATION = "expected duration, a number of seconds or a number and ms, s, m or h"
 ADDRESS = "expected host:port or [IPv6]:port; port 0 picks a free one"
 EDGES = "expected list of 1 to 8 numbers from 0 up, strictly increasing, with at most two decimals"
 NUMBER = "input should be a valid number, unable to parse string as a number"
 MAPPING = "input should be a valid dictionary or instance of Limits"
+BASELINE = 'mapping such as {"MODEL": {"ttft": {"p50": 0.2}}}'
 ORDER = "the first must not be above the second"
 
 VARIABLES = [
@@ -37,7 +38,17 @@ VARIABLES = [
     ("TEMPERATURE_BUCKETS", "0,0.125", EDGES),
     ("LOG__LEVEL", "trace", "input should be 'debug', 'info', 'warning' or 'error'"),
     ("PLUGIN__SOCKET", "plugin.sock", "expected absolute path of at most 107 bytes"),
-    ("BASELINE", "{", "not valid JSON: EOF while parsing an object at line 1 column 1"),
+    (
+        "ALERTING__ALERTMANAGERS",
+        "http://am:9093",
+        'expected list such as ["http://alertmanager:9093"] (not valid JSON: expected value at line 1 column 1)',
+    ),
+    (
+        "ALERTING__LABELS",
+        "team=ml",
+        'expected mapping such as {"team": "ml"} (not valid JSON: expected ident at line 1 column 2)',
+    ),
+    ("BASELINE", "{", f"expected {BASELINE} (not valid JSON: EOF while parsing an object at line 1 column 1)"),
 ]
 
 

@@ -74,7 +74,7 @@ def _check_arguments(line: str, version: Version) -> int:
     faults = len(found.faults)
     summary = counted(faults, "problem")
     if not faults:
-        summary = "nothing removed or obsolete found; vLLM checks the values itself when it starts"
+        summary = "nothing removed or obsolete found; vLLM itself finds wrong or missing values when it starts"
     print(f"vLLM {'.'.join(map(str, version))}: {summary}")
     for text in (*found.faults, *(f"note: {note}" for note in found.notes)):
         print(f"  {text}")

@@ -78,7 +78,7 @@ def test_a_version_past_the_table_is_noted(version, known):
 
 def test_the_command(capsys):
     assert command("check", "--args", GOOD) == 0
-    none = "vLLM 0.33: nothing removed or obsolete found; vLLM checks the values itself when it starts"
+    none = "vLLM 0.33: nothing removed or obsolete found; vLLM itself finds wrong or missing values when it starts"
     assert capsys.readouterr().out.splitlines()[0] == none
     assert command("check", "--args", "vllm serve m --speculative-model d", "--vllm-version", "v0.32.0") == 1
     out = capsys.readouterr().out.splitlines()

@@ -1,16 +1,13 @@
-"""Serves a vLLM page whose numbers grow with each of 399 polls: ``python -m benchmarks.core.page_server ENGINES``."""
+"""Serves a vLLM page whose numbers grow with every poll: ``python -m benchmarks.core.page_server ENGINES``."""
 
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from benchmarks.core.pages import later, real_page, with_engines
 
-_PAGES = 400
-
 
 def main(engines: int) -> None:
     page = with_engines(real_page(), engines)
-    bodies = [later(page, poll) for poll in range(_PAGES)]
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -21,7 +18,7 @@ def main(engines: int) -> None:
                 body = str(Handler.polls).encode()
             else:
                 Handler.polls += 1
-                body = bodies[min(Handler.polls, _PAGES - 1)]
+                body = later(page, Handler.polls)
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))

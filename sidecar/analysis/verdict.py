@@ -170,16 +170,13 @@ def judge(
     if judged is None or judged.rate is None:
         missing = _missing(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
         return Judgement(evidence=evidence, is_known=True, missing=missing)
-    by_acceptance, by_speedup = Verdict.INSUFFICIENT_DATA, None
-    stays = ""
+    by_acceptance, by_speedup, stays = Verdict.INSUFFICIENT_DATA, None, ""
     if not evidence.is_adaptive:
-        found, lines = Estimate(judged.rate), (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance = _ruled(before.by_acceptance, found, lines)
-        stays = _stays(by_acceptance, found, lines, Basis.ACCEPTANCE)
+        lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
+        by_acceptance, stays = _ruled(before.by_acceptance, Estimate(judged.rate), lines, Basis.ACCEPTANCE)
     if evidence.speedup is not None:
-        found, lines = evidence.speedup, (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
-        by_speedup = _ruled(before.by_speedup, found, lines)
-        stays = _stays(by_speedup, found, lines, Basis.SPEEDUP)
+        lines = (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
+        by_speedup, stays = _ruled(before.by_speedup, evidence.speedup, lines, Basis.SPEEDUP)
     advice = None if is_part else _tokens_advice(evidence, judged, thresholds)
     if advice is None and (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE:
         advice = _losing(evidence, judged)
@@ -251,22 +248,23 @@ def _has_collapsed(judgement: Judgement) -> bool:
     return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
 
 
-def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float]) -> Verdict:
-    """The verdict on ``estimate``, which loses below the first of the ``lines`` and wins from the second on."""
+def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float], basis: Basis) -> tuple[Verdict, str]:
+    """The verdict on ``estimate``, which loses below the first of the ``lines`` and wins from the second on.
+
+    The text says so if only the margin keeps the verdict from rising; else it is empty.
+    """
     now = _plain(estimate.value, estimate.error, lines)
     if before not in _RISING:
-        return now
+        return now, ""
     risen = _plain(estimate.value - MARGIN, estimate.error, lines)
-    return min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
+    verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
+    return verdict, "" if verdict is now else _stays(verdict, lines, basis)
 
 
-def _stays(verdict: Verdict, estimate: Estimate, lines: tuple[float, float], basis: Basis) -> str:
-    """Says so if only the margin keeps the verdict from rising; else empty."""
-    if verdict is _plain(estimate.value, estimate.error, lines):
-        return ""
+def _stays(verdict: Verdict, lines: tuple[float, float], basis: Basis) -> str:
     sign, line = ("plus", lines[0]) if verdict is Verdict.NET_NEGATIVE else ("minus", lines[1])
-    error = f"speedup {sign} {_CONFIDENCE:g} standard errors"
-    what, name = error if basis is Basis.SPEEDUP else "acceptance rate", verdict.replace("_", " ")
+    bound = f"speedup {sign} {_CONFIDENCE:g} standard errors"
+    what, name = bound if basis is Basis.SPEEDUP else "acceptance rate", verdict.replace("_", " ")
     return (
         f"The {what} is back above {line:g}, but the verdict stays {name} below {line + MARGIN:g}, "
         "so that it does not flap."

@@ -19,7 +19,7 @@ _OTHERS: Final = 0.01  # share of output tokens by which counters and replies ma
 
 def growth(before: EngineSnapshot | None, after: EngineSnapshot | None) -> Acceptance | None:
     """How much the counters grew; None without usable counters or if vLLM restarted in between."""
-    if before is None or after is None or not counts_drafts(before) or not counts_drafts(after) or after.traits:
+    if before is None or after is None or not _counts_drafts(before) or not _counts_drafts(after) or after.traits:
         return None
     drafts, draft_tokens, accepted = (after.counters[one] - before.counters[one] for one in SPECULATION)
     both = zip_longest(before.accepted_per_position, after.accepted_per_position, fillvalue=0.0)
@@ -31,7 +31,7 @@ def growth(before: EngineSnapshot | None, after: EngineSnapshot | None) -> Accep
     )
 
 
-def counts_drafts(engine: EngineSnapshot) -> bool:
+def _counts_drafts(engine: EngineSnapshot) -> bool:
     """Whether its speculation counters can be used: all of them are there."""
     return all(counter in engine.counters for counter in SPECULATION)
 

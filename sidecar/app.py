@@ -43,7 +43,7 @@ async def running(
         pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
         supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # stops polling before ``pages`` close
         scrapes: ScrapeSink = LoggedState(state, log, StateLog(log))
-        requests: PluginSink = state.plugin.heard
+        requests: PluginSink = state.plugin.receive
         if recorder is not None:
             scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)
         receiver = await stack.enter_async_context(PluginReceiver(settings.plugin.socket, requests, log))

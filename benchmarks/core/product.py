@@ -1,6 +1,9 @@
 """The path from vLLM's page and the plug-in's messages to our own page, without the network, in simulated time."""
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 import structlog
 
@@ -13,21 +16,13 @@ from sidecar.engine.names import SPECULATION
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot, SnapshotReader
 from sidecar.export.declaration import Shown
 from sidecar.log import StateLog
-from sidecar.requests.messages import (
-    Endings,
-    FinishedRequest,
-    Hello,
-    HelloState,
-    Outcome,
-    PromptTotals,
-    TemperatureTotals,
-    Tick,
-    Totals,
-)
+from sidecar.requests.messages import FinishedRequest, Hello, HelloState, Other, ReportEnd, ReportPart, Row
+from sidecar.requests.tally import Outcome, Tally
 from sidecar.settings import load_settings
 
 _TEMPERATURES = (0, 20, 60, 100)
 _REQUESTS_A_POLL = 10
+_COUNTED = attrgetter("drafts", "draft_tokens", "accepted_tokens")
 
 
 class Product:
@@ -43,7 +38,7 @@ class Product:
         self._page = page
         self._engines = self._read(page).engines
         for number, engine in enumerate(self._engines):
-            self._state.plugin.heard(number, hello(engine))
+            self._state.plugin.receive(number, hello(engine))
 
     def shown(self) -> Shown:
         """The data that our page is made from."""
@@ -57,9 +52,8 @@ class Product:
         """Takes in what the plug-ins have sent since the last poll, then vLLM's page."""
         self.polls += 1
         for number, engine in enumerate(self._engines):
-            self._state.plugin.heard(number, tick(engine, self.polls))
-            for request in range(_REQUESTS_A_POLL):
-                self._state.plugin.heard(number, finished(request, self.polls))
+            requests = [finished(request, self.polls) for request in range(_REQUESTS_A_POLL)]
+            self._state.plugin.receive(number, report(engine, self.polls, requests))
         self._sink.scraped(float(self.polls), 0.002, 1.0, self._read(body))
 
     def _read(self, body: bytes) -> PageSnapshot:
@@ -78,19 +72,29 @@ def hello(engine: EngineSnapshot) -> Hello:
     )
 
 
-def tick(engine: EngineSnapshot, poll: int) -> Tick:
+def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest]) -> ReportPart:
     """The page's numbers at this poll, split equally by temperature; the last one also gets the remainder."""
-    whole = [int(engine.counters[one]) * (poll + 1) for one in SPECULATION]
-    rows, left = [], list(whole)
+    total = _tally([int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION], poll)
+    part = _tally([count // len(_TEMPERATURES) for count in _COUNTED(total)], poll // len(_TEMPERATURES))
+    rows, left = list[Row[int | Other, Tally]](), total
     for temperature in _TEMPERATURES:
-        last = temperature == _TEMPERATURES[-1]
-        part = list(left) if last else [one // len(_TEMPERATURES) for one in whole]
-        left = [one - taken for one, taken in zip(left, part, strict=True)]
-        positions = (part[0], part[0], part[1] - 2 * part[0] if part[1] > 2 * part[0] else 0)
-        ended = Endings(poll, poll, 0, 0)
-        rows.append(TemperatureTotals(temperature, ended, part[0], part[1], part[2], positions, (part[2], 0, 0)))
-    prompts = tuple(PromptTotals(key, poll, *(one // 2 for one in whole)) for key in (8, 12))
-    return Tick(at=float(poll), lost=0, total=Totals(*whole), temperature=tuple(rows), prompt=prompts)
+        row = left if temperature == _TEMPERATURES[-1] else part
+        left = left - row
+        rows.append(Row(key=temperature, since=0.0, counts=_with_positions(row)))
+    other = replace(total, drafts=0, draft_tokens=0, accepted_tokens=0, stopped=0)
+    prompts = (Row(key=8, since=0.0, counts=total), Row(key=12, since=0.0, counts=other))
+    end = ReportEnd(total=total, lost=0)
+    return ReportPart(temperature=tuple(rows), prompt_tokens=prompts, finished=tuple(requests), end=end)
+
+
+def _tally(counts: Sequence[int], stopped: int) -> Tally:
+    drafts, draft_tokens, accepted_tokens = counts
+    return Tally(stopped=stopped, drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)
+
+
+def _with_positions(tally: Tally) -> Tally:
+    each = (tally.drafts, tally.drafts, tally.draft_tokens - 2 * tally.drafts)
+    return replace(tally, drafted_at=each, accepted_at=(min(tally.accepted_tokens, tally.drafts), 0, 0))
 
 
 def finished(number: int, poll: int) -> FinishedRequest:
@@ -98,10 +102,10 @@ def finished(number: int, poll: int) -> FinishedRequest:
     end = poll - number / _REQUESTS_A_POLL
     return FinishedRequest(
         temperature=_TEMPERATURES[number % len(_TEMPERATURES)],
-        drafts=90,
-        draft_tokens=270,
-        accepted_tokens=110,
-        lengths=(20, 40, 20, 10),
+        drafts=3,
+        draft_tokens=9,
+        accepted_tokens=5,
+        lengths=(0, 1, 2, 0),
         prompt_tokens=300,
         cached_tokens=None,
         output_tokens=200,

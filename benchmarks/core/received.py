@@ -13,13 +13,13 @@ import structlog
 from pydantic import TypeAdapter
 
 from benchmarks.core.pages import later, real_page, with_engines
-from benchmarks.core.product import finished, hello, tick
+from benchmarks.core.product import finished, hello, report
 from benchmarks.table import Row
 from sidecar.analysis.state import State
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.snapshot import EngineSnapshot, SnapshotReader
-from sidecar.requests.messages import MAX_FINISHED, Packet
+from sidecar.requests.messages import MAX_FINISHED, Packet, ReportPart
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import load_settings
 
@@ -34,8 +34,9 @@ def _packets(engine: EngineSnapshot, second: int) -> list[bytes]:
     """The packets that an engine's plug-in sends in one second."""
     requests = [finished(number, second) for number in range(_REQUESTS)]
     parts = [requests[start : start + MAX_FINISHED] for start in range(0, _REQUESTS, MAX_FINISHED)]
-    done = [_PACKETS.dump_json(Packet(1, done=tuple(part))) for part in parts]
-    return [*done, _PACKETS.dump_json(Packet(1, tick=tick(engine, second)))]
+    finished_parts = [ReportPart(finished=tuple(part)) for part in parts]
+    whole = [*finished_parts, report(engine, second, ())]
+    return [_PACKETS.dump_json(Packet(2, report=part)) for part in whole]
 
 
 def _send(path: Path, engines: list[EngineSnapshot]) -> None:
@@ -43,7 +44,7 @@ def _send(path: Path, engines: list[EngineSnapshot]) -> None:
     connections = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
     for connection, engine in zip(connections, engines, strict=True):
         connection.connect(str(path))
-        connection.send(_PACKETS.dump_json(Packet(1, hello=hello(engine))))
+        connection.send(_PACKETS.dump_json(Packet(2, hello=hello(engine))))
     for second in itertools.count(_BEGIN):
         for connection, engine in zip(connections, engines, strict=True):
             for packet in _packets(engine, second):
@@ -59,7 +60,7 @@ async def _measured(*, with_requests: bool) -> tuple[float, int]:
     engines = list(snapshots.read(reader.read(page)).engines)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plugin.sock"
-        async with PluginReceiver(path, state.plugin.heard, structlog.get_logger()):
+        async with PluginReceiver(path, state.plugin.receive, structlog.get_logger()):
             sender = multiprocessing.get_context("spawn").Process(target=_send, args=(path, engines))
             if with_requests:
                 sender.start()

@@ -21,7 +21,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.recording.heard import Heard
 from sidecar.recording.recording import Scrape
-from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Message, Tick, Unreadable
+from sidecar.requests.messages import Dropped, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings.groups import Limits
 from sidecar.settings.groups import Scrape as ScrapeSettings
@@ -92,8 +92,7 @@ class Server:
                 time.time(),
                 connection,
                 hello=message if isinstance(message, Hello) else None,
-                tick=message if isinstance(message, Tick) else None,
-                request=message if isinstance(message, FinishedRequest) else None,
+                report=message if isinstance(message, ReportPart) else None,
             )
         )
 
@@ -115,7 +114,7 @@ class Server:
 
         polling = asyncio.create_task(self._poll())
         await asyncio.gather(*(client() for _ in range(cell.at_once)))
-        await asyncio.sleep(1.5)  # for the plug-in's last tick
+        await asyncio.sleep(1.5)  # for the plug-in's last report
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
         await self._scrape(self._pages)

@@ -143,7 +143,8 @@ def _over_rounds(found: Iterable[Speedup | None]) -> tuple[float, float] | None:
 def _times(name: str, cell: Cell, server: Server, rounds: Sequence[Seen]) -> None:
     """Prints one cell's mean request times: the clients', and the engine's as the plug-in reports them."""
     spans = [(one.begun, one.ended) for one in rounds]
-    ended = [one.request for one in server.heard if one.request and any(a <= one.at <= b for a, b in spans)]
+    heard = [one for one in server.heard if any(a <= one.at <= b for a, b in spans)]
+    ended = [request for one in heard if one.report is not None for request in one.report.finished]
     for temperature in cell.temperatures:
         clients = [one for seen in rounds for one in seen.samples if one.temperature == temperature]
         ours = [measured(one) for one in ended if one.temperature == round(100 * temperature)]

@@ -9,15 +9,15 @@ from sidecar.analysis.engines import Engines
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.analysis.model_speed import costs_by_load
 from sidecar.analysis.model_state import ModelState
-from sidecar.analysis.plugin_state import PluginStates
 from sidecar.analysis.report import ModelReport, TemperatureReport
 from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup
+from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.requests.messages import Speculation
 
 
-def evidence(model: ModelState, engines: Engines, plugin: PluginStates, at: float) -> ModelEvidence:
+def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> ModelEvidence:
     """The evidence on the model at ``at``, a good poll's time, from its engines on that page."""
     present = [state for state in engines.of(model.name) if state.seen_at == at]
     shown = [state for state in present if state.speculates]
@@ -71,7 +71,7 @@ class Moment:
 
 
 def model_report(
-    model: ModelState, engines: Engines, plugin: PluginStates, judged: ModelJudgement, moment: Moment
+    model: ModelState, engines: Engines, plugin: Lives, judged: ModelJudgement, moment: Moment
 ) -> ModelReport:
     """The model as of the last good poll; includes current values only if that poll is fresh."""
     at, fresh, min_requests = moment.at, moment.fresh, moment.min_requests
@@ -112,17 +112,17 @@ def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> 
         yield state.report(label, moment.at, windows.get(label), judgement, speed)
 
 
-def _splits(model: ModelState, plugin: PluginStates) -> bool:
+def _splits(model: ModelState, plugin: Lives) -> bool:
     """Whether the model is split with the plug-in's data."""
-    return model.observed and not plugin.withheld(model.name)
+    return bool(plugin.counting(model.name)) and not plugin.withheld(model.name)
 
 
-def _speculation(shown: Iterable[EngineState], plugin: PluginStates) -> Speculation | None:
+def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | None:
     """How the model's engines draft; all of them are configured alike."""
     return next((found for state in shown if (found := plugin.speculation(state.key)) is not None), None)
 
 
-def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStates) -> EngineSpeed | None:
+def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:
     """The speed of all speculating engines together; None if there are none, and for ``other``."""
     if not speculating or model.name == OTHER.model_name:
         return None
@@ -130,7 +130,7 @@ def _speed(model: ModelState, speculating: list[EngineState], plugin: PluginStat
     return _honest(found, _speculation(speculating, plugin))
 
 
-def _engine_speed(model: ModelState, state: EngineState, plugin: PluginStates) -> EngineSpeed:
+def _engine_speed(model: ModelState, state: EngineState, plugin: Lives) -> EngineSpeed:
     found = model.speed.engine(state.key) or EngineSpeed(withheld=state.idle)
     return _honest(found, plugin.speculation(state.key))
 

@@ -8,7 +8,7 @@ from sidecar.analysis.plain_curve import PlainStep, are_prompts_alike, covers
 from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Withheld
 from sidecar.analysis.steps import LOAD_LABELS, Steps, joined, load_label
-from sidecar.engine.window import GrowthWindow
+from sidecar.engine.window import GrowthWindow, subtract
 from sidecar.settings.baselines import PlainStepTimes
 
 _COVERED: Final = 0.8  # share of the tokens whose plain time must be known
@@ -39,7 +39,7 @@ class EngineSpeedWindow:
 
     def __init__(self, seconds: float) -> None:
         self._total = Steps(*(0.0,) * len(Steps._fields))
-        self._steps = GrowthWindow(seconds)
+        self._steps = GrowthWindow(seconds, subtract)
         self._times = SlidingTimes(seconds)
         self.mark(-inf)
 
@@ -56,8 +56,8 @@ class EngineSpeedWindow:
 
     def read(self, curve: PlainStepTimes | None, missing: Withheld) -> EngineSpeed | None:
         """The window that ends at the last poll; None without steps. ``missing`` says why there is no curve."""
-        grown = self._steps.growth
-        if min(grown[:4]) <= 0:  # also if a total is so large that, as a double, it no longer grows
+        grown = self._steps.growth or ()
+        if not grown or min(grown[:4]) <= 0:  # also if a total is so large that, as a double, it no longer grows
             return None
         steps = Steps(*grown)
         if curve is None:

@@ -13,12 +13,12 @@ from sidecar.analysis.limitation import limitations
 from sidecar.analysis.report import EngineReport
 from sidecar.analysis.speedup import EngineSpeed, Withheld
 from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
-from sidecar.engine.continuation import Continuation
+from sidecar.engine.held import fell, held
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
-from sidecar.engine.window import HOUR, GrowthWindow, Row
+from sidecar.engine.window import HOUR, CounterWindow, Row
 from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
 
@@ -30,20 +30,17 @@ class EngineState:
 
     def __init__(self, key: EngineKey, settings: Settings) -> None:
         self.key = key
-        self._continuation = Continuation()
         self._histograms = HistogramWindow(settings.latency_window)
         self._kv_cache = KvCacheUsage(settings.kv_peak_window)
-        self._window, self._hour = GrowthWindow(settings.latency_window), GrowthWindow(HOUR)
+        self._window, self._hour = CounterWindow(settings.latency_window), CounterWindow(HOUR)
         self._window_acceptances = Histogram(WINDOW_EDGES)
-        self._counters: dict[Counter, float] = {}
-        self._positions: tuple[float, ...] = ()
-        self._totals: EngineSnapshot | None = None  # the last snapshot, with continued counters
+        self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
         self._latest: EngineSnapshot | None = None
         self._several_processes = False
         self._check = StepCheck()
         self.loads = LoadTotals()
-        self.is_told = False  # whether the plug-in has reported steps
-        self.grown: Mapping[Counter, float] | None = None  # growth of the continued counters between the last two polls
+        self.is_reported = False  # whether the plug-in has reported steps
+        self.grown: Mapping[Counter, float] | None = None  # growth of vLLM's counters between the last two polls
         self.steps: Steps | None = None  # between the last two polls; None if the page does not show them
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
@@ -51,33 +48,35 @@ class EngineState:
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.
 
-        ``restarted`` is as in ``Continuation.advance``; ``several``: the page is the sum of several API servers.
+        ``restarted`` says whether the process changed. If that is unknown (None), a counter that fell means a restart.
+        ``several``: the page is the sum of several API servers.
         """
-        totals = self._continuation.advance(snapshot, restarted=restarted)
-        before, after = self._totals, totals.engine
+        before = self.held
+        if restarted is None:
+            restarted = before is not None and fell(before, snapshot)
+        self.held = after = snapshot if before is None or restarted else held(before, snapshot)
         self.grown = self.steps = None
-        if totals.restarted:
+        if restarted:
             self._check = StepCheck()
         if before is not None and self.seen_at < at:
-            self.grown = growth(before, after)
+            self.grown = growth(before.counters, after.counters, has_restarted=restarted)
             self._check.add(self.grown)
             self._observe_acceptance(self.grown)
             if not several and self._check.trusts_page:
                 self.steps = counted_steps(self.grown)
-        self._positions = after.accepted_per_position or self._positions
-        row = _row(after, len(self._positions))
-        self._window.append(at, row)
-        self._hour.append(at, row)
-        self._histograms.append(at, after.histograms)
+        row = _row(snapshot, after)
+        self._window.count(at, row, has_restarted=restarted)
+        self._hour.count(at, row, has_restarted=restarted)
+        self._histograms.append(at, after.histograms, has_restarted=restarted)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
-        self._counters.update(after.counters)
-        self._totals, self._latest, self.seen_at, self._several_processes = after, snapshot, at, several
-        return totals.restarted
+        self._latest, self.seen_at, self._several_processes = snapshot, at, several
+        return restarted
 
-    def count_from(self, snapshot: EngineSnapshot) -> None:
-        """Counts from this snapshot on; what came between the last poll and it, in the same process, is not growth."""
-        self._continuation.count_from(snapshot)
+    @property
+    def has_counted(self) -> bool:
+        """Whether a restart of its vLLM would show in its counters."""
+        return self.held is not None and any(self.held.counters.values())
 
     @property
     def speculates(self) -> bool:
@@ -95,7 +94,7 @@ class EngineState:
     @property
     def idle(self) -> Withheld:
         """Why there may be no steps to show."""
-        return self.untimed if self.untimed is not None and not self.is_told else Withheld.TOO_LITTLE
+        return self.untimed if self.untimed is not None and not self.is_reported else Withheld.TOO_LITTLE
 
     @property
     def window(self) -> Acceptance:
@@ -107,8 +106,8 @@ class EngineState:
         """Over the last hour, or as much of it as is known."""
         return self._acceptance(self._hour)
 
-    def _acceptance(self, window: GrowthWindow) -> Acceptance:
-        grown = window.growth
+    def _acceptance(self, window: CounterWindow) -> Acceptance:
+        grown = window.growth or ()
         requests, *speculation = grown[: len(_COUNTED)] if grown else (math.nan,) * len(_COUNTED)
         if any(map(math.isnan, speculation)):
             return NO_DRAFTS
@@ -148,11 +147,11 @@ class EngineState:
         latencies = {phase: one for phase, grown in self.histograms.items() if (one := latency(grown)) is not None}
         return EngineReport(
             key=self.key,
-            counters=dict(self._counters),
-            accepted_per_position=self._positions,
+            counters=self.held.counters if self.held is not None else {},
+            accepted_per_position=self.held.accepted_per_position if self.held is not None else (),
             kv_cache_usages=self._kv_cache.distribution.snapshot(),
             window_acceptances=self._window_acceptances.snapshot(),
-            loads=self.loads.report({}) if self.is_told or self.untimed is None else (),
+            loads=self.loads.report({}) if self.is_reported or self.untimed is None else (),
             gauges=latest.gauges if latest else {},
             kv_cache_peak=self._kv_cache.peak(now) if latest else None,
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
@@ -175,7 +174,10 @@ class EngineState:
         return {phase: known for phase, known in grown.items() if known is not None}
 
 
-def _row(engine: EngineSnapshot, positions: int) -> Row:
-    """One row of a window; unknown counts are NaN, as are all known ``positions`` if the page leaves them out."""
-    accepted = engine.accepted_per_position or (math.nan,) * positions
-    return (*(engine.counters.get(counter, math.nan) for counter in _COUNTED), *accepted)
+def _row(shown: EngineSnapshot, engine: EngineSnapshot) -> Row:
+    """One row of a window: ``engine``'s counters, but NaN where the page (``shown``) leaves them out."""
+    positions = (
+        engine.accepted_per_position if shown.accepted_per_position else (math.nan,) * len(engine.accepted_per_position)
+    )
+    counters = (engine.counters[counter] if counter in shown.counters else math.nan for counter in _COUNTED)
+    return (*counters, *positions)

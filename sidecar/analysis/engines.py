@@ -1,10 +1,21 @@
 """The engines on one server's pages: up to a limit, each under its own key; the rest together as ``other``."""
 
+from dataclasses import dataclass
+
 from sidecar.analysis.engine_state import EngineState
+from sidecar.engine.held import held
 from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """What started again before a page: vLLM, or, in the same process, the counters of single engines."""
+
+    vllm: bool
+    engines: frozenset[EngineKey]
 
 
 class Engines:
@@ -20,31 +31,36 @@ class Engines:
         self.restarts = 0  # of vLLM
         self.overflowed = 0  # engines that became "other", poll by poll
 
-    def observe(self, at: float, page: PageSnapshot) -> bool:
-        """Takes in a page's engines, under their own keys or as ``other``; returns whether vLLM has restarted."""
+    def observe(self, at: float, page: PageSnapshot) -> Restarts:
+        """Takes in a page's engines, under their own keys or as ``other``; returns what has restarted."""
         start, self._process_start = self._process_start, page.process_start
         is_another = _differ(start, page.process_start)
-        fell = False
-        for engine in self._bounded(page):
+        reset: set[EngineKey] = set()
+        has_held = False  # whether an engine that had counted anything has not started again
+        for engine in self._bounded(page, is_same=not is_another):
             state = self.states.get(engine.key) or EngineState(engine.key, self._settings)
             self.states[engine.key] = state
             # Compared with its own last page: an engine may appear some polls after its process restarted.
             known = _differ(state.process_start, page.process_start)
             known = bool(known) if engine.key == OTHER else known  # if a sum falls, an engine has left it
             state.process_start = page.process_start
-            fell |= state.observe(at, engine, restarted=known, several=page.process_start is None)
-        restarted = fell if is_another is None else is_another
-        self.restarts += restarted
+            had_counted = state.has_counted
+            if state.observe(at, engine, restarted=known, several=page.process_start is None):
+                reset.add(engine.key)
+            else:
+                has_held |= had_counted
+        has_restarted = bool(reset) and not has_held if is_another is None else is_another
+        self.restarts += has_restarted
         before = at - self._settings.history
         # If a running vLLM has not shown an engine for a long time, it serves another model now.
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
-        return restarted
+        return Restarts(has_restarted, frozenset() if has_restarted else frozenset(reset))
 
     def of(self, model_name: str) -> list[EngineState]:
         """The engines of one model."""
         return [state for key, state in self.states.items() if key.model_name == model_name]
 
-    def _bounded(self, page: PageSnapshot) -> list[EngineSnapshot]:
+    def _bounded(self, page: PageSnapshot, *, is_same: bool) -> list[EngineSnapshot]:
         shown = {engine.key: engine for engine in page.engines}
         own = [key for key in self.states if key != OTHER]
         kept: set[EngineKey] = set()
@@ -58,13 +74,14 @@ class Engines:
         inside = [engine for key, engine in shown.items() if key in kept]
         rest = [engine for key, engine in shown.items() if key not in kept]
         self.overflowed += len(rest)
-        return [*inside, self._other(rest)] if rest else inside
+        return [*inside, self._other(rest, is_same=is_same)] if rest else inside
 
-    def _other(self, rest: list[EngineSnapshot]) -> EngineSnapshot:
+    def _other(self, rest: list[EngineSnapshot], *, is_same: bool) -> EngineSnapshot:
         merged, before = merge(rest), self._others
         self._others = {engine.key for engine in rest}
         if OTHER in self.states and self._others != before:
-            self.states[OTHER].count_from(merged)  # an engine that comes or goes is not growth
+            last = self.states.pop(OTHER).held  # new windows: an engine that comes or goes is not growth
+            merged = held(last, merged) if is_same and last is not None else merged
         return merged
 
 

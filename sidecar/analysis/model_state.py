@@ -1,20 +1,22 @@
 """The state of one model: its speed and, where the plug-in is connected, its requests by temperature and group."""
 
-from collections import Counter as Tally
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.groups import Groups
-from sidecar.analysis.live_totals import LiveTotals
 from sidecar.analysis.model_speed import ModelSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.split.groups import Groups
+from sidecar.analysis.split.labels import Label, Labels, Tallies, together
+from sidecar.analysis.split.life import Cut, Life
+from sidecar.analysis.split.live_tally import LiveTally
 from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.temperature_state import TemperatureState, measured
-from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.messages import FinishedRequest, Table
+from sidecar.requests.tally import NOTHING
 from sidecar.settings import Settings
 
 _TAIL_SECONDS: Final = 3600.0  # longest window of the tail
@@ -24,8 +26,7 @@ _TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
 class ModelState:
     """One model; bounded whatever the traffic. Every temperature exists from the start, at 0."""
 
-    def __init__(self, name: str, settings: Settings, overflow: Tally[str]) -> None:
-        """``overflow`` counts label values that became "other", by label."""
+    def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
         self._settings = settings
         self._buckets = TemperatureBuckets(settings.temperature_buckets)
@@ -33,13 +34,40 @@ class ModelState:
         missing = Withheld.OTHER_MODEL if curves else Withheld.NO_REFERENCE
         self.speed = ModelSpeed(curves.get(name), missing, window=settings.latency_window, history=settings.history)
         self.temperatures = {label: TemperatureState(settings.latency_window) for label in self._buckets.labels}
-        self.groups = Groups(settings, overflow)
-        self.observed = False  # whether the plug-in has reported it
+        self.groups = Groups(settings.latency_window)
+        self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
+        self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._tail: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
 
-    def totals(self, temperature: int | str) -> LiveTotals:
-        """The totals of a temperature, given in hundredths or as ``other``."""
-        return self._of(self._buckets.label(temperature)).totals
+    def count(self, lives: Sequence[Life]) -> int:
+        """Takes in the confirmed cuts of the model's lives; returns how many more adapters have become "other"."""
+        overflowed = self._labels.overflowed
+        is_renamed = self._labels.name_adapters(lives)
+        before, self._taken = self._taken, {}
+        for life in lives:
+            start, cut = life.hello.start, life.confirmed
+            if cut is None or life.first is None:
+                continue
+            taken, tallies = before.get(start) or (life.first, self._labels.sums(life.first.tables))
+            if cut is not taken or is_renamed:
+                known, tallies = tallies, self._labels.sums(cut.tables)
+                for label, tally in tallies.items():
+                    if not tally.has_fallen(earlier := known.get(label, NOTHING)):  # it may, where names are others now
+                        self._tally(label).grow(tally - earlier)
+            self._taken[start] = (cut, tallies)
+        totals = together(tallies for _, tallies in self._taken.values())
+        self.groups.keep_adapters({group for by, group in totals if by is Table.ADAPTER})
+        for label in {*self._labelled(), *totals}:
+            self._tally(label).total = totals.get(label, NOTHING)
+        return max(self._labels.overflowed - overflowed, 0)
+
+    def _tally(self, label: Label) -> LiveTally:
+        table, name = label
+        return self._of(name).tally if table is Table.TEMPERATURE else self.groups.tally(table, name)
+
+    def _labelled(self) -> list[Label]:
+        groups = [(by, group) for by, tallies in self.groups.tallies.items() for group in tallies]
+        return [(Table.TEMPERATURE, label) for label in self.temperatures] + groups
 
     def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
         """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""
@@ -63,14 +91,16 @@ class ModelState:
     def mark(self, at: float) -> None:
         """Timestamps all totals with ``at``, a good poll's time."""
         for state in self.temperatures.values():
-            state.totals.mark(at)
-        self.groups.mark(at)
+            state.tally.mark(at)
+        for groups in self.groups.tallies.values():
+            for tally in groups.values():
+                tally.mark(at)
         self.speed.mark(at)
 
     def windows(self) -> tuple[dict[str, Acceptance], dict[str, Acceptance]]:
         """Every temperature over the sliding window, and over the last hour, each with its share."""
-        short = {label: state.totals.window for label, state in self.temperatures.items()}
-        return _shared(short), _shared({label: state.totals.hour for label, state in self.temperatures.items()})
+        short = {label: state.tally.window for label, state in self.temperatures.items()}
+        return _shared(short), _shared({label: state.tally.hour for label, state in self.temperatures.items()})
 
     def acceptance_p10(self, now: float, needed: int) -> float | None:
         """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""

@@ -43,8 +43,13 @@ def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> s
 
 def _failed(one: PluginEngineReport) -> str:
     if one.state is PluginState.REFUSED:
-        return f"The plug-in does not observe engine {one.engine} of vLLM {one.vllm_version}: {one.reason}."
+        return refused(one.engine, one.vllm_version, one.reason)
     return took_itself_out(one.engine, one.reason)
+
+
+def refused(engine: str, vllm_version: str, reason: str) -> str:
+    """Explains that the plug-in does not know an engine's scheduler."""
+    return f"The plug-in does not observe engine {engine} of vLLM {vllm_version}: {reason}."
 
 
 def took_itself_out(engine: str, reason: str) -> str:
@@ -60,6 +65,36 @@ def restarted_without(engine: str) -> str:
     return (
         f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
         "temperature. To find out why, run `python -m specdec_plugin` in vLLM's container."
+    )
+
+
+def counts_otherwise(engine: str, ratio: float | None) -> str:
+    """Explains that vLLM's counters contradict the plug-in; ``ratio`` is its draft tokens / vLLM's, if known."""
+    share = f"{ratio:.1%} of vLLM's draft tokens" if ratio is not None else "other numbers than vLLM"
+    return (
+        f"There is no split by temperature: on engine {engine} the plug-in counted {share}. "
+        "To find out why, run `python -m specdec_plugin` in vLLM's container."
+    )
+
+
+def several_claim(engine: str) -> str:
+    """Explains that two senders with vLLM's numbers claim to be the same engine."""
+    return (
+        f"There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's own numbers. Only "
+        "one vLLM, with one plug-in per engine, may use this sidecar's socket."
+    )
+
+
+def not_compared(engine: str) -> str:
+    """Explains that no report of the plug-in has been compared with vLLM's counters yet."""
+    return f"The split by temperature begins once vLLM's counters confirm what the plug-in reports of engine {engine}."
+
+
+def not_reported(engine: str) -> str:
+    """Explains that an engine that has drafted has not connected, so that a sum over engines would lack it."""
+    return (
+        f"The split by temperature begins once the plug-in of engine {engine} has connected, which it does with the "
+        "engine's next request."
     )
 
 

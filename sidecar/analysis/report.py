@@ -1,7 +1,7 @@
 """Everything known and judged at one poll, as one immutable tree: all that the sidecar shows or sends comes from it.
 
 Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to 1. Unknown values
-are None or missing, never 0. Totals never fall while their engine, temperature or group is in the tree.
+are None or missing, never 0. Totals fall only when vLLM restarts.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ from sidecar.engine.plan import EngineKey
 from sidecar.errors import ScrapeError
 
 if TYPE_CHECKING:
-    from sidecar.requests.messages import Outcome, Speculation
+    from sidecar.requests.messages import Speculation
+    from sidecar.requests.tally import Tally
 
 Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
 
@@ -68,7 +69,7 @@ class EngineReport:
     """
 
     key: EngineKey
-    counters: Mapping[Counter, float]  # vLLM's, continued across its restarts
+    counters: Mapping[Counter, float]  # vLLM's; they start again at 0 when it restarts
     accepted_per_position: tuple[float, ...]
     kv_cache_usages: Distribution  # one observation per poll; without any, vLLM does not export its usage
     window_acceptances: Distribution  # one observation per poll with drafts
@@ -88,18 +89,14 @@ class EngineReport:
 class TemperatureReport:
     """One model's requests at one temperature, as vLLM's scheduler counted them.
 
-    Totals and distributions are since the start. ``window`` is over latency_window, from live totals, so it includes
+    ``tally`` is the sum over the engines' lives in the current process of vLLM; distributions are since this sidecar's
+    start. ``window`` is over latency_window, from live totals, so it includes
     tokens of running requests; its ``share`` is of the model's draft tokens. Quantiles are of finished requests. The
     window and the quantiles are empty unless the last poll is fresh.
     """
 
     temperature: str
-    requests: "Mapping[Outcome, int]"
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    drafted_per_position: tuple[int, ...]
-    accepted_per_position: tuple[int, ...]
+    tally: "Tally"
     acceptances: Distribution
     lengths: Distribution
     ttft: Distribution
@@ -118,7 +115,7 @@ class TemperatureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One model's requests in one group: ``by`` is prompt_tokens, output or adapter. Totals are since the start.
+    """One model's requests in one group: ``by`` is prompt_tokens, output or adapter; ``tally`` as above.
 
     ``accepts_less``: its acceptance over the window is clearly below that of the model's other requests.
     ``difference`` is how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
@@ -127,10 +124,7 @@ class GroupReport:
 
     by: str
     group: str
-    requests: int
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
+    tally: "Tally"
     window: Acceptance
     difference: float | None
     error: float | None

@@ -13,7 +13,7 @@ from typing import Final
 from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.plain_curve import PlainStep, added_up, scatter
 from sidecar.analysis.steps import Steps
-from sidecar.engine.window import GrowthWindow, Row
+from sidecar.engine.window import GrowthWindow, Row, subtract
 
 _FEWEST: Final = 5  # minimum parts of the window with data for an estimate
 
@@ -74,7 +74,7 @@ class SlidingTimes:
     def __init__(self, seconds: float) -> None:
         # Tokens, actual and plain seconds, then the plain seconds' deviations.
         self._totals: Row = (0.0,) * 3
-        self._window = GrowthWindow(seconds)
+        self._window = GrowthWindow(seconds, subtract)
         self.mark(-inf)
 
     def add(self, *, tokens: float, plain: PlainStep, actual: float) -> None:
@@ -88,7 +88,7 @@ class SlidingTimes:
 
     def read(self) -> Speedup | None:
         """The window that ends now; None if it has too little data."""
-        tokens, actual, plain, *deviations = self._window.growth
+        tokens, actual, plain, *deviations = self._window.growth or self._totals
         if tokens <= 0 or actual <= 0:
             return None
         ratio = plain / actual

@@ -1,23 +1,24 @@
 """The state of one vLLM: takes in its pages and what the plug-in sends, and gives the report of the last poll."""
 
-from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
 from sidecar.analysis.engines import Engines
 from sidecar.analysis.model_state import ModelState
-from sidecar.analysis.plugin_state import PluginStates
 from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.scrape_state import ScrapeState
-from sidecar.analysis.steps import Steps, told_steps
+from sidecar.analysis.split.life import NO_STEPS
+from sidecar.analysis.split.lives import Lives
+from sidecar.analysis.steps import Steps, reported_steps
 from sidecar.analysis.verdict import Judge, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.messages import StepTotals, TemperatureTotals
+from sidecar.requests.messages import StepTally
 from sidecar.settings import Settings
 
 _NO_OWN: Final = OwnReport()
@@ -30,14 +31,14 @@ class State:
     """
 
     def __init__(self, settings: Settings, listening_since: float) -> None:
-        """``listening_since`` is as in ``PluginStates``."""
+        """``listening_since`` is as in ``Lives``."""
         self._settings = settings
         self._scrape = ScrapeState(settings.scrape_interval)
         self._engines = Engines(settings)
         self._models: dict[str, ModelState] = {}
-        self._overflow: Tally[str] = Tally(position=0, group=0)
+        self._overflow = Counter(position=0, group=0)
         self._judge = Judge(settings.thresholds, settings.latency_window)
-        self.plugin = PluginStates(listening_since, settings.thresholds.coverage)
+        self.plugin = Lives(listening_since, settings.thresholds.coverage)
 
     @property
     def is_polled(self) -> bool:
@@ -53,19 +54,19 @@ class State:
     def scraped(self, at: float, duration: float, interval: float, page: PageSnapshot) -> None:
         """Takes in one poll's page; see ``ScrapeSink``."""
         before = self._scrape.last
-        restarted = self._engines.observe(at, page)
+        restarts = self._engines.observe(at, page)
         self._scrape.scraped(at, duration, interval, page)
         self._overflow["position"] += sum(
             max(len(engine.accepted_per_position) - self._settings.limits.positions, 0) for engine in page.engines
         )
-        self.plugin.polled(at, page, restarted=restarted)
+        self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
         self._keep_models()
-        if restarted:
+        if restarts.vllm:
             for model in self._models.values():
                 model.speed.restarted()
-        told = self._take_growth()
+        reported = self._take_counts()
         if before is not None and before < at:
-            self._take_steps(before, at, told)
+            self._take_steps(before, at, reported)
         self._take_finished(at)
         for model in self._models.values():
             model.mark(at)
@@ -82,7 +83,7 @@ class State:
         return self._engines.restarts
 
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
-        """The report at ``now``, Unix seconds; ``problem`` is as in ``PluginStates.report``."""
+        """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
         plugin = self.plugin.report(problem)
         return Report(
             at=now,
@@ -107,40 +108,31 @@ class State:
         for key in self._engines.states:
             name = key.model_name
             model = known.get(name) or self._models.get(name)
-            self._models[name] = model or ModelState(name, self._settings, self._overflow)
+            self._models[name] = model or ModelState(name, self._settings)
         for model in self._models.values():
             model.speed.forget_all_but(self._engines.states.keys())
 
-    def _take_growth(self) -> Mapping[EngineKey, Sequence[Sequence[float]]]:
-        """Passes the growth of the plug-in's totals on to the models; returns the growth of its steps, by engine."""
-        steps: dict[EngineKey, list[Sequence[float]]] = {}
-        for key, engine in self.plugin.on_page():
-            model = self._models.get(key.model_name)
-            if model is None or not (engine.observes or engine.total):  # nothing was counted, and nothing will be
-                continue
-            model.observed = True
-            for row, grown, recent in engine.take_growth():
-                if isinstance(row, StepTotals):
-                    if recent:
-                        steps.setdefault(key, []).append(grown)
-                    continue
-                counts = tuple(map(int, grown))
-                if isinstance(row, TemperatureTotals):
-                    model.totals(row.temperature).add(counts, recent=recent)
-                else:
-                    model.groups.add(row, counts, recent=recent)
+    def _take_counts(self) -> Mapping[EngineKey, StepTally]:
+        """Passes what the plug-ins have counted on to the models; returns the growth of their steps, by engine."""
+        steps: dict[EngineKey, StepTally] = {}
+        for model in self._models.values():
+            lives = self.plugin.counting(model.name)
+            self._overflow["group"] += model.count(lives)
+            for life in lives:
+                key = self.plugin.key(life)
+                steps[key] = steps.get(key, NO_STEPS) + life.take_steps()
         return steps
 
-    def _take_steps(self, start: float, at: float, told: Mapping[EngineKey, Sequence[Sequence[float]]]) -> None:
-        """Takes in what each engine decoded since the last poll: by vLLM's counters, else by the plug-in's ticks."""
+    def _take_steps(self, start: float, at: float, reported: Mapping[EngineKey, StepTally]) -> None:
+        """Takes in what each engine decoded since the last poll: by vLLM's counters, else by the plug-in's reports."""
         speculating: dict[str, dict[EngineKey, Steps]] = {name: {} for name in self._models}
         for key, state in self._engines.states.items():
             if key == OTHER or state.seen_at != at:
                 continue
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
-                steps = told_steps(told.get(key, ()), state.grown)
-                state.is_told = steps is not None or state.is_told
+                steps = reported_steps(reported.get(key, NO_STEPS), state.grown)
+                state.is_reported = steps is not None or state.is_reported
             if steps is None:
                 continue
             state.loads.add(steps)
@@ -154,4 +146,4 @@ class State:
             if name in self._models:
                 self._models[name].finished(at, requests)
             else:  # past ``limits.models``
-                self.plugin.left_out(len(requests))
+                self.plugin.leave_out(len(requests))

@@ -1,12 +1,12 @@
 """Decoding as vLLM's counters or the plug-in time it: seconds and tokens per engine step, by load (docs/speedup.md)."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from sidecar.engine.names import Counter
-from sidecar.engine.snapshot import EngineSnapshot
+from sidecar.requests.messages import StepTally
 
 LOAD_EDGES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # requests running, inclusive
 
@@ -49,10 +49,12 @@ class Steps(NamedTuple):
         return self.prompt_tokens / (self.tokens + self.first_tokens)
 
 
-def growth(before: EngineSnapshot, after: EngineSnapshot) -> dict[Counter, float]:
-    """The growth of one engine's continued counters between two snapshots."""
-    known = before.counters
-    return {counter: value - known[counter] for counter, value in after.counters.items() if counter in known}
+def growth(
+    before: Mapping[Counter, float], after: Mapping[Counter, float], *, has_restarted: bool
+) -> dict[Counter, float]:
+    """The growth of one engine's counters between two polls: since 0, if vLLM has restarted in between."""
+    start = dict.fromkeys(after, 0.0) if has_restarted else before
+    return {counter: value - start[counter] for counter, value in after.items() if counter in before}
 
 
 def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
@@ -72,16 +74,15 @@ def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
     )
 
 
-def told_steps(told: Sequence[Sequence[float]], grown: Mapping[Counter, float]) -> Steps | None:
-    """What an engine decoded: ``told``, growth of ``StepTotals``, with vLLM's prompts and drafts; None if nothing."""
-    steps, _, decodes, request_seconds, tokens = map(sum, zip(*told, strict=True)) if told else (0.0,) * 5
-    if steps <= 0 or decodes <= 0 or request_seconds <= 0 or tokens <= 0:
+def reported_steps(tally: StepTally, grown: Mapping[Counter, float]) -> Steps | None:
+    """What an engine decoded by the plug-in's count of steps, with vLLM's prompts and drafts; None if nothing."""
+    if tally.steps <= 0 or tally.decodes <= 0 or tally.request_seconds <= 0 or tally.tokens <= 0:
         return None
     return Steps(
-        seconds=request_seconds,
-        decode_steps=decodes,
-        engine_steps=steps,
-        tokens=tokens,
+        seconds=tally.request_seconds,
+        decode_steps=tally.decodes,
+        engine_steps=tally.steps,
+        tokens=tally.tokens,
         **_prompts_and_drafts(grown),
     )
 
@@ -110,7 +111,7 @@ class StepCheck:
         return self.per_token is False or (self.per_token is None and not self._accepted)
 
     def add(self, grown: Mapping[Counter, float]) -> None:
-        """Takes in what one engine's continued counters grew by between two polls."""
+        """Takes in what one engine's counters grew by between two polls."""
         if not grown.keys() >= _NEEDED | {Counter.ACCEPTED_TOKENS, Counter.DRAFTS}:
             return
         tokens = grown[Counter.GENERATION_TOKENS] - grown[Counter.FIRST_TOKENS]

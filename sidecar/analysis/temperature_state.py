@@ -6,12 +6,13 @@ from typing import Final, NamedTuple
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
-from sidecar.analysis.live_totals import ACCEPTED_AT, DRAFTED_AT, LiveTotals
 from sidecar.analysis.model_speed import TemperatureSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.report import TemperatureReport
+from sidecar.analysis.split.live_tally import LiveTally
 from sidecar.analysis.verdict import Judgement
-from sidecar.requests.messages import FinishedRequest, Outcome
+from sidecar.requests.messages import FinishedRequest
+from sidecar.requests.tally import Outcome
 
 LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a series per temperature
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -57,7 +58,7 @@ class TemperatureState:
 
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
-        self.totals = LiveTotals(window)
+        self.tally = LiveTally(window)
         self._window = window
         self._acceptances, self._lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
         self._ttft, self._tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
@@ -79,7 +80,6 @@ class TemperatureState:
         self, label: str, now: float, window: Acceptance | None, judgement: Judgement, speed: TemperatureSpeed
     ) -> TemperatureReport:
         """The temperature at ``now``; ``window`` is the sliding one, None unless the last poll is fresh."""
-        counts = self.totals.counts
         while self._latest and self._latest[0][0] < now - self._window:
             self._latest.popleft()
         latest = [found for at, found in self._latest if at <= now] if window is not None else []
@@ -88,12 +88,7 @@ class TemperatureState:
         tpot = sorted(one.tpot for one in latest if one.tpot is not None)
         return TemperatureReport(
             temperature=label,
-            requests=dict(zip(Outcome, counts, strict=False)),
-            drafts=counts[4],
-            draft_tokens=counts[5],
-            accepted_tokens=counts[6],
-            drafted_per_position=counts[DRAFTED_AT],
-            accepted_per_position=counts[ACCEPTED_AT],
+            tally=self.tally.total,
             acceptances=self._acceptances.snapshot(),
             lengths=self._lengths.snapshot(),
             ttft=self._ttft.snapshot(),

@@ -14,7 +14,8 @@ from sidecar.settings import Settings
 HELP = "write the plug-in that vLLM loads into a directory, for PYTHONPATH"
 
 MODULE: Final = "specdec_plugin"
-_SOURCE: Final = Path(__file__).parent.parent / "requests" / "plugin.py"
+_DOCTOR: Final = "specdec_doctor"  # what `python -m specdec_plugin` runs
+_SOURCES: Final = Path(__file__).parent.parent / "requests"
 _SUMMARY: Final = "Tells specdec-sidecar what each request drafts and accepts in vLLM's scheduler"
 _PROJECT: Final = "specdec-plugin"
 _METADATA: Final = f"""\
@@ -45,7 +46,7 @@ requires-python = ">=3.9"
 specdec = "{MODULE}:register"
 
 [tool.setuptools]
-py-modules = ["{MODULE}"]
+py-modules = ["{MODULE}", "{_DOCTOR}"]
 """
 
 
@@ -91,7 +92,8 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
     """
     package, project = folder / f"{MODULE}-{__version__}.dist-info", folder / "pyproject.toml"
     files = {
-        folder / f"{MODULE}.py": _SOURCE.read_text(encoding="utf-8"),
+        folder / f"{MODULE}.py": (_SOURCES / "plugin.py").read_text(encoding="utf-8"),
+        folder / f"{_DOCTOR}.py": (_SOURCES / "doctor.py").read_text(encoding="utf-8"),
         project: _PYPROJECT,
         package / "METADATA": _METADATA,
         package / "entry_points.txt": _ENTRY_POINTS,

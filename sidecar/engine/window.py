@@ -1,31 +1,33 @@
 """How much totals that never decrease have grown over a sliding window, however many polls fall into it."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from math import inf
-from typing import Final
+from math import inf, isnan
+from typing import Final, Generic, TypeVar
 
 HOUR: Final = 3600.0  # seconds: the longer of the two windows that are judged
 _PARTS: Final = 60  # the window's start is accurate to a sixtieth of its length
 _LONGEST: Final = 1.5  # the longest span of a window with an outage, in window lengths; polls may be one length apart
 
 Row = tuple[float, ...]
+Reading = TypeVar("Reading")
 
 
-class GrowthWindow:
-    """Keeps a bounded number of readings of totals: the latest, and about sixty from the window's start on.
+class GrowthWindow(Generic[Reading]):
+    """Keeps a bounded number of readings of totals: the latest, and about sixty from the window's start on."""
 
-    If a reading is longer than the one before, its additional totals were 0 until then.
-    """
+    def __init__(self, seconds: float, subtract: Callable[[Reading, Reading], Reading]) -> None:
+        """``seconds`` is the length of the window, by the clock that gives ``at``.
 
-    def __init__(self, seconds: float) -> None:
-        """``seconds`` is the length of the window, by the clock that gives ``at``."""
+        ``subtract`` gives the growth from its second argument to its first.
+        """
         self._seconds = seconds
-        self._kept: deque[tuple[float, Row]] = deque()
-        self._latest: tuple[float, Row] | None = None
+        self._subtract = subtract
+        self._kept: deque[tuple[float, Reading]] = deque()
+        self._latest: tuple[float, Reading] | None = None
 
-    def append(self, at: float, reading: Row) -> None:
+    def append(self, at: float, reading: Reading) -> None:
         """Adds a reading; if the clock was set back, the window starts again with it.
 
         The window spans an outage as long as it does not exceed ``_LONGEST``; beyond that, it starts after the outage.
@@ -48,16 +50,39 @@ class GrowthWindow:
         return self._latest[0] - self._kept[0][0] if self._latest is not None else 0.0
 
     @property
-    def growth(self) -> Row:
-        """The growth over the window that ends at the last reading; empty if there is none."""
-        return _between(self._kept[0][1], self._latest[1]) if self._latest is not None else ()
+    def growth(self) -> Reading | None:
+        """The growth over the window that ends at the last reading; None if there is none."""
+        return self._subtract(self._latest[1], self._kept[0][1]) if self._latest is not None else None
 
-    def readings(self) -> list[tuple[float, Row]]:
+    def readings(self) -> list[tuple[float, Reading]]:
         """The kept readings, each with its time: about sixty, including the latest."""
         if self._latest is None or self._latest is self._kept[-1]:
             return list(self._kept)
         return [*self._kept, self._latest]
 
 
-def _between(before: Sequence[float], after: Sequence[float]) -> Row:
+def subtract(after: Sequence[float], before: Sequence[float]) -> Row:
+    """The growth of a row of totals; if it has become longer, its additional totals were 0 until then."""
     return tuple(new - old for old, new in zip_longest(before, after, fillvalue=0.0))
+
+
+class CounterWindow(GrowthWindow[Row]):
+    """Readings of an engine's counters, which start again at 0 when its vLLM restarts; NaN where one is not known."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, subtract)
+        self._carried: Row = ()  # counted before the last restart
+        self._known: Row = ()  # the last value of each counter
+
+    def count(self, at: float, counters: Row, *, has_restarted: bool) -> None:
+        """Adds a reading; with ``has_restarted``, the counters have started again at 0 since the last one."""
+        if has_restarted:
+            self._carried, self._known = _sum(self._carried, self._known), ()
+        self._known = tuple(
+            old if isnan(new) else new for old, new in zip_longest(self._known, counters, fillvalue=0.0)
+        )
+        self.append(at, _sum(self._carried, counters) if self._carried else counters)
+
+
+def _sum(one: Row, other: Row) -> Row:
+    return tuple(map(sum, zip_longest(one, other, fillvalue=0.0)))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from sidecar.requests.messages import FinishedRequest, Hello, Tick, UnixSeconds
+from sidecar.requests.messages import Hello, ReportPart, UnixSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,12 @@ class Heard:
     at: UnixSeconds
     connection: Annotated[int, Field(ge=0)] = 0
     hello: Hello | None = None
-    tick: Tick | None = None
-    request: FinishedRequest | None = None
+    report: ReportPart | None = None
 
     @property
-    def message(self) -> Hello | Tick | FinishedRequest | None:
+    def message(self) -> Hello | ReportPart | None:
         """The message for a ``PluginSink``."""
-        return self.hello or self.tick or self.request
+        return self.hello or self.report
 
 
 def encode(heard: Heard) -> bytes:

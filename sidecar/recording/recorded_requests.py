@@ -7,7 +7,7 @@ A line of ``requests.jsonl`` has ``path``, ``temperature`` (None: vLLM's default
 import json
 import math
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -15,15 +15,16 @@ from sidecar.engine.names import SPECULATION
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.recording.heard import Heard
 from sidecar.requests.messages import (
-    Endings,
+    OTHER,
     FinishedRequest,
     Hello,
     HelloState,
-    Outcome,
-    TemperatureTotals,
-    Tick,
-    Totals,
+    Other,
+    ReportEnd,
+    ReportPart,
+    Row,
 )
+from sidecar.requests.tally import NOTHING, Outcome, Tally
 
 _DEFAULT: Final = 1.0  # vLLM's temperature for requests that set none
 _CHAT: Final = "/chat/completions"
@@ -56,35 +57,38 @@ def read_request(text: str) -> tuple[float, FinishedRequest]:
 
 
 def as_heard(requests: Iterable[tuple[float, FinishedRequest]], begun: float, page: PageSnapshot) -> Iterator[Heard]:
-    """Each request when it ended, with a tick; the totals start at vLLM's counters on the first ``page``."""
+    """A report for each request when it ended; what vLLM had counted on the first ``page`` is in a row "other"."""
     for engine in page.engines[:1]:
-        total = Totals(*(int(engine.counters.get(one, 0)) for one in SPECULATION))
+        drafts, draft_tokens, accepted_tokens = (int(engine.counters.get(counter, 0)) for counter in SPECULATION)
+        before = Tally(drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)
         who, model, number = "recording", engine.key.model_name, int(engine.key.engine or 0)
         state = HelloState.OBSERVING
-        hello = Hello(plugin=who, vllm=None, model=model, engine=number, start=who, started=begun, state=state)
+        hello = Hello(plugin=who, vllm=None, model=model, engine=number, start=who, started=begun - 1, state=state)
         yield Heard(begun, 1, hello=hello)
-        rows: dict[int, TemperatureTotals] = {}
-        for end, one in sorted(requests, key=itemgetter(0)):
-            before = rows.get(one.temperature, TemperatureTotals(one.temperature, Endings(0, 0, 0, 0), 0, 0, 0, (), ()))
-            row = rows[one.temperature] = _added(before, one)
-            total = Totals(*_sums(total, (one.drafts, one.draft_tokens, one.accepted_tokens)))
-            yield Heard(end, 1, tick=Tick(at=end, lost=0, total=total, temperature=(row,)))
-            yield Heard(end, 1, request=one)
+        total, rows = before, dict[int | Other, Tally]()
+        yield Heard(begun, 1, report=_report(OTHER, before, before))
+        for end, request in sorted(requests, key=itemgetter(0)):
+            tally, key = _tally(request), request.temperature
+            rows[key], total = rows.get(key, NOTHING) + tally, total + tally
+            yield Heard(end, 1, report=replace(_report(key, rows[key], total), finished=(request,)))
 
 
-def _added(row: TemperatureTotals, one: FinishedRequest) -> TemperatureTotals:
-    """A temperature's totals with one more request added."""
-    positions = range(1, len(one.lengths))
-    return TemperatureTotals(
-        temperature=row.temperature,
-        requests=Endings(*_sums(row.requests, [int(one.outcome is outcome) for outcome in Outcome])),
-        drafts=row.drafts + one.drafts,
-        draft_tokens=row.draft_tokens + one.draft_tokens,
-        accepted_tokens=row.accepted_tokens + one.accepted_tokens,
-        drafted_at=_sums(row.drafted_at, [one.drafts] * len(positions)),
-        accepted_at=_sums(row.accepted_at, [sum(one.lengths[position:]) for position in positions]),
+def _report(key: int | Other, row: Tally, total: Tally) -> ReportPart:
+    return ReportPart(temperature=(Row(key=key, since=0.0, counts=row),), end=ReportEnd(total=total, lost=0))
+
+
+def _tally(request: FinishedRequest) -> Tally:
+    """What one request adds to its temperature's row."""
+    positions = range(1, len(request.lengths))
+    ended = {outcome: int(outcome is request.outcome) for outcome in Outcome}
+    return Tally(
+        stopped=ended[Outcome.STOPPED],
+        length=ended[Outcome.LENGTH],
+        aborted=ended[Outcome.ABORTED],
+        error=ended[Outcome.ERROR],
+        drafts=request.drafts,
+        draft_tokens=request.draft_tokens,
+        accepted_tokens=request.accepted_tokens,
+        drafted_at=(request.drafts,) * len(positions),
+        accepted_at=tuple(sum(request.lengths[position:]) for position in positions),
     )
-
-
-def _sums(before: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
-    return tuple(map(sum, zip_longest(before, more, fillvalue=0)))

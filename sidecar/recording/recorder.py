@@ -20,7 +20,7 @@ from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log
 from sidecar.recording.heard import Heard, encode
-from sidecar.requests.messages import FinishedRequest, Hello, Message, PluginSink, Tick
+from sidecar.requests.messages import Hello, Message, PluginSink, ReportPart
 
 _MOST_WAITING: Final = 1024 * 1024  # bytes of messages between two polls
 _LEVEL: Final = 6  # gzip's own default takes twice as long, for 4 % less
@@ -69,11 +69,10 @@ class Recorder:
         """Records one message of a plug-in, without adapter names, which often identify tenants."""
         if self._stopped:
             return
-        if heard.tick is not None:
-            heard = replace(heard, tick=replace(heard.tick, adapter=()))
-        if heard.request is not None:
-            heard = replace(heard, request=replace(heard.request, adapter=None))
-            self.requests += 1
+        if heard.report is not None:
+            finished = tuple(replace(request, adapter=None) for request in heard.report.finished)
+            heard = replace(heard, report=replace(heard.report, adapter=(), finished=finished))
+            self.requests += len(finished)
         line = encode(heard)
         self._waiting.append(line)
         self._size += len(line)
@@ -88,10 +87,8 @@ class Recorder:
             match message:
                 case Hello():
                     self.heard(Heard(now, connection, hello=message))
-                case Tick():
-                    self.heard(Heard(now, connection, tick=message))
-                case FinishedRequest():
-                    self.heard(Heard(now, connection, request=message))
+                case ReportPart():
+                    self.heard(Heard(now, connection, report=message))
                 case None:
                     self.heard(Heard(now, connection))
             sink(connection, message)

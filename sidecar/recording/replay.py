@@ -36,7 +36,7 @@ def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: S
     for event in chain((first,), events):
         if isinstance(event, Heard):
             if event.connection:
-                state.plugin.heard(event.connection, event.message)
+                state.plugin.receive(event.connection, event.message)
         elif event.snapshot is not None:
             state.scraped(event.at, event.duration, settings.scrape_interval, event.snapshot)
         elif event.error is not None:

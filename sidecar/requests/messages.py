@@ -1,46 +1,37 @@
 """The wire format between the plug-in in vLLM and the sidecar, and what the sidecar reads from it.
 
 One packet is one JSON object over a Unix SEQPACKET socket. Nothing in a packet is trusted: each field has a type, a
-range and a maximum size, and a packet that violates one is refused as a whole. Unknown keys of an object are ignored.
+range and a maximum size, and a packet that violates one is refused as a whole. Unknown fields and tables are ignored,
+so a later plug-in may send more in the same version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-VERSION: Final = 1
+from sidecar.requests.tally import MAX_POSITIONS, Count, Outcome, Tally
+
+VERSION: Final = 2
 MAX_PACKET_BYTES: Final = 65_536
 MAX_FINISHED: Final = 64  # finished requests per packet
 MAX_KEYS: Final = 256  # rows per table; further ones are summed under OTHER
-MAX_POSITIONS: Final = 32  # positions per draft; deeper ones are added to the last
 OTHER: Final = "other"
 _MOST: Final = 2**31
 _MOST_DRAFTED: Final = 1024  # tokens per draft
 
-Count = Annotated[int, Field(ge=0, le=2**53)]  # the largest range of integers that a double holds exactly
 Seconds = Annotated[float, Field(ge=0, le=2**53, allow_inf_nan=False)]
 UnixSeconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=256)]
 Version = Annotated[str, Field(max_length=64)]
 Hundredths = Annotated[int, Field(ge=0, le=1_000_000)]
 Exponent = Annotated[int, Field(ge=0, le=64)]
-Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS, fail_fast=True)]
 Lengths = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS + 1, fail_fast=True)]
 Parameters = Annotated[tuple[Annotated[str, Field(max_length=24)], ...], Field(max_length=8, fail_fast=True)]
 Other = Literal["other"]
-
-
-class Outcome(StrEnum):
-    """How a request ended in the engine."""
-
-    STOPPED = "stopped"  # at an end-of-sequence or stop token
-    LENGTH = "length"
-    ABORTED = "aborted"  # the client left, or the API server stopped it at a stop string
-    ERROR = "error"
 
 
 class HelloState(StrEnum):
@@ -83,103 +74,6 @@ class Hello:
     speculation: Speculation | None = None
 
 
-class Totals(NamedTuple):
-    """Verification steps that drafted, draft tokens and accepted tokens."""
-
-    drafts: Count
-    draft_tokens: Count
-    accepted_tokens: Count
-
-
-class Endings(NamedTuple):
-    """Finished requests by outcome."""
-
-    stopped: Count
-    length: Count
-    aborted: Count
-    error: Count
-
-
-class TemperatureTotals(NamedTuple):
-    """The totals of one temperature (in hundredths, rounded up), with draft and accepted tokens by position."""
-
-    temperature: Hundredths | Other
-    requests: Endings
-    drafts: Count
-    draft_tokens: Count
-    accepted_tokens: Count
-    drafted_at: Positions
-    accepted_at: Positions
-
-
-class PromptTotals(NamedTuple):
-    """The totals of requests whose prompts have more than ``2**(key - 1)`` and at most ``2**key`` tokens."""
-
-    key: Exponent
-    requests: Count
-    drafts: Count
-    draft_tokens: Count
-    accepted_tokens: Count
-
-
-class OutputTotals(NamedTuple):
-    """The totals of requests with or without structured output."""
-
-    key: Literal["free", "structured"]
-    requests: Count
-    drafts: Count
-    draft_tokens: Count
-    accepted_tokens: Count
-
-
-class AdapterTotals(NamedTuple):
-    """The totals of one LoRA adapter's requests; the key is its name, or "" without one."""
-
-    key: Name
-    requests: Count
-    drafts: Count
-    draft_tokens: Count
-    accepted_tokens: Count
-
-
-GroupTotals = PromptTotals | OutputTotals | AdapterTotals
-
-
-class StepTotals(NamedTuple):
-    """The steps in which more than ``2**(exponent - 1)`` and at most ``2**exponent`` requests were decoding.
-
-    ``seconds`` sums the steps' durations, ``decodes`` the requests that decoded, ``request_seconds`` the products of
-    the two, and ``tokens`` the tokens that those requests got.
-    """
-
-    exponent: Exponent
-    steps: Count
-    seconds: Seconds
-    decodes: Count
-    request_seconds: Seconds
-    tokens: Count
-
-
-_Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Totals since ``Hello.start``; a missing row has not changed since it was last sent.
-
-    ``lost`` counts finished requests that could not be sent because the sidecar was away.
-    """
-
-    at: UnixSeconds
-    lost: Count
-    total: Totals
-    temperature: Annotated[tuple[TemperatureTotals, ...], _Table] = ()
-    prompt: Annotated[tuple[PromptTotals, ...], _Table] = ()
-    output: Annotated[tuple[OutputTotals, ...], Field(max_length=2, fail_fast=True)] = ()
-    adapter: Annotated[tuple[AdapterTotals, ...], _Table] = ()
-    steps: Annotated[tuple[StepTotals, ...], _Table] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
     """One finished request; each of ``n`` choices counts as one.
@@ -207,23 +101,115 @@ class FinishedRequest:
     parameters: Parameters = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTally:
+    """Engine steps: ``seconds`` sums their durations, ``decodes`` the requests that decoded in each.
+
+    ``request_seconds`` sums the products of the two, ``tokens`` the tokens that those requests got.
+    """
+
+    steps: Count = 0
+    seconds: Seconds = 0.0
+    decodes: Count = 0
+    request_seconds: Seconds = 0.0
+    tokens: Count = 0
+
+    def __add__(self, other: "StepTally") -> "StepTally":
+        """Both together."""
+        return StepTally(
+            steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds,
+            decodes=self.decodes + other.decodes,
+            request_seconds=self.request_seconds + other.request_seconds,
+            tokens=self.tokens + other.tokens,
+        )
+
+    def __sub__(self, before: "StepTally") -> "StepTally":
+        """The growth since ``before``."""
+        return StepTally(
+            steps=self.steps - before.steps,
+            seconds=self.seconds - before.seconds,
+            decodes=self.decodes - before.decodes,
+            request_seconds=self.request_seconds - before.request_seconds,
+            tokens=self.tokens - before.tokens,
+        )
+
+
+Key = TypeVar("Key")
+Counts = TypeVar("Counts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Generic[Key, Counts]):
+    """A row of a table: what has been counted under a key that first appeared at ``since``."""
+
+    key: Key
+    since: UnixSeconds
+    counts: Counts
+
+
+class Table(StrEnum):
+    """The tables that tally requests, each by something else; every table sums to the same total."""
+
+    TEMPERATURE = "temperature"  # in hundredths, rounded up
+    PROMPT_TOKENS = "prompt_tokens"  # key n: more than 2**(n - 1) and at most 2**n prompt tokens
+    OUTPUT = "output"  # structured or free
+    ADAPTER = "adapter"  # the LoRA adapter's name, "" without one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEnd:
+    """The total of a report's tables, and how many finished requests could not be sent: the sidecar was away."""
+
+    total: Tally
+    lost: Count
+
+
+_Table: Final = Field(max_length=MAX_KEYS + 1, fail_fast=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPart:
+    """One packet of a report: totals since ``Hello.start``, and the requests that finished since the last report.
+
+    A report is one cut: all its rows and its total are from the same moment. A row that is missing has not changed
+    since the last report on this connection; the first one has every row. The report is whole once the part with
+    ``end`` has arrived. ``steps`` has a row for each number of decoding requests, a power of two like prompt lengths.
+    No table but ``temperature`` has tokens by position.
+    """
+
+    temperature: Annotated[tuple[Row[Hundredths | Other, Tally], ...], _Table] = ()
+    prompt_tokens: Annotated[tuple[Row[Exponent, Tally], ...], _Table] = ()
+    output: Annotated[tuple[Row[Literal["free", "structured"], Tally], ...], _Table] = ()
+    adapter: Annotated[tuple[Row[Name, Tally], ...], _Table] = ()
+    steps: Annotated[tuple[Row[Exponent, StepTally], ...], _Table] = ()
+    finished: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)] = ()
+    end: ReportEnd | None = None
+
+    @property
+    def rows(self) -> Iterator[tuple[Table, Row[int | str, Tally]]]:
+        """The rows of the tables that tally requests."""
+        for table in Table:
+            for row in getattr(self, table):
+                yield table, row
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether no number contradicts another of its row or request."""
+        return (
+            all(row.counts.is_possible for _, row in self.rows)
+            and all(request.accepted_tokens <= request.draft_tokens for request in self.finished)
+            and (self.end is None or self.end.total.is_possible)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Packet:
     """One packet; its parts must be processed in this order."""
 
-    v: Literal[1]
+    v: Literal[2]
     hello: Hello | None = None
-    tick: Tick | None = None
-    done: Annotated[tuple[FinishedRequest, ...], Field(max_length=MAX_FINISHED, fail_fast=True)] = ()
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether every part has at most as many accepted tokens as draft tokens."""
-        counts: list[Totals | TemperatureTotals | GroupTotals | FinishedRequest] = [*self.done]
-        if self.tick is not None:
-            counts += [self.tick.total, *self.tick.temperature, *self.tick.prompt, *self.tick.output]
-            counts += self.tick.adapter
-        return all(one.accepted_tokens <= one.draft_tokens for one in counts)
+    report: ReportPart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +226,7 @@ class Dropped:
     reason: str
 
 
-Message = Hello | Tick | FinishedRequest | Unreadable | Dropped | None
+Message = Hello | ReportPart | Unreadable | Dropped | None
 PluginSink = Callable[[int, Message], None]
 """Receives the plug-ins' messages on the event loop, each with the number of its connection, which is never reused.
 
@@ -263,7 +249,10 @@ def read_packet(text: bytes) -> Packet | Unreadable:
         packet = _packets().validate_json(text, strict=True)
     except ValidationError as error:
         raise Malformed from error
-    if not packet.adds_up if isinstance(packet, Packet) else packet.version == VERSION:
+    if isinstance(packet, Unreadable):
+        if packet.version == VERSION:
+            raise Malformed
+    elif packet.report is not None and not packet.report.is_possible:
         raise Malformed
     return packet
 

@@ -19,10 +19,10 @@ import os
 import socket
 import sys
 import time
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from math import ceil
 from operator import add, sub
 from typing import Any
@@ -32,7 +32,7 @@ SOCKET = os.environ.get("SPECDEC_PLUGIN__SOCKET") or "/run/specdec/plugin.sock"
 PERIOD = 1.0  # seconds between reports while there is traffic
 SLICE, PACKET = 20e-6, 15e-6  # seconds: what a report may take of one step, and the least that a packet takes
 MAX_FINISHED = 4096  # finished requests kept while the sidecar is away; the oldest are dropped and counted as lost
-MAX_KEYS, MAX_POSITIONS = 256, 32  # per table: further rows are added to a row "other", further positions to the last
+MAX_KEYS, MAX_POSITIONS = 256, 32  # per table: further keys share the row "other", further positions the last one
 MAX_FINISHED_SENT, MAX_ROWS_SENT = 32, 4  # per packet, which must stay below 65,536 bytes
 
 # The methods, each with the parameters that it may have, by position or name; if any differs, none is wrapped.
@@ -43,8 +43,8 @@ KNOWN = {
     "_free_request": ("self request delay_free_blocks", "self request"),
 }
 WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may omit what has a default
-OUTCOMES = ["stopped", "length", "aborted", "error"]
-OUTCOME_OF = {"STOPPED": 0, "REPETITION": 0, "LENGTH_CAPPED": 1, "IGNORED": 1, "ABORTED": 2}  # any other: error
+OUTCOMES = {"STOPPED": "stopped", "REPETITION": "stopped", "LENGTH_CAPPED": "length", "IGNORED": "length",
+            "ABORTED": "aborted"}  # any other status: "error"  # fmt: skip
 # Sampling parameters that not every vLLM supports with speculation, and the values that switch them off.
 PARAMETERS = {"min_p": [0], "logit_bias": [None, {}], "logprobs": [None], "frequency_penalty": [0],
               "presence_penalty": [0], "repetition_penalty": [1]}  # fmt: skip
@@ -52,23 +52,52 @@ log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs i
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-class Counts:
+class Positions(tuple):
+    """How many drafts had, or accepted, a token at position 0, 1, …; added and subtracted position by position."""
+
+    def __add__(self, growth: "Positions") -> "Positions":
+        return Positions(map(add, self, growth))
+
+    def __sub__(self, before: "Positions") -> "Positions":
+        return Positions(map(sub, self, before))
+
+
+# Counts are replaced, never changed. Finished requests by outcome, and what was drafted and accepted:
+TALLY = "stopped length aborted error drafts draft_tokens accepted_tokens drafted_at accepted_at"
+Tally = namedtuple("Tally", TALLY, defaults=[0] * 7 + [Positions()] * 2)
+# Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens that they got:
+Steps = namedtuple("Steps", "steps seconds decodes request_seconds tokens")
+
+
+class RequestCounts:
     """One request's counts, kept in an attribute of vLLM's Request and freed with it."""
 
     def __init__(self, request: Any, depth: int) -> None:
         self.parameters = request.sampling_params
         self.prefill = getattr(request, "prefill_stats", None)  # from 0.20; vLLM drops it at the first token
         self.first_token, self.ended = 0.0, False
-        self.drafted = [0] * (depth + 1)  # drafts by length
-        # Drafts by accepted tokens; [-1]: those that came back without any token, -1 accepted for vLLM up to 0.15.
-        self.accepted = [0] * (depth + 2)
-        self.told = [0] * (3 + 2 * min(depth, MAX_POSITIONS))  # what is already in the totals
+        self.drafts_by_length = [0] * (depth + 1)
+        # The last is for drafts that came back without any token: -1 accepted for vLLM up to 0.15.
+        self.drafts_by_accepted = [0] * (depth + 2)
+        none = Positions([0] * min(depth, MAX_POSITIONS))
+        self.counted = Tally(drafted_at=none, accepted_at=none)  # what the totals contain of it
+        # Its key in each table. The temperature, at most 100, is in hundredths, rounded up.
+        self.temperature = ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6))
+        self.prompt_tokens = max(request.num_prompt_tokens - 1, 0).bit_length()
+        self.output = "structured" if request.use_structured_output else "free"
         adapter = request.lora_request.lora_name if request.lora_request is not None else ""
-        self.keys = (  # of its row in each table; the temperature, at most 100, is in hundredths, rounded up
-            ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6)),
-            max(request.num_prompt_tokens - 1, 0).bit_length(),
-            "structured" if request.use_structured_output else "free",
-            adapter[:200].encode("utf-8", "replace").decode(),
+        self.adapter = adapter[:200].encode("utf-8", "replace").decode()
+
+    def tally(self) -> Tally:
+        """What it has drafted and accepted so far, in the terms of vLLM's counters."""
+        *by_accepted, without_token = self.drafts_by_accepted
+        drafted_at, accepted_at = by_position(self.drafts_by_length), by_position(by_accepted)
+        return Tally(
+            drafts=sum(self.drafts_by_length),
+            draft_tokens=sum(drafted_at),
+            accepted_tokens=max(sum(accepted_at) - without_token, self.counted.accepted_tokens),  # never falls
+            drafted_at=drafted_at,
+            accepted_at=accepted_at,
         )
 
 
@@ -79,9 +108,10 @@ class Observer:
         self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
         self.socket, self.pid = None, os.getpid()  # None: not connected
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.total = [0, 0, 0]  # drafts, draft tokens, accepted tokens
-        self.tables = {"temperature": {}, "prompt": {}, "output": {}, "adapter": {}, "steps": {}}  # totals by key
-        self.unsent = set()  # table and key of each row that has changed since it was sent
+        self.total = Tally()
+        self.tables = {"temperature": {}, "prompt_tokens": {}, "output": {}, "adapter": {}, "steps": {}}
+        self.since = {}  # when a row's key first appeared, by table and key
+        self.changed = {}  # rows that have changed since the last report began, by table and key
         self.starting = {}  # requests that were scheduled and have no token yet, by id
         self.finished, self.lost = deque(maxlen=MAX_FINISHED), 0  # finished requests, as JSON
         self.now, self.length = time.time(), 0.0
@@ -109,8 +139,8 @@ class Observer:
 
     def count(self, request: Any, drafted: int, accepted: int) -> None:
         counts = request.__dict__.get("_specdec") or self.follow(request)
-        counts.drafted[drafted] += 1
-        counts.accepted[accepted] += 1
+        counts.drafts_by_length[drafted] += 1
+        counts.drafts_by_accepted[accepted] += 1
 
     def after_step(self, scheduler: Any, result: Any) -> None:
         results = result.values() if isinstance(result, dict) else [result]  # a dict by client from 0.9.2
@@ -125,16 +155,16 @@ class Observer:
                 decodes -= 1
                 tokens -= output
         if decodes > 0 and self.length:
-            self.grow("steps", (decodes - 1).bit_length(), [1, self.length, decodes, decodes * self.length, tokens])
+            self.add("steps", (decodes - 1).bit_length(), Steps(1, self.length, decodes, decodes * self.length, tokens))
         self.go_on(scheduler)
 
-    def follow(self, request: Any) -> Counts:
+    def follow(self, request: Any) -> RequestCounts:
         """Returns a request's counts: new ones if it is new, or was resumed with other sampling parameters."""
         counts = request.__dict__.get("_specdec")
         if counts is None or counts.parameters is not request.sampling_params:
             if counts is not None:
-                self.fold(counts)
-            counts = request._specdec = Counts(request, self.depth)
+                self.settle(counts)
+            counts = request._specdec = RequestCounts(request, self.depth)
         return counts
 
     def end(self, request: Any) -> None:
@@ -142,35 +172,44 @@ class Observer:
         if counts is None or counts.ended:  # with a KV connector, it can end a second time
             return
         counts.ended = True
-        outcome = OUTCOMES[OUTCOME_OF.get(request.status.name.replace("FINISHED_", ""), 3)]
-        self.fold(counts, outcome)
+        outcome = OUTCOMES.get(request.status.name.replace("FINISHED_", ""), "error")
+        self.settle(counts, outcome)
         self.lost += len(self.finished) == MAX_FINISHED  # the oldest is dropped
         self.finished.append(encode(finished_request(request, counts, outcome, self.now)))
 
-    def fold(self, counts: Counts, outcome: str = "") -> None:
-        """Adds to the totals what was counted for the request since the last call."""
-        drafted, (*accepted, void), told = counts.drafted, counts.accepted, counts.told
-        if outcome or sum(drafted) > told[0]:
-            drafted_at, accepted_at = by_position(drafted), by_position(accepted)
-            accepted_tokens = max(sum(accepted_at) - void, told[2])  # no total ever decreases
-            counts.told = [sum(drafted), sum(drafted_at), accepted_tokens, *drafted_at, *accepted_at]
-            ended, grown = [int(outcome == name) for name in OUTCOMES], [*map(sub, counts.told, told)]
-            self.total = [*map(add, self.total, grown)]
-            for table, key in zip(self.tables, counts.keys):
-                self.grow(table, key, ended + grown if table == "temperature" else [sum(ended), *grown[:3]])
+    def settle(self, counts: RequestCounts, outcome: str = "") -> None:
+        """Adds to the totals what a request has drafted since the last call, and with an ``outcome`` its end."""
+        if not outcome and sum(counts.drafts_by_length) == counts.counted.drafts:
+            return
+        tally = counts.tally()
+        growth, counts.counted = Tally(*map(sub, tally, counts.counted)), tally
+        if outcome:
+            growth = growth._replace(**{outcome: 1})
+        self.add("temperature", counts.temperature, growth)
+        growth = growth._replace(drafted_at=Positions(), accepted_at=Positions())
+        self.add("prompt_tokens", counts.prompt_tokens, growth)
+        self.add("output", counts.output, growth)
+        self.add("adapter", counts.adapter, growth)
+        self.total = Tally(*map(add, self.total, growth))
 
-    def grow(self, table: str, key: Any, numbers: list[Any]) -> None:
+    def add(self, table: str, key: Any, growth: Any) -> None:
         rows = self.tables[table]
         if key not in rows and len(rows) >= MAX_KEYS:
             key = "other"
-        rows[key] = [*map(add, rows[key], numbers)] if key in rows else numbers
-        self.unsent.add((table, key))
+        if key in rows:
+            rows[key] = type(growth)(*map(add, rows[key], growth))
+        else:
+            rows[key], self.since[table, key] = growth, self.now
+        self.changed[table, key] = rows[key]
+
+    # How a report is sent
 
     def go_on(self, scheduler: Any) -> None:
         """Reports for SLICE seconds if it is time; to the end if the engine is idle: its next step may be far off."""
         idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
         if idle or (self.slices is None and self.times[-1] >= self.due):
-            self.slices, self.due = self.report([*scheduler.requests.values()]), time.monotonic() + PERIOD
+            self.slices = chain(self.slices or (), self.report([*scheduler.requests.values()]))
+            self.due = time.monotonic() + PERIOD
         until = time.perf_counter() + SLICE
         for next_takes in self.slices or ():
             if not idle and time.perf_counter() + next_takes > until:
@@ -180,50 +219,53 @@ class Observer:
             self.times.clear()
 
     def report(self, requests: list[Any]) -> Iterator[float]:
-        """Sends totals, then finished requests, in parts spread over steps; yields how long the next one may take."""
+        """Sends one cut in parts that are spread over steps; yields how long the next part may take."""
         if os.getpid() != self.pid:
             return  # this is a copy of the engine's Observer, in a forked process
-        middle = 7 + min(self.depth, MAX_POSITIONS)  # where accepted tokens by position begin in a temperature's row
-        for request in requests:
+        while requests:
+            request = requests.pop()
             if "_specdec" in request.__dict__:  # else it is still waiting for its first step
-                self.fold(request._specdec)
+                self.settle(request._specdec)
             yield 0.0
         if self.socket is None:
             self.say("observing")
-        changed = [*self.unsent]  # not those that later steps change: each step changes one, so this would not end
-        while changed:
+        rows, self.changed, finished = self.changed, {}, len(self.finished)  # the cut: from here on, rows stay
+        end = {"total": self.total._asdict(), "lost": self.lost}
+        while rows or finished:
             yield PACKET
-            some, changed = changed[:MAX_ROWS_SENT], changed[MAX_ROWS_SENT:]
-            tick = {"at": self.now, "lost": self.lost, "total": self.total}
-            for table, key in some:
-                row = self.tables[table][key]
-                if table == "temperature":  # requests by outcome, totals, draft and accepted tokens by position
-                    row = [row[:4], *row[4:7], row[7:middle], row[middle:]]
-                tick.setdefault(table, []).append([key, *row])
-            if not self.send('"tick":' + encode(tick)):
-                return
-            self.unsent.difference_update(some)
-        for _ in range(0, len(self.finished), MAX_FINISHED_SENT):
-            yield PACKET
-            some = [*islice(self.finished, MAX_FINISHED_SENT)]
-            if not self.send('"done":[%s]' % ",".join(some)):
-                return
-            for _ in some:
+            part = [*islice(rows, MAX_ROWS_SENT)]
+            ended = [] if part else [*islice(self.finished, min(finished, MAX_FINISHED_SENT))]
+            is_last = len(part) == len(rows) and len(ended) == finished
+            if not self.send("report", self.part(rows, part, ended, end if is_last else None)):
+                break
+            for row in part:
+                del rows[row]
+            for _ in ended:
                 self.finished.popleft()
+                finished -= 1
+        self.changed = {**rows, **self.changed}  # what was not sent goes with the next report
+
+    def part(self, rows: dict[Any, Any], keys: list[Any], finished: list[str], end: Any) -> str:
+        """One packet of a report: some of its ``rows``, then finished requests; the last one has the ``end``."""
+        part = {"end": end}
+        for table, key in keys:
+            counts = rows[table, key]._asdict()
+            part.setdefault(table, []).append({"key": key, "since": self.since[table, key], "counts": counts})
+        return encode(part)[:-1] + ',"finished":[%s]}' % ",".join(finished)
 
     def say(self, state: str, reason: str = "") -> None:
-        """Sends a hello, on a new connection if there is none; after that, all rows must be sent again."""
+        """Sends a hello, on a new connection if there is none; the next report then has every row."""
         if self.socket is None:
             with suppress(OSError):  # no free descriptor, or nobody is listening: the next report tries again
                 self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
                 self.socket.connect(self.path)
-        if self.send('"hello":' + encode({**self.hello, "state": state, "reason": reason[:200]})):
-            self.unsent.update((table, key) for table, rows in self.tables.items() for key in rows)
+        if self.send("hello", encode({**self.hello, "state": state, "reason": reason[:200]})):
+            self.changed = {(table, key): self.tables[table][key] for table, key in self.since}
 
-    def send(self, part: str) -> bool:
+    def send(self, kind: str, message: str) -> bool:
         """Returns whether the socket took the packet: False if it is full, or broken, in which case it is closed."""
         try:
-            packet = ('{"v":1,%s}' % part).encode(errors="replace")  # a name may contain what UTF-8 cannot encode
+            packet = f'{{"v":2,"{kind}":{message}}}'.encode(errors="replace")  # a name may be no valid Unicode
             return self.socket is not None and self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
         except OSError as error:
             if not isinstance(error, BlockingIOError):
@@ -232,30 +274,31 @@ class Observer:
             return False
 
 
-def by_position(by_length: list[int]) -> list[int]:
+def by_position(by_length: list[int]) -> Positions:
     """Turns how many had 0, 1, … tokens into how many had a token at position 0, 1, …."""
-    return bounded([*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS)
+    return Positions(bounded([*accumulate(by_length[:0:-1])][::-1], MAX_POSITIONS))
 
 
 def bounded(numbers: list[int], most: int) -> list[int]:
     return numbers if len(numbers) <= most else [*numbers[: most - 1], sum(numbers[most - 1 :])]
 
 
-def finished_request(request: Any, counts: Counts, outcome: str, now: float) -> dict[str, Any]:
+def finished_request(request: Any, counts: RequestCounts, outcome: str, now: float) -> dict[str, Any]:
     """What is sent about a finished request."""
-    temperature, _, output, adapter = counts.keys
-    *lengths, void = counts.accepted
-    lengths[0] += void
+    *lengths, without_token = counts.drafts_by_accepted
+    lengths[0] += without_token
     cached = getattr(counts.prefill or request, "num_cached_tokens", -1)
-    now, used = now if request.num_output_tokens else None, counts.parameters
+    last_token, parameters = now if request.num_output_tokens else None, counts.parameters
     return {
-        "temperature": temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
+        "temperature": counts.temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
         "cached_tokens": cached if cached >= 0 else None,  # -1: it was never scheduled
-        "output_tokens": request.num_output_tokens, "structured": output == "structured", "adapter": adapter or None,
-        "drafts": counts.told[0], "draft_tokens": counts.told[1], "accepted_tokens": counts.told[2],
+        "output_tokens": request.num_output_tokens, "structured": counts.output == "structured",
+        "adapter": counts.adapter or None, "drafts": counts.counted.drafts,
+        "draft_tokens": counts.counted.draft_tokens, "accepted_tokens": counts.counted.accepted_tokens,
+        "lengths": bounded(lengths, MAX_POSITIONS + 1),  # drafts by accepted tokens
         "arrival": getattr(request, "arrival_time", None),  # from 0.9.1; by the API server's clock
-        "first_token": counts.first_token or now, "last_token": now, "lengths": bounded(lengths, MAX_POSITIONS + 1),
-        "parameters": [name for name, off in PARAMETERS.items() if getattr(used, name, off[0]) not in off],
+        "first_token": counts.first_token or last_token, "last_token": last_token,
+        "parameters": [name for name, off in PARAMETERS.items() if getattr(parameters, name, off[0]) not in off],
     }  # fmt: skip
 
 
@@ -279,6 +322,12 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
 def misfit(found: dict[str, str]) -> str:
     """Names the methods that are missing or whose parameters this file does not know; "" if there are none."""
     return ", ".join(f"{name}({found.get(name, 'missing')})" for name in KNOWN if found.get(name) not in KNOWN[name])
+
+
+def parameters(method: Any) -> str:
+    """Names a method's parameters; marks with * each that cannot be given both by position and by name."""
+    found = inspect.signature(method).parameters.values()
+    return " ".join(one.name if one.kind is one.POSITIONAL_OR_KEYWORD else one.name + "*" for one in found)
 
 
 def attempt(scheduler: Any, act: Callable[..., None], *args: Any) -> None:
@@ -305,17 +354,16 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
         return
     scheduler_class._specdec = None  # an observed instance has its Observer here
     methods = {name: getattr(scheduler_class, name) for name in KNOWN if hasattr(scheduler_class, name)}
-    found = {name: inspect.signature(method).parameters.values() for name, method in methods.items()}
-    refusal = misfit({name: " ".join(one.name + "*" * (one.kind != 1) for one in found[name]) for name in found})
-    wrappers = {wrapper.__name__: wrapper for wrapper in ([] if refusal else wrap(*methods.values()))}
+    refusal = misfit({name: parameters(method) for name, method in methods.items()})
+    wrappers = {} if refusal else wrap(*(methods[name] for name in KNOWN))
     construct = scheduler_class.__init__
 
     @functools.wraps(construct)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
         try:
-            own = [name for name in wrappers if getattr(type(self), name) is not wrappers[name]]
-            reason = refusal or " ".join(own and [type(self).__name__, "has its own", *own])
+            own = [name for name, wrapper in wrappers.items() if getattr(type(self), name) is not wrapper]
+            reason = f"{type(self).__name__} has its own {' '.join(own)}" if own else refusal
             self._specdec_link = observer = Observer(self, vllm_version, path)
             self._specdec = None if reason else observer
             observer.say("refused" if reason else "observing", reason)
@@ -327,11 +375,12 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
         setattr(scheduler_class, name, wrapper)
 
 
-def wrap(make: Any, update: Any, free: Any) -> list[Any]:
+def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
+    by_id = "request_id" in inspect.signature(make).parameters  # from 0.14
+
     @functools.wraps(make, WITH_DEFAULTS)
-    def make_spec_decoding_stats(
-        self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
-    ):
+    def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
+                                 num_invalid_spec_tokens, request_id):  # fmt: skip
         if self._specdec is not None:
             try:
                 # Like vLLM's counters, leaves out tokens that the grammar rejected before verification.
@@ -339,9 +388,8 @@ def wrap(make: Any, update: Any, free: Any) -> list[Any]:
                 self._specdec.count(self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens)
             except Exception as error:
                 fail(self, "count", error)
-        return make(
-            self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
-        )
+        return make(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
+                    num_invalid_spec_tokens, request_id)  # fmt: skip
 
     @functools.wraps(update, WITH_DEFAULTS)
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -356,8 +404,8 @@ def wrap(make: Any, update: Any, free: Any) -> list[Any]:
         attempt(self, Observer.end, request)
         return result
 
-    by_id = "request_id" in inspect.signature(make).parameters
-    return [make_spec_decoding_stats, update_from_output, _free_request][0 if by_id else 1 :]
+    wrappers = {"update_from_output": update_from_output, "_free_request": _free_request}
+    return {"make_spec_decoding_stats": make_spec_decoding_stats, **wrappers} if by_id else wrappers
 
 
 def register() -> None:
@@ -365,6 +413,9 @@ def register() -> None:
     try:
         if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
             return  # a worker: it has no scheduler, and importing one would take time
+        program = getattr(sys.modules["__main__"], "__spec__", None)
+        if program is not None and program.name == "vllm.model_executor.models.registry":
+            return  # vLLM inspects a model class in a process of its own
         import vllm
         from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -373,28 +424,7 @@ def register() -> None:
         log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
 
 
-def doctor() -> int:
-    """Prints what the plug-in needs in order to work, and what is missing. Reads vLLM's source without importing it."""
-    import ast
-    from importlib import metadata, util
-    from pathlib import Path
-
-    vllm, allowed = util.find_spec("vllm"), os.environ.get("VLLM_PLUGINS")
-    points = [point for package in metadata.distributions() for point in package.entry_points]
-    source = Path(vllm.origin).with_name("v1") / "core/sched/scheduler.py" if vllm else Path(os.devnull)
-    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
-    unknown = misfit({node.name: " ".join(arg.arg for arg in node.args.args) for node in nodes if node.name in KNOWN})
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-        error = link.connect_ex(SOCKET)
-    findings = {
-        "vLLM finds its entry point": any((p.group, p.name) == ("vllm.general_plugins", "specdec") for p in points),
-        f"VLLM_PLUGINS allows it: {allowed or 'not set'}": allowed is None or "specdec" in allowed.split(","),
-        f"vLLM's Scheduler is one that it knows: {unknown or 'yes' if vllm else 'there is no vLLM here'}": not unknown,
-        f"a sidecar listens at {SOCKET}: {os.strerror(error) if error else 'yes'}": not error,
-    }
-    print(*(f"{'ok  ' if good else 'FAIL'} {finding}" for finding, good in findings.items()), sep="\n")
-    return 0 if all(findings.values()) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(doctor())
+    import specdec_doctor  # beside this file; vLLM never loads it
+
+    sys.exit(specdec_doctor.main(misfit, SOCKET))

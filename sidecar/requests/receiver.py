@@ -150,7 +150,7 @@ class PluginReceiver:
         if packet is None or (is_first and packet.hello is None):
             self._sink(number, Dropped(MALFORMED))
             return False
-        for message in (packet.hello, packet.tick, *packet.done):
+        for message in (packet.hello, packet.report):
             if message is not None:
                 self._sink(number, message)
         return True

@@ -206,7 +206,7 @@ class Sidecar:
         pod, at, seconds = self._pod, self._at(minute), self._pod.poll
         pod.vllm.grow(max(minute - seconds / 60, 0), seconds if number else 0)
         if pod.vllm.has_plugin:
-            pod.vllm.tell(self._state.plugin.heard, at, minute, seconds)
+            pod.vllm.tell(self._state.plugin.receive, at, minute, seconds)
         if pod.vllm.engines and pod.fails(number):
             self._state.failed(at, TimedOut("the scene wants it"))
         elif pod.vllm.engines:

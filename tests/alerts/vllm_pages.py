@@ -4,17 +4,15 @@ from collections import Counter
 from itertools import accumulate
 
 from sidecar.requests.messages import (
-    Endings,
     FinishedRequest,
     Hello,
     HelloState,
-    Outcome,
-    PromptTotals,
+    ReportEnd,
+    ReportPart,
+    Row,
     Speculation,
-    TemperatureTotals,
-    Tick,
-    Totals,
 )
+from sidecar.requests.tally import NOTHING, Outcome, Tally
 
 EPOCH = 1_700_000_000  # Unix seconds of minute 0
 STEPS = "iteration_tokens_total"  # a histogram despite its name
@@ -207,21 +205,28 @@ class Vllm:
         if self.plugin_state is not HelloState.OBSERVING:
             return
         found = {HUNDREDTHS[label]: one.counts for label, one in self.temperatures.items()}
-        rows = [_row(*one) for one in (found or {0: {**self.engine().counts, "requests": 0}}).items()]
-        totals = Totals(*(sum(getattr(row, name) for row in rows) for name in COUNTS))
-        prompts = tuple(PromptTotals(*row) for row in self._prompts(totals))
-        sink(connection, Tick(at=at, lost=0, total=totals, temperature=tuple(rows), prompt=prompts))
-        for label, (rate, pace) in self.finishing.items() if minute > 2 else ():
-            for _ in range(round(self.engine().requests(minute) * seconds / 60)):
-                sink(connection, _request(HUNDREDTHS[label], rate(minute), at, pace(minute)))
+        rows = {key: _tally(counts) for key, counts in (found or {0: {**self.engine().counts, "requests": 0}}).items()}
+        total = sum(rows.values(), NOTHING)
+        finished = tuple(
+            _request(HUNDREDTHS[label], rate(minute), at, pace(minute))
+            for label, (rate, pace) in (self.finishing.items() if minute > 2 else ())
+            for _ in range(round(self.engine().requests(minute) * seconds / 60))
+        )
+        whole = ReportPart(
+            temperature=_rows(rows),
+            prompt_tokens=_rows(self._prompts(total)),
+            finished=finished,
+            end=ReportEnd(total=total, lost=0),
+        )
+        sink(connection, whole)
 
-    def _prompts(self, totals):
+    def _prompts(self, total):
         """Rows by prompt length: short ones, and if they accept differently, as many long ones."""
         if self.long_prompts is None:
-            return [(8, 0, *totals)]
-        half = (totals.drafts // 2, totals.draft_tokens // 2, round(totals.draft_tokens // 2 * self.long_prompts))
-        rest = (whole - part for whole, part in zip(totals, half, strict=True))
-        return [(8, 0, *rest), (13, 0, *half)]
+            return {8: total}
+        tokens = total.draft_tokens // 2
+        long = Tally(drafts=total.drafts // 2, draft_tokens=tokens, accepted_tokens=round(tokens * self.long_prompts))
+        return {8: total - long, 13: long}
 
     def _hello(self):
         return Hello(
@@ -237,10 +242,19 @@ class Vllm:
         )
 
 
-def _row(hundredths, counts):
+def _rows(tallies):
+    return tuple(Row(key=key, since=0.0, counts=tally) for key, tally in tallies.items())
+
+
+def _tally(counts):
     requests, drafts, draft_tokens, accepted = (round(counts[name]) for name in ("requests", *COUNTS))
-    return TemperatureTotals(
-        hundredths, Endings(requests, 0, 0, 0), drafts, draft_tokens, accepted, (draft_tokens,), (accepted,)
+    return Tally(
+        stopped=requests,
+        drafts=drafts,
+        draft_tokens=draft_tokens,
+        accepted_tokens=accepted,
+        drafted_at=(draft_tokens,),
+        accepted_at=(accepted,),
     )
 
 

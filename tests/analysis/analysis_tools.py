@@ -1,6 +1,7 @@
 """Shorthand for a vLLM's polls, and for what the plug-in in it sends."""
 
 import math
+from dataclasses import replace
 
 from sidecar.analysis.state import State
 from sidecar.engine.names import Counter, Gauge, Phase
@@ -8,23 +9,21 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapshot
 from sidecar.errors import TimedOut
 from sidecar.requests.messages import (
-    AdapterTotals,
-    Endings,
     FinishedRequest,
     Hello,
     HelloState,
-    Outcome,
-    OutputTotals,
-    PromptTotals,
+    ReportEnd,
+    ReportPart,
+    Row,
     Speculation,
-    StepTotals,
-    TemperatureTotals,
-    Tick,
-    Totals,
+    StepTally,
+    Table,
 )
+from sidecar.requests.tally import NOTHING, Outcome, Tally
 from sidecar.settings import Settings
 
 EDGES = (0.1, 1.0, math.inf)
+USUAL = {Table.PROMPT_TOKENS: 0, Table.OUTPUT: "free", Table.ADAPTER: ""}
 EAGLE = Speculation("eagle", 3)
 
 
@@ -86,17 +85,16 @@ class Server:
 
 
 class PluginEnd:
-    """One engine's plug-in, as ``server`` hears it: totals that grow, sent with ``tick``."""
+    """One engine's plug-in, as ``server`` hears it: counts that grow, sent with ``tick``."""
 
     def __init__(self, server, connection=1, *, start="a", started=None, **hello):
         self.server, self.connection = server, connection
         self.start, self.started = start, server.at if started is None else started
-        self.totals = {}  # by temperature: requests, drafts, accepted tokens
-        self.groups = {}  # by (table, key): the same
+        self.total, self.rows, self.since = NOTHING, {}, {}
         self.hello(**hello)
 
     def hello(self, *, state=HelloState.OBSERVING, reason="", model="m", engine=0, speculation=EAGLE, plugin="0.1.0"):
-        self.server.state.plugin.heard(
+        self.server.state.plugin.receive(
             self.connection,
             Hello(
                 plugin=plugin,
@@ -112,46 +110,40 @@ class PluginEnd:
         )
 
     def serve(self, temperature=0, *, requests=1, drafts=10, accepted=20, table=None, key=None):
-        """Counts requests, each draft of 3 tokens."""
-        for totals, name in ((self.totals, temperature), (self.groups, (table, key))):
-            if name != (None, None):
-                old = totals.get(name, (0, 0, 0))
-                totals[name] = (old[0] + requests, old[1] + drafts, old[2] + accepted)
+        """Counts requests, each draft of 3 tokens; a table that is not named counts them in one row."""
+        tally = Tally(stopped=requests, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted)
+        positions = {"drafted_at": (drafts,) * 3, "accepted_at": (drafts, max(accepted - drafts, 0), 0)}
+        self._add(Table.TEMPERATURE, temperature, replace(tally, **positions) if accepted >= drafts else tally)
+        for by, usual in USUAL.items():
+            self._add(by, key if by == table else usual, tally)
+        self.total += tally
         return self
 
-    def tick(self, *, lost=0, steps=(), only=None, at=None):
-        """Sends the totals; ``only``: rows of this temperature alone."""
-        found = {name: one for name, one in self.totals.items() if only is None or name == only}
-        drafts, accepted = (sum(one[index] for one in self.totals.values()) for index in (1, 2))
-        self.server.state.plugin.heard(
-            self.connection,
-            Tick(
-                at=self.server.at if at is None else at,
-                lost=lost,
-                total=Totals(drafts, 3 * drafts, accepted),
-                temperature=tuple(_temperature(name, *one) for name, one in found.items()),
-                prompt=self._rows("prompt", PromptTotals),
-                output=self._rows("output", OutputTotals),
-                adapter=self._rows("adapter", AdapterTotals),
-                steps=tuple(StepTotals(*row) for row in steps),
-            ),
-        )
+    def _add(self, table, key, tally):
+        self.rows[table, key] = self.rows.get((table, key), NOTHING) + tally
+        self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
+
+    def tick(self, *, lost=0, steps=(), only=None):
+        """Sends a whole report; ``only``: of the temperatures this one alone, since the others have not changed."""
+        rows = [one for one in self.rows if only is None or one[0] is not Table.TEMPERATURE or one[1] == only]
+        tables = {table: tuple(self._row(table, key) for by, key in rows if by is table) for table in Table}
+        reported = tuple(Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps)
+        self._send(ReportPart(**tables, steps=reported, end=ReportEnd(total=self.total, lost=lost)))
         return self
 
-    def _rows(self, table, kind):
-        found = ((key, one) for (by, key), one in self.groups.items() if by == table)
-        return tuple(kind(key, requests, drafts, 3 * drafts, accepted) for key, (requests, drafts, accepted) in found)
+    def _row(self, table, key):
+        return Row(key=key, since=self.since[table, key], counts=self.rows[table, key])
 
     def finish(self, temperature=0, **changes):
-        self.server.state.plugin.heard(self.connection, finished(temperature, self.server.at, **changes))
+        """A finished request, and the end of its report, in which no row has changed."""
+        request = finished(temperature, self.server.at, **changes)
+        self._send(ReportPart(finished=(request,), end=ReportEnd(total=self.total, lost=0)))
+
+    def _send(self, message):
+        self.server.state.plugin.receive(self.connection, message)
 
     def close(self):
-        self.server.state.plugin.heard(self.connection, None)
-
-
-def _temperature(name, requests, drafts, accepted):
-    spread = (drafts, drafts, drafts), (drafts, max(accepted - drafts, 0), 0)
-    return TemperatureTotals(name, Endings(requests, 0, 0, 0), drafts, 3 * drafts, accepted, *spread)
+        self.server.state.plugin.receive(self.connection, None)
 
 
 def finished(temperature=0, at=1000.0, **changes):

@@ -7,7 +7,7 @@ import pytest
 from sidecar.analysis.report import PluginState
 from sidecar.engine.plan import EngineKey
 from sidecar.requests import messages
-from sidecar.requests.messages import Outcome
+from sidecar.requests.tally import NOTHING, Outcome
 from tests.analysis.analysis_tools import PluginEnd, Server, snap
 
 REFUSED, DISABLED = messages.HelloState.REFUSED, messages.HelloState.DISABLED
@@ -21,14 +21,14 @@ def server():
 
 
 def drafts(server, label="0"):
-    return server.temperature(label).drafts
+    return server.temperature(label).tally.drafts
 
 
 def serve(server, plugin, polls, each=10, *, vllm=None, missing=0):
     """Polls, each after a tick of ``each`` drafts at temperature 0; vLLM counts the same and ``missing`` a poll."""
-    total = sum(one[1] for one in plugin.totals.values()) if vllm is None else vllm
+    total = plugin.total.drafts if vllm is None else vllm
     for _ in range(polls):
-        plugin.serve(drafts=each, accepted=2 * each).tick(at=server.at + 0.5)
+        plugin.serve(drafts=each, accepted=2 * each).tick()
         total += each + missing
         server.poll(snap(drafts=total))
 
@@ -44,31 +44,30 @@ def test_totals_begin_at_0_for_every_temperature_and_grow_while_requests_run(ser
         "0.7-1",
         "1+",
     ]
-    assert all(one.drafts == 0 and sum(one.requests.values()) == 0 for one in server.model().temperatures)
+    assert all(one.tally == NOTHING for one in server.model().temperatures)
     plugin.serve(80, requests=0, drafts=7, accepted=9).tick()
     server.poll(snap(drafts=7, accepted=9))
     hot = server.temperature("0.7-1")
-    assert (hot.drafts, hot.draft_tokens, hot.accepted_tokens) == (7, 21, 9)
-    assert (hot.drafted_per_position, hot.accepted_per_position) == ((7, 7, 7), (7, 2, 0))
+    assert (hot.tally.drafts, hot.tally.draft_tokens, hot.tally.accepted_tokens) == (7, 21, 9)
+    assert (hot.tally.drafted_at, hot.tally.accepted_at) == ((7, 7, 7), (7, 2, 0))
     assert hot.window.rate == pytest.approx(9 / 21)
-    assert sum(hot.requests.values()) == 0
+    assert hot.tally.requests == 0
     plugin.serve(80, requests=3, drafts=0, accepted=0).tick()
     server.poll(snap(drafts=7, accepted=9))
-    assert server.temperature("0.7-1").requests == {
+    assert server.temperature("0.7-1").tally.by_outcome == {
         Outcome.STOPPED: 3, Outcome.LENGTH: 0, Outcome.ABORTED: 0, Outcome.ERROR: 0,
     }  # fmt: skip
 
 
 def test_what_came_before_this_sidecar_is_in_no_window_however_slowly_it_polls(server):
     plugin = PluginEnd(server, started=server.at - 1e6).serve(drafts=1000, accepted=300).serve(80, drafts=50)
-    begun = server.at
-    plugin.tick(at=begun)
-    plugin.serve(drafts=10, accepted=25).tick(only=0, at=begun + 5)
-    plugin.serve(29, drafts=400).serve(drafts=0).tick(only=29, at=begun + 6)  # among the last of many rows
-    plugin.serve(29, drafts=4, accepted=4).tick(only=29, at=begun + 7)
+    plugin.tick()
+    plugin.serve(drafts=10, accepted=25).tick(only=0)
+    plugin.serve(29, drafts=400).serve(drafts=0).tick(only=29)
+    plugin.serve(29, drafts=4, accepted=4).tick(only=29)
     server.poll(snap(drafts=1464), seconds=15.0)
     found = {label: server.temperature(label) for label in ("0", "0-0.3", "0.7-1")}
-    assert [one.drafts for one in found.values()] == [1010, 404, 50]
+    assert [one.tally.drafts for one in found.values()] == [1010, 404, 50]
     assert [one.window.drafts for one in found.values()] == [10, 4, 0]
     assert found["0"].window.rate == pytest.approx(25 / 30)
     plugin.serve(drafts=10, accepted=25).tick(only=0)
@@ -138,8 +137,8 @@ def test_two_that_say_they_are_the_same_engine_are_noticed(server):
     """Early data-parallel engines may all have the rank 0."""
     first, second = PluginEnd(server, 1, start="a"), PluginEnd(server, 2, start="b")
     for count in range(1, 120):
-        first.serve(drafts=10).tick(at=server.at + 0.5)
-        second.serve(drafts=10).tick(at=server.at + 0.5)
+        first.serve(drafts=10).tick()
+        second.serve(drafts=10).tick()
         server.poll(snap("0", 10 * count), snap("1", 10 * count))
     assert server.engines()[EngineKey("m", "0")].coverage == pytest.approx(2, abs=0.1)
     assert server.model().temperatures == ()
@@ -220,11 +219,11 @@ def test_one_of_two_engines_observed_is_said(server):
 
 
 def test_another_format_is_named_until_its_sender_leaves(server):
-    server.state.plugin.heard(1, messages.Unreadable(2))
+    server.state.plugin.receive(1, messages.Unreadable(2))
     plugin = server.report().plugin
     assert (plugin.state, plugin.heard) == (PluginState.OTHER_FORMAT, True)
     assert "message format 2" in plugin.text
-    server.state.plugin.heard(1, None)
+    server.state.plugin.receive(1, None)
     assert server.report().plugin.state is PluginState.NOT_CONNECTED
 
 
@@ -324,7 +323,7 @@ def test_a_plugin_that_is_gone_while_vllm_drafts_loses_its_split_and_gets_it_bac
     assert server.model().temperatures == ()
     assert "engine 0" in server.model().split_withheld
     plugin.hello()
-    plugin.serve(drafts=400).tick(at=server.at + 0.5)
+    plugin.serve(drafts=400).tick()
     server.poll(snap(drafts=450))
     assert server.engines()[EngineKey("m", "0")].coverage == 1.0
     assert drafts(server) == 450

@@ -4,7 +4,7 @@ import pytest
 
 from sidecar.analysis.temperature_state import measured
 from sidecar.analysis.verdict import Verdict
-from sidecar.requests.messages import Outcome
+from sidecar.requests.tally import Outcome
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
 
@@ -20,9 +20,9 @@ class Pod(Server):
         """Each of ``traffic``: (temperature, drafts, accepted tokens)."""
         for temperature, drafts, accepted in traffic:
             self.plugin.serve(temperature, drafts=drafts, accepted=accepted, **options)
-        self.plugin.tick(at=self.at + seconds / 2)
-        total = [sum(one[index] for one in self.plugin.totals.values()) for index in (1, 2)]
-        return self.poll(snap(drafts=total[0], accepted=total[1]), seconds=seconds)
+        self.plugin.tick()
+        total = self.plugin.total
+        return self.poll(snap(drafts=total.drafts, accepted=total.accepted_tokens), seconds=seconds)
 
 
 def test_each_temperature_is_judged_by_its_own_live_acceptance():
@@ -43,7 +43,7 @@ def test_what_has_left_the_window_counts_no_longer():
     for _ in range(70):
         pod.serve((80, 10, 6))
     assert pod.temperature("0.7-1").window.rate == pytest.approx(0.2)
-    assert pod.temperature("0.7-1").drafts == 1300
+    assert pod.temperature("0.7-1").tally.drafts == 1300
 
 
 def test_position_rates_of_the_whole_model_are_the_plugin_s():
@@ -58,7 +58,7 @@ def test_a_temperature_past_the_plugin_s_own_is_other():
     pod = Pod()
     pod.serve(("other", 10, 15))
     assert [one.temperature for one in pod.model().temperatures][-1] == "other"
-    assert pod.temperature("other").drafts == 10
+    assert pod.temperature("other").tally.drafts == 10
 
 
 def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_a_while():
@@ -66,7 +66,7 @@ def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_
     for _ in range(20):
         pod.serve((0, 10, 25))
     pod.poll(snap(model="n"))
-    assert pod.temperature("0").drafts == 200
+    assert pod.temperature("0").tally.drafts == 200
     assert pod.model().judgement.verdict is Verdict.INSUFFICIENT_DATA
     assert not pod.temperature("0").judgement.is_known
     pod.poll(snap(model="n"), seconds=61)
@@ -130,13 +130,13 @@ def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
     for _ in range(60):
         pod.plugin.finish(80)
         pod.serve((80, 10, 20))
-    pod.plugin.serve(table="prompt", key=9).tick()
+    pod.plugin.serve(table="prompt_tokens", key=9).tick()
     pod.fail()
     hot, group = pod.temperature("0.7-1"), pod.group("0-512")
     assert (hot.window.rate, hot.window.requests, hot.window.share) == (None, None, 0)
     assert (group.window.rate, group.window.share, group.accepts_less) == (None, 0, False)
     assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
-    assert hot.drafts == 600
+    assert hot.tally.drafts == 600
 
 
 def test_requests_that_finish_while_polls_fail_are_counted():
@@ -177,16 +177,16 @@ def test_every_prompt_length_and_output_is_a_group_from_the_start():
 )
 def test_prompt_lengths_are_grouped_by_powers_of_two(exponent, group):
     pod = Pod()
-    pod.serve((0, 10, 15), table="prompt", key=exponent)
-    assert {one.group: one.draft_tokens for one in pod.model().groups if one.draft_tokens} == {group: 30}
+    pod.serve((0, 10, 15), table="prompt_tokens", key=exponent)
+    assert {one.group: one.tally.draft_tokens for one in pod.model().groups if one.tally.draft_tokens} == {group: 30}
 
 
 def long_prompts(accepted, drafts=2, polls=60):
     """Short prompts that accept 20 of 30, and long ones."""
     pod = Pod()
     for _ in range(polls):
-        pod.plugin.serve(drafts=10, accepted=20, table="prompt", key=9)
-        pod.serve((0, drafts, accepted), table="prompt", key=15)
+        pod.plugin.serve(drafts=10, accepted=20, table="prompt_tokens", key=9)
+        pod.serve((0, drafts, accepted), table="prompt_tokens", key=15)
     return pod
 
 
@@ -203,14 +203,14 @@ def test_a_group_accepts_less_neither_by_little_nor_on_few_requests_nor_by_chanc
     assert not long_prompts(38, drafts=20).group("8k-32k").accepts_less
     few = Pod(thresholds={"min_requests": 1000})
     for _ in range(60):
-        few.plugin.serve(drafts=10, accepted=20, table="prompt", key=9)
-        few.serve((0, 2, 2), table="prompt", key=15)
+        few.plugin.serve(drafts=10, accepted=20, table="prompt_tokens", key=9)
+        few.serve((0, 2, 2), table="prompt_tokens", key=15)
     assert few.group("8k-32k").difference < -0.3
     assert not few.group("8k-32k").accepts_less
     noisy = Pod()
     for second in range(60):
-        noisy.plugin.serve(drafts=10, accepted=20, table="prompt", key=9)
-        noisy.serve((0, 2, 0 if second % 10 < 5 else 6), table="prompt", key=15)
+        noisy.plugin.serve(drafts=10, accepted=20, table="prompt_tokens", key=9)
+        noisy.serve((0, 2, 0 if second % 10 < 5 else 6), table="prompt_tokens", key=15)
     assert noisy.group("8k-32k").error > 0.05
     assert not noisy.group("8k-32k").accepts_less
 
@@ -221,7 +221,7 @@ def test_requests_that_vllm_drafts_nothing_for_are_named_and_drag_no_group_down(
         pod.plugin.serve(drafts=10, accepted=20, table="output", key="free")
         pod.serve((0, 0, 0), table="output", key="structured")
     found = pod.group("structured")
-    assert (found.requests, found.window.rate, found.difference, found.accepts_less) == (60, None, None, False)
+    assert (found.tally.requests, found.window.rate, found.difference, found.accepts_less) == (60, None, None, False)
     assert [one.group for one in pod.model().groups if one.without_drafts] == ["structured"]
     alone = Pod()
     for _ in range(60):
@@ -236,7 +236,7 @@ def test_adapters_have_names_only_where_asked_for_and_sixteen_at_most():
             pod.plugin.serve(drafts=10, accepted=20, table="adapter", key=f"tenant-{number}" if number else "")
         pod.serve((0, 10, 15))
     assert not any(one.by == "adapter" for one in quiet.model().groups)
-    adapters = {one.group: one.drafts for one in named.model().groups if one.by == "adapter"}
+    adapters = {one.group: one.tally.drafts for one in named.model().groups if one.by == "adapter"}
     assert len(adapters) == 17
     assert (adapters["none"], adapters["other"]) == (10, 40)
     assert named.report().own.label_overflow["group"] == 4

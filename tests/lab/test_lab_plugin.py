@@ -15,7 +15,7 @@ import pytest
 from sidecar.commands.plugin import write_plugin
 from tests.lab.engine_traffic import compare, counters, row, traffic
 from tests.lab.test_lab_split import COUNTS, settled, sidecar
-from tests.requests.packets import DONE, HELLO, TICK, packet
+from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 from tests.requests.plain_receiver import PlainReceiver
 
 pytestmark = pytest.mark.lab
@@ -132,9 +132,9 @@ STRANGE = (
     b"?",
     b"[" * 60_000,
     b'{"v": 9}',
-    packet(tick=TICK),
-    packet(hello={**HELLO, "engine": 7}, done=[DONE] * 64),
-    packet(hello={**HELLO, "model": "another", "start": "60"}, tick=TICK),
+    packet(report=REPORT),
+    packet(hello={**HELLO, "engine": 7}, report=finishing(*[FINISHED] * 64)),
+    packet(hello={**HELLO, "model": "another", "start": "60"}, report=REPORT),
 )
 
 

@@ -12,9 +12,9 @@ from sidecar.recording.heard import Heard
 from sidecar.recording.recording import read_heard
 from sidecar.requests.messages import Dropped, Unreadable, read_packet
 from tests.recording.recorder_tools import lines_of, recorder
-from tests.requests.packets import DONE, HELLO, TICK, packet
+from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 
-PACKET = read_packet(packet(hello=HELLO, tick=TICK, done=[DONE]))
+PACKET = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
 REQUEST = Heard(1004.0, 1, request=PACKET.done[0])
 WITHOUT_ADAPTER = replace(REQUEST, request=replace(PACKET.done[0], adapter=None))
 

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from sidecar.requests import plugin
-from sidecar.requests.messages import Dropped, FinishedRequest, Hello, Tick, Unreadable, read_packet
+from sidecar.requests.messages import Dropped, Hello, ReportPart, Unreadable, read_packet
 from sidecar.requests.receiver import PluginReceiver
 from tests.requests.plain_receiver import PlainReceiver
 from tests.requests.scheduler_double import Scheduler, fresh
@@ -23,7 +23,7 @@ class Sink:
 
     def __init__(self):
         self.calls = []
-        self.hellos, self.ticks, self.requests = [], [], []
+        self.hellos, self.reports, self.requests = [], [], []
         self.drops = Counter()
 
     def __call__(self, connection, message):
@@ -33,10 +33,9 @@ class Sink:
                 return
             case Hello():
                 self.hellos.append(message)
-            case Tick():
-                self.ticks.append(message)
-            case FinishedRequest():
-                self.requests.append(message)
+            case ReportPart():
+                self.reports.append(message)
+                self.requests += message.finished
         self.calls.append((message if isinstance(message, Unreadable | None) else type(message), connection))
 
 

@@ -10,20 +10,48 @@ HELLO: dict[str, Any] = {
         "rejection_sample_method": None,
     },
 }  # fmt: skip
-TICK: dict[str, Any] = {
-    "at": 1.7e9, "lost": 0, "total": [10, 30, 20], "temperature": [
-        [70, [1, 2, 3, 4], 6, 18, 12, [6, 6, 6], [6, 4, 2]], ["other", [0, 0, 0, 1], 4, 12, 8, [4, 4, 4], [4, 3, 1]],
+
+
+def counts(stopped=0, drafts=0, draft_tokens=0, accepted_tokens=0, **more: Any) -> dict[str, Any]:
+    """A tally."""
+    whole = {"stopped": stopped, "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens}
+    return whole | more
+
+
+def row(key: Any, since: float = 1.7e9, **tally: Any) -> dict[str, Any]:
+    """A row of a table."""
+    return {"key": key, "since": since, "counts": counts(**tally)}
+
+
+TOTAL = counts(3, 10, 30, 20, length=2, aborted=3, error=5)
+END: dict[str, Any] = {"total": TOTAL, "lost": 0}
+STEPS: dict[str, Any] = {"steps": 10, "seconds": 0.5, "decodes": 80, "request_seconds": 4, "tokens": 100}
+REPORT: dict[str, Any] = {
+    "temperature": [
+        row(70, stopped=1, length=2, aborted=3, error=4, drafts=6, draft_tokens=18, accepted_tokens=12,
+            drafted_at=[6, 6, 6], accepted_at=[6, 4, 2]),
+        row("other", stopped=2, error=1, drafts=4, draft_tokens=12, accepted_tokens=8,
+            drafted_at=[4, 4, 4], accepted_at=[4, 3, 1]),
     ],
-    "prompt": [[7, 11, 10, 30, 20]], "output": [["free", 11, 10, 30, 20]],
-    "adapter": [["", 1, 2, 6, 3], ["other", 10, 8, 24, 17]], "steps": [[3, 10, 0.5, 80, 4, 100]],
+    "prompt_tokens": [{"key": 7, "since": 1.7e9, "counts": TOTAL}],
+    "output": [{"key": "free", "since": 1.7e9, "counts": TOTAL}],
+    "adapter": [row("", stopped=3, drafts=2, draft_tokens=6, accepted_tokens=3),
+                row("other", length=2, aborted=3, error=5, drafts=8, draft_tokens=24, accepted_tokens=17)],
+    "steps": [{"key": 3, "since": 1.7e9, "counts": STEPS}],
+    "end": END,
 }  # fmt: skip
-DONE: dict[str, Any] = {
+FINISHED: dict[str, Any] = {
     "temperature": 70, "drafts": 20, "draft_tokens": 60, "accepted_tokens": 33, "lengths": [3, 5, 8, 4],
     "prompt_tokens": 100, "cached_tokens": None, "output_tokens": 53, "arrival": 1.7e9, "first_token": 1.7e9 + 1,
     "last_token": None, "outcome": "aborted", "structured": True, "adapter": "tenant", "parameters": ["min_p"],
 }  # fmt: skip
 
 
+def finishing(*requests: Any) -> dict[str, Any]:
+    """A part of a report that has finished requests alone."""
+    return {"finished": list(requests)}
+
+
 def packet(**parts: Any) -> bytes:
-    """A packet of version 1 with these parts."""
-    return json.dumps({"v": 1, **parts}).encode()
+    """A packet of version 2 with these parts."""
+    return json.dumps({"v": 2, **parts}).encode()

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-TABLES = ("temperature", "prompt", "output", "adapter", "steps")
+TABLES = ("temperature", "prompt_tokens", "output", "adapter", "steps")
 
 
 @dataclass
@@ -17,24 +17,37 @@ class Engine:
 
     hello: dict
     hellos: int = 0
-    total: tuple = (0, 0, 0)
+    total: dict = field(default_factory=dict)
     lost: int = 0
-    ticks: int = 0
+    reports: int = 0
+    packets: int = 0
     done: list = field(default_factory=list)
     tables: dict = field(default_factory=lambda: {name: {} for name in TABLES})
+    arriving: dict = field(default_factory=lambda: {name: {} for name in TABLES})
 
     def sums(self, table):
         """Requests, drafts, draft tokens and accepted tokens over the table's rows."""
         rows = self.tables[table].values()
-        requests = [sum(row[0]) if table == "temperature" else row[0] for row in rows]
-        return (sum(requests), *(sum(row[place] for row in rows) for place in (1, 2, 3)))
+        requests = sum(row[outcome] for row in rows for outcome in OUTCOMES)
+        return (requests, *(sum(row[name] for row in rows) for name in COUNTS))
+
+    def totals(self):
+        """Drafts, draft tokens and accepted tokens."""
+        return tuple(self.total.get(name, 0) for name in COUNTS)
 
     def finished(self):
         """The same sums over the finished requests."""
         return (len(self.done), *(sum(one[name] for one in self.done) for name in COUNTS))
 
 
+OUTCOMES = ("stopped", "length", "aborted", "error")
 COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
+
+
+def _falls(before, after):
+    numbers = {name: value if isinstance(value, list) else [value] for name, value in after.items()}
+    earlier = {name: value if isinstance(value, list) else [value] for name, value in before.items()}
+    return any(new < old for name in earlier for old, new in zip(earlier[name], numbers[name], strict=True))
 
 
 class PlainReceiver:
@@ -47,7 +60,8 @@ class PlainReceiver:
         self._taking = threading.RLock()
         self.path, self.engines = path, {}
         self._reading = []  # sockets and the threads that read and close them; the listener first
-        self.fallen = 0  # rows of a table in which a number decreased
+        self.fallen = 0  # rows in which a number decreased
+        self.torn = 0  # reports that are not one cut
         self._listen(mode)
 
     def _listen(self, mode):
@@ -78,21 +92,30 @@ class PlainReceiver:
                     engine = self._take(json.loads(packet), engine)
 
     def _take(self, packet, engine):
-        assert packet["v"] == 1
+        assert packet["v"] == 2
         if hello := packet.get("hello"):
             engine = self.engines.setdefault(hello["start"], Engine(hello))
             engine.hello = hello
             engine.hellos += 1
-        engine.done += packet.get("done", [])
-        if tick := packet.get("tick"):
-            engine.ticks += 1
-            engine.total, engine.lost = tuple(tick["total"]), tick["lost"]
-            for name in TABLES:
-                for key, *row in tick.get(name, []):
-                    before = engine.tables[name].get(key, row)
-                    self.fallen += any(one < old for one, old in zip(row, before, strict=True))
-                    engine.tables[name][key] = row
+        if report := packet.get("report"):
+            self._report(report, engine)
         return engine
+
+    def _report(self, report, engine):
+        engine.packets += 1
+        engine.done += report["finished"]
+        for name in TABLES:
+            engine.arriving[name].update({row["key"]: row["counts"] for row in report.get(name, [])})
+        if end := report["end"]:
+            engine.reports += 1
+            self.fallen += _falls(engine.total, end["total"])
+            engine.total, engine.lost = end["total"], end["lost"]
+            for name in TABLES:
+                for key, row in engine.arriving[name].items():
+                    self.fallen += _falls(engine.tables[name].get(key, {}), row)
+                    engine.tables[name][key] = row
+                engine.arriving[name].clear()
+            self.torn += any(engine.sums(name)[1:] != engine.totals() for name in TABLES[:4])
 
     def die(self):
         """Ends like a killed sidecar, and leaves no thread that could read from a descriptor reused by another."""
@@ -115,15 +138,16 @@ class PlainReceiver:
     @property
     def total(self):
         with self._taking:
-            return tuple(map(sum, zip(*(engine.total for engine in self.engines.values()), strict=True)))
+            return tuple(map(sum, zip(*(engine.totals() for engine in self.engines.values()), strict=True)))
 
     def by_temperature(self):
         """Requests that ended, drafts, draft tokens and accepted tokens by hundredths, over all engines."""
         sums = {}
         for engine in self.engines.values():
-            for key, (ended, *counts) in engine.tables["temperature"].items():
-                row = sums.setdefault(key, Counter())
-                row.update(dict(zip(("requests", *COUNTS), (sum(ended), *counts[:3]), strict=True)))
+            for key, row in engine.tables["temperature"].items():
+                summed = sums.setdefault(key, Counter())
+                summed.update({name: row[name] for name in COUNTS})
+                summed["requests"] += sum(row[outcome] for outcome in OUTCOMES)
         return sums
 
     def until(self, condition, seconds=120.0):

@@ -1,43 +1,59 @@
 """What the sidecar reads from a packet, and what it refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from sidecar.requests.messages import (
     MAX_FINISHED,
-    AdapterTotals,
-    Endings,
     FinishedRequest,
     HelloState,
     Malformed,
-    Outcome,
     Packet,
-    PromptTotals,
-    TemperatureTotals,
+    ReportEnd,
+    StepTally,
+    Table,
     Unreadable,
     read_packet,
 )
-from tests.requests.packets import DONE, HELLO, TICK, packet
+from sidecar.requests.tally import Outcome, Tally
+from tests.requests.packets import END, FINISHED, HELLO, REPORT, STEPS, finishing, packet, row
+
+TOTAL = Tally(stopped=3, length=2, aborted=3, error=5, drafts=10, draft_tokens=30, accepted_tokens=20)
 
 
 def test_a_packet_is_read_with_all_its_parts():
-    read = read_packet(packet(hello=HELLO, tick=TICK, done=[DONE]))
+    read = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
     assert read.hello is not None
     assert (read.hello.state, read.hello.speculation.method) == (HelloState.OBSERVING, "ngram")
-    assert read.tick is not None
-    assert read.tick.temperature[0] == TemperatureTotals(70, Endings(1, 2, 3, 4), 6, 18, 12, (6, 6, 6), (6, 4, 2))
-    assert read.tick.temperature[1].temperature == "other"
-    assert read.tick.prompt == (PromptTotals(7, 11, 10, 30, 20),)
-    assert read.tick.adapter[0] == AdapterTotals("", 1, 2, 6, 3)
-    assert read.tick.steps[0].request_seconds == 4.0
-    done = {**DONE, "lengths": (3, 5, 8, 4), "parameters": ("min_p",), "outcome": Outcome.ABORTED}
-    assert read.done == (FinishedRequest(**done),)
+    report = read.report
+    assert report is not None
+    warm, other = report.temperature
+    assert (warm.key, warm.since, other.key) == (70, 1.7e9, "other")
+    assert warm.counts + other.counts == replace(TOTAL, drafted_at=(10, 10, 10), accepted_at=(10, 7, 3))
+    assert [(row.key, row.counts) for row in report.prompt_tokens + report.output] == [(7, TOTAL), ("free", TOTAL)]
+    assert [row.key for row in report.adapter] == ["", "other"]
+    assert report.steps[0].counts == StepTally(steps=10, seconds=0.5, decodes=80, request_seconds=4.0, tokens=100)
+    assert report.end == ReportEnd(total=TOTAL, lost=0)
+    assert [table for table, _ in report.rows] == [
+        *[Table.TEMPERATURE] * 2,
+        Table.PROMPT_TOKENS,
+        Table.OUTPUT,
+        *[Table.ADAPTER] * 2,
+    ]
+    finished = {**FINISHED, "lengths": (3, 5, 8, 4), "parameters": ("min_p",), "outcome": Outcome.ABORTED}
+    assert report.finished == (FinishedRequest(**finished),)
 
 
-def test_unknown_keys_are_ignored():
-    assert read_packet(packet(hello={**HELLO, "new": 1}, tick={**TICK, "new": []}, done=[{**DONE, "new": {}}], new=1))
+def test_unknown_fields_and_tables_are_ignored():
+    """So that a later plug-in may send more without another version of the format."""
+    table = [{"key": 1, "since": 1, "counts": {}, "new": 1}]
+    later = {**REPORT, "sampling": table, **finishing({**FINISHED, "new": {}}), "end": {**END, "new": 1}}
+    later["output"] = [{**later["output"][0], "counts": {**later["output"][0]["counts"], "new": 1}}]
+    read = read_packet(packet(hello={**HELLO, "new": 1}, report=later, new=1))
+    assert read == read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
 
 
 @pytest.mark.parametrize(
@@ -47,30 +63,34 @@ def test_unknown_keys_are_ignored():
         {"hello": {**HELLO, "reason": "x" * 201}},
         {"hello": {**HELLO, "engine": -1}},
         {"hello": {**HELLO, "start": ""}},
-        {"done": [{**DONE, "lengths": [0] * 34}]},
-        {"tick": {**TICK, "total": [1, 2]}},
-        {"tick": {**TICK, "total": [1, 2, 3, 4]}},
-        {"tick": {**TICK, "lost": 1.5}},
-        {"tick": {**TICK, "temperature": [["hot", [0, 0, 0, 0], 0, 0, 0, [], []]]}},
-        {"tick": {**TICK, "temperature": [[70, [0, 0, 0, 0], 0, 0, 0, [0] * 33, []]]}},
-        {"tick": {**TICK, "prompt": [[65, 1, 1, 1, 1]]}},
-        {"tick": {**TICK, "output": [["prose", 1, 1, 1, 1]]}},
-        {"tick": {**TICK, "adapter": [["a" * 257, 1, 1, 1, 1]]}},
-        {"tick": {**TICK, "adapter": [[str(key), 1, 1, 1, 1] for key in range(258)]}},
-        {"tick": {**TICK, "steps": [[1, 1, -0.5, 1, 1, 1]]}},
-        {"done": [{**DONE, "temperature": "70"}]},
-        {"done": [{**DONE, "temperature": True}]},
-        {"done": [{**DONE, "drafts": 2**53 + 1}]},
-        {"done": [{**DONE, "accepted_tokens": -1}]},
-        {"done": [{**DONE, "arrival": float("nan")}]},
-        {"done": [{**DONE, "arrival": float("inf")}]},
-        {"done": [{**DONE, "outcome": "lost"}]},
-        {"done": [{key: DONE[key] for key in DONE if key != "arrival"}]},
-        {"done": [DONE] * (MAX_FINISHED + 1)},
-        {"done": DONE},
-        {"done": [DONE, {**DONE, "accepted_tokens": 61}]},  # more accepted than drafted, here and below
-        {"tick": {**TICK, "total": [1, 2, 3]}},
-        {"tick": {**TICK, "output": [["free", 1, 1, 2, 3]]}},
+        {"report": finishing({**FINISHED, "lengths": [0] * 34})},
+        {"report": {"end": {**END, "total": [1, 2, 3]}}},
+        {"report": {"end": {"total": END["total"]}}},
+        {"report": {"end": {**END, "lost": 1.5}}},
+        {"report": {"temperature": [row("hot")]}},
+        {"report": {"temperature": [row(70, drafted_at=[0] * 33)]}},
+        {"report": {"temperature": [row(70, since=float("inf"))]}},
+        {"report": {"prompt_tokens": [row(65)]}},
+        {"report": {"output": [row("prose")]}},
+        {"report": {"adapter": [row("a" * 257)]}},
+        {"report": {"adapter": [row(str(key)) for key in range(258)]}},
+        {"report": {"steps": [{"key": 1, "since": 1, "counts": {**STEPS, "seconds": -0.5}}]}},
+        {"report": finishing({**FINISHED, "temperature": "70"})},
+        {"report": finishing({**FINISHED, "temperature": True})},
+        {"report": finishing({**FINISHED, "drafts": 2**53 + 1})},
+        {"report": finishing({**FINISHED, "accepted_tokens": -1})},
+        {"report": finishing({**FINISHED, "arrival": float("nan")})},
+        {"report": finishing({**FINISHED, "arrival": float("inf")})},
+        {"report": finishing({**FINISHED, "outcome": "lost"})},
+        {"report": finishing({key: FINISHED[key] for key in FINISHED if key != "arrival"})},
+        {"report": finishing(*[FINISHED] * (MAX_FINISHED + 1))},
+        {"report": {"finished": FINISHED}},
+        # More accepted than drafted:
+        {"report": finishing(FINISHED, {**FINISHED, "accepted_tokens": 61})},
+        {"report": {"end": {**END, "total": {"drafts": 1, "draft_tokens": 2, "accepted_tokens": 3}}}},
+        {"report": {"output": [row("free", drafts=1, draft_tokens=2, accepted_tokens=3)]}},
+        {"report": {"temperature": [row(70, drafts=1, draft_tokens=1, drafted_at=[1, 0], accepted_at=[0, 1])]}},
+        {"report": {"temperature": [row(70, drafts=1, draft_tokens=3, drafted_at=[1, 1])]}},  # of one row
     ],
 )
 def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):
@@ -81,9 +101,9 @@ def test_a_field_out_of_its_type_or_range_refuses_the_packet(parts):
 @pytest.mark.parametrize(
     "text",
     [
-        b'{"v":1,"done":[' + b"{}," * 20_000 + b"{}]}",
-        b'{"v":1,"tick":{"at":1,"lost":0,"total":[0,0,0],"steps":[' + b"[]," * 20_000 + b"[]]}}",
-        b'{"v":1,"done":[{"lengths":[' + b'"",' * 15_000 + b'""]}]}',
+        b'{"v":2,"report":{"finished":[' + b"{}," * 20_000 + b"{}]}}",
+        b'{"v":2,"report":{"steps":[' + b"[]," * 20_000 + b"[]]}}",
+        b'{"v":2,"report":{"finished":[{"lengths":[' + b'"",' * 15_000 + b'""]}]}}',
     ],
 )
 def test_what_is_wrong_with_a_packet_is_not_all_collected(text):
@@ -93,12 +113,12 @@ def test_what_is_wrong_with_a_packet_is_not_all_collected(text):
     assert wrong.value.error_count() < 20
 
 
-@pytest.mark.parametrize("text", [b'{"v": 2, "hello": {"plugin": "1.4", "state": 7}, "tick": 5}', b'{"v": 0}'])
+@pytest.mark.parametrize("text", [b'{"v": 3, "hello": {"plugin": "1.4", "state": 7}, "report": 5}', b'{"v": 0}'])
 def test_a_packet_of_another_version_is_known_as_such(text):
     assert read_packet(text) == Unreadable(json.loads(text)["v"])
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"v": "1"}', b'{"v": -1}', b"\xff", b"[" * 999])
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"v": "2"}', b'{"v": -1}', b"\xff", b"[" * 999])
 def test_what_is_no_packet_of_any_version_is_malformed(text):
     with pytest.raises(Malformed):
         read_packet(text)

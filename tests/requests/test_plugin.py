@@ -24,6 +24,21 @@ def clock(monkeypatch):
     return now
 
 
+def steps(number, seconds, decodes, request_seconds, tokens):
+    return {
+        "steps": number, "seconds": pytest.approx(seconds), "decodes": decodes,
+        "request_seconds": pytest.approx(request_seconds), "tokens": tokens,
+    }  # fmt: skip
+
+
+def tally(*, drafts=0, draft_tokens=0, accepted_tokens=0, drafted_at=(), accepted_at=(), **outcomes):
+    ended = {"stopped": 0, "length": 0, "aborted": 0, "error": 0} | outcomes
+    return ended | {
+        "drafts": drafts, "draft_tokens": draft_tokens, "accepted_tokens": accepted_tokens,
+        "drafted_at": list(drafted_at), "accepted_at": list(accepted_at),
+    }  # fmt: skip
+
+
 def random_traffic(scheduler, *, requests=40, invalid=False, seed=1):
     """Requests that start, draft, come back without a token now and then, and end in all ways."""
     rng, number = random.Random(seed), 0
@@ -57,16 +72,19 @@ def test_totals_are_the_schedulers_own_and_every_table_sums_to_them(base, plain,
     expected = (40, *scheduler.counted)
     plain.until(lambda: plain.engines and plain.only.sums("adapter") == expected)
     engine = plain.only
-    plain.until(lambda: all(engine.sums(table) == expected for table in ("temperature", "prompt", "output")))
-    assert engine.total == tuple(scheduler.counted)
+    plain.until(lambda: all(engine.sums(table) == expected for table in ("temperature", "prompt_tokens", "output")))
+    assert engine.totals() == tuple(scheduler.counted)
+    assert not plain.torn
     plain.until(lambda: engine.finished()[:3] == expected[:3])
     assert set(engine.tables["temperature"]) == {0, 29, 70}
-    assert set(engine.tables["prompt"]) == {0, 9, 10}  # up to 1, 512 and 1024 tokens
+    assert set(engine.tables["prompt_tokens"]) == {0, 9, 10}  # up to 1, 512 and 1024 tokens
     assert set(engine.tables["adapter"]) == {"", "a"}
-    for _, drafts, draft_tokens, accepted, drafted_at, accepted_at in engine.tables["temperature"].values():
-        assert sum(drafted_at) == draft_tokens
-        assert 0 <= sum(accepted_at) - accepted < 9  # -1 for each draft that came back without a token
-        assert drafts >= drafted_at[0] >= drafted_at[1] >= drafted_at[2]
+    for row in engine.tables["temperature"].values():
+        assert sum(row["drafted_at"]) == row["draft_tokens"]
+        # -1 for each draft that came back without a token
+        assert 0 <= sum(row["accepted_at"]) - row["accepted_tokens"] < 9
+        first, second, third = row["drafted_at"]
+        assert row["drafts"] >= first >= second >= third
 
 
 def test_a_finished_request_is_told_with_all_that_is_its_own(plain, made, clock):
@@ -109,9 +127,9 @@ def test_a_step_counts_those_that_decode_and_the_time_since_the_step_before(plai
     scheduler.end("d")
     plain.until(lambda: plain.engines and 0 in plain.only.tables["steps"])
     assert plain.only.tables["steps"] == {
-        0: pytest.approx([1, 0.4, 1, 0.4, 1]),
-        1: pytest.approx([1, 0.1, 2, 0.2, 5]),
-        2: pytest.approx([1, 0.2, 3, 0.6, 6]),
+        0: steps(1, 0.4, 1, 0.4, 1),
+        1: steps(1, 0.1, 2, 0.2, 5),
+        2: steps(1, 0.2, 3, 0.6, 6),
     }
 
 
@@ -128,7 +146,7 @@ def test_a_preempted_request_that_is_new_again_has_no_second_prefill(plain, made
     scheduler.step({"a": (0, 1), "b": (3, 4)})
     scheduler.end("a", "b")
     plain.until(lambda: plain.engines and plain.only.tables["steps"])
-    assert plain.only.tables["steps"] == {1: pytest.approx([2, 0.2, 4, 0.4, 13])}
+    assert plain.only.tables["steps"] == {1: steps(2, 0.2, 4, 0.4, 13)}
 
 
 def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plain, made, clock):
@@ -141,7 +159,7 @@ def test_with_two_pipeline_stages_a_step_lasts_from_the_one_before_the_last(plai
     for name in "ab":
         scheduler.end(name)
     plain.until(lambda: plain.engines and plain.only.tables["steps"])
-    assert plain.only.tables["steps"] == {0: pytest.approx([4, 0.8, 4, 0.8, 4])}
+    assert plain.only.tables["steps"] == {0: steps(4, 0.8, 4, 0.8, 4)}
 
 
 def test_a_report_is_spread_over_steps_and_comes_to_its_end(plain, made, clock):
@@ -153,9 +171,12 @@ def test_a_report_is_spread_over_steps_and_comes_to_its_end(plain, made, clock):
         clock.at += 0.001
         scheduler.step({f"r{number}": (3, 2) for number in range(20)})
     assert scheduler._specdec.slices is None, "the first report is over, and the next not due"
-    plain.until(lambda: plain.engines and plain.only.ticks >= 6)
+    plain.until(lambda: plain.engines and plain.only.packets >= 6)
     assert len(plain.only.tables["temperature"]) == 20
-    assert plain.only.ticks == 6  # 20 temperatures, a prompt length, an output, an adapter, and a step's row
+    assert (plain.only.packets, plain.only.reports) == (
+        6,
+        1,
+    )  # 20 temperatures, a prompt length, an output, an adapter, and a step's row
 
 
 def test_requests_that_wait_for_their_first_step_share_a_reports_work_too(made, clock):
@@ -193,7 +214,7 @@ def test_a_report_ends_though_requests_finish_in_every_step(plain, made, clock):
         scheduler.end(f"r{number}")
     plain.until(lambda: plain.engines and len(plain.only.done) >= 20)
     assert scheduler.running  # the engine has not gone idle, where a report is sent in one go
-    assert plain.only.total[0] >= 20
+    assert plain.only.totals()[0] >= 20
 
 
 def test_a_session_whose_parameters_change_counts_for_each_and_ends_once(plain, made):
@@ -208,8 +229,8 @@ def test_a_session_whose_parameters_change_counts_for_each_and_ends_once(plain, 
     scheduler.end("a", status="FINISHED_ABORTED")
     plain.until(lambda: plain.engines and plain.only.done)
     assert plain.only.tables["temperature"] == {
-        20: [[0, 0, 0, 0], 1, 3, 1, [1, 1, 1], [1, 0, 0]],
-        90: [[0, 0, 1, 0], 1, 3, 3, [1, 1, 1], [1, 1, 1]],
+        20: tally(drafts=1, draft_tokens=3, accepted_tokens=1, drafted_at=[1, 1, 1], accepted_at=[1, 0, 0]),
+        90: tally(aborted=1, drafts=1, draft_tokens=3, accepted_tokens=3, drafted_at=[1, 1, 1], accepted_at=[1, 1, 1]),
     }
 
 
@@ -223,7 +244,7 @@ def test_a_second_end_and_a_request_that_never_ran(plain, made):
     scheduler.add(request("b", num=1))
     scheduler.end("b", status="FINISHED_ERROR")
     plain.until(lambda: plain.engines and len(plain.only.done) == 2)
-    assert plain.only.tables["temperature"][50][0] == [1, 0, 0, 1]
+    assert plain.only.tables["temperature"][50] == tally(stopped=1, error=1, drafted_at=[0] * 3, accepted_at=[0] * 3)
     assert plain.only.done[1]["first_token"] is None
 
 
@@ -243,7 +264,7 @@ def test_pooling_requests_are_left_alone(made):
     [(0, 0), (0.07, 7), (0.29, 29), (0.301, 31), (0.57, 57), (1, 100), (1.1, 110), (1e9, 10_000), (float("nan"), 0)],
 )
 def test_temperatures_are_rounded_up_to_hundredths(temperature, key):
-    assert plugin.Counts(request("a", temperature), 3).keys[0] == key
+    assert plugin.RequestCounts(request("a", temperature), 3).temperature == key
 
 
 def test_hello_says_who_it_is(plain, made):
@@ -265,7 +286,7 @@ def test_without_speculation_requests_and_steps_are_told(plain, made):
     scheduler.end("a")
     plain.until(lambda: plain.engines and plain.only.done)
     assert plain.only.hello["speculation"] is None
-    assert plain.only.tables["temperature"] == {50: [[1, 0, 0, 0], 0, 0, 0, [], []]}
+    assert plain.only.tables["temperature"] == {50: tally(stopped=1)}
 
 
 def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
@@ -284,8 +305,8 @@ def test_tables_and_packets_are_bounded_whatever_the_requests_are(plain, made):
     for table in ("temperature", "adapter"):
         rows = plain.only.tables[table]
         assert len(rows) == 257
-        assert rows["other"][1] == 300 - 256
-    assert plain.only.tables["temperature"]["other"][4][-1] == 44 * (80 - 31)
+        assert rows["other"]["drafts"] == 300 - 256
+    assert plain.only.tables["temperature"]["other"]["drafted_at"][-1] == 44 * (80 - 31)
     assert all(len(one["lengths"]) == 33 and sum(one["lengths"]) == one["drafts"] for one in plain.only.done)
     assert len(scheduler._specdec.starting) == 0
 
@@ -301,7 +322,7 @@ def test_what_is_in_a_process_that_was_forked_says_nothing(plain, made, clock):
     scheduler.step({"b": (0, 1)})
     scheduler.end("b")
     plain.until(lambda: plain.engines and len(plain.only.done) == 2)
-    assert plain.only.ticks == 1
+    assert plain.only.reports == 1
 
 
 # The sidecar is away, hangs, or comes back.
@@ -369,13 +390,69 @@ def test_a_sidecar_that_hangs_costs_no_time_and_loses_no_total(socket_path, made
     read_all()
     work(scheduler)
     read_all()
-    assert [packet.tick.total.drafts for packet in packets if packet.tick][-1] == 2001, "totals come first"
     while scheduler._specdec.finished:
         work(scheduler)
         read_all()
-    done = sum(len(packet.done) for packet in packets)
-    totals = [packet.tick.total for packet in packets if packet.tick]
-    assert totals[-1] == tuple(scheduler.counted)
-    assert done == totals[-1].drafts
+    reports = [packet.report for packet in packets if packet.report]
+    (*_, total) = [report.end.total for report in reports if report.end]
+    assert [total.drafts, total.draft_tokens, total.accepted_tokens] == scheduler.counted
+    assert sum(len(report.finished) for report in reports) == total.drafts
     connection.close()
     listener.close()
+
+
+def test_a_report_is_one_cut_though_counts_change_while_it_is_sent(plain, made, clock):
+    """Its rows and its total are those of the step in which it began, however many steps its packets take."""
+    clock.perf_counter = count().__next__  # one packet a step
+    scheduler = made()
+    for number in range(40):
+        scheduler.add(request(f"r{number}", number / 100, adapter=f"tenant {number}"))
+    for _ in range(400):
+        clock.at += 0.04
+        scheduler.step({f"r{number}": (3, 2) for number in range(40)})
+    plain.until(lambda: plain.engines and plain.only.reports >= 3)
+    assert (plain.torn, plain.fallen) == (0, 0)
+
+
+def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(socket_path, made, clock):
+    plain = CheckingReceiver(socket_path)
+    scheduler = made()
+    for number in range(100):
+        scheduler.add(request(f"r{number}", number / 100))
+    own, budget = scheduler._specdec.send, [5]
+
+    def full_after_some(kind, message):
+        budget[0] -= 1
+        return budget[0] >= 0 and own(kind, message)
+
+    scheduler._specdec.send = full_after_some
+    scheduler.step({f"r{number}": (0, 1) for number in range(100)})
+    clock.at += plugin.PERIOD
+    scheduler.step({f"r{number}": (3, 2) for number in range(100)})
+    assert budget[0] < 0, "the report was cut off"
+    budget[0] = 10**6
+    scheduler.end(*[f"r{number}" for number in range(100)])
+    plain.until(
+        lambda: plain.engines and plain.only.finished() == plain.only.sums("temperature") == (100, 100, 300, 100)
+    )
+    assert (plain.torn, plain.fallen) == (0, 0)
+    plain.die()
+
+
+def test_a_row_says_when_its_key_first_appeared(socket_path, made, clock):
+    rows = {}
+
+    class Dated(CheckingReceiver):
+        def _report(self, report, engine):
+            rows.update({row["key"]: row["since"] for row in report.get("adapter", [])})
+            return super()._report(report, engine)
+
+    plain = Dated(socket_path)
+    scheduler = made()
+    for name in ("b", "a", "b"):
+        clock.at += 1
+        scheduler.add(request("r", adapter=name))
+        scheduler.step({"r": (0, 1)})
+        scheduler.end("r")
+    plain.until(lambda: rows == {"b": 2011.0, "a": 2012.0})
+    plain.die()

@@ -17,7 +17,7 @@ from tests.requests.scheduler_double import OldScheduler, Scheduler, fresh, requ
 # A scheduler's connection is open for as long as the scheduler is there.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
-PARTS = ("before_step", "count", "after_step", "follow", "end", "fold", "go_on", "report", "send")
+PARTS = ("before_step", "count", "after_step", "follow", "end", "settle", "add", "go_on", "report", "send")
 
 
 def life(scheduler, requests=6):
@@ -96,7 +96,8 @@ def test_what_a_call_leaves_out_vllms_own_defaults_are(socket_path):
     assert scheduler.make_spec_decoding_stats(None, 3) == [1, 1, 1]
     nothing = SimpleNamespace(scheduled_new_reqs=[], num_scheduled_tokens={}, scheduled_spec_decode_tokens={})
     assert scheduler.update_from_output(nothing)[0].outputs == []
-    assert scheduler._specdec.total == scheduler.counted
+    total = scheduler._specdec.total
+    assert [total.drafts, total.draft_tokens, total.accepted_tokens] == scheduler.counted
 
 
 def test_arguments_and_results_are_passed_on_as_they_are(installed):
@@ -125,7 +126,7 @@ def test_a_signature_that_it_does_not_know_is_not_wrapped(method, plain, socket_
     plain.until(lambda: plain.engines)
     assert plain.only.hello["state"] == "refused"
     assert f"{method}(self args* new* kwargs*)" in plain.only.hello["reason"]
-    assert plain.only.ticks == 0
+    assert plain.only.reports == 0
 
 
 @pytest.mark.parametrize("method", list(plugin.KNOWN))
@@ -150,7 +151,7 @@ def test_a_custom_schedulers_own_method_is_not_counted_by(method, plain, install
     assert life(scheduler) == life(fresh(Scheduler)())
     plain.until(lambda: plain.engines)
     assert plain.only.hello["reason"] == f"Custom has its own {method}"
-    assert (plain.only.hello["state"], plain.only.ticks) == ("refused", 0)
+    assert (plain.only.hello["state"], plain.only.reports) == ("refused", 0)
 
 
 def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed):
@@ -183,6 +184,14 @@ def test_in_a_worker_it_imports_nothing(monkeypatch, caplog):
     assert plugin.log.name not in {record.name for record in caplog.records}
 
 
+def test_where_vllm_inspects_a_model_class_it_imports_nothing(monkeypatch, caplog):
+    spec = SimpleNamespace(name="vllm.model_executor.models.registry")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # an import of it fails, which would be logged
+    plugin.register()
+    assert plugin.log.name not in {record.name for record in caplog.records}
+
+
 def test_register_never_raises(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
     plugin.register()
@@ -203,7 +212,7 @@ def test_register_wraps_vllms_scheduler(monkeypatch):
 
 def test_the_file_is_what_it_promises_to_be():
     text = Path(plugin.__file__).read_text()
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= 430
     assert __version__ == plugin.VERSION
     tree = ast.parse(text, feature_version=(3, 9))
     imported = {
@@ -212,5 +221,5 @@ def test_the_file_is_what_it_promises_to_be():
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    assert {name.partition(".")[0] for name in imported} - {"vllm"} <= sys.stdlib_module_names
+    assert {name.partition(".")[0] for name in imported} - {"vllm", "specdec_doctor"} <= sys.stdlib_module_names
     assert not imported & {"threading", "asyncio", "subprocess", "multiprocessing"}

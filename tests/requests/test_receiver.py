@@ -11,33 +11,33 @@ from blockbuster import blockbuster_ctx
 from structlog.testing import capture_logs
 
 from sidecar.requests import receiver as receiver_module
-from sidecar.requests.messages import FinishedRequest, Hello, Tick, Unreadable
+from sidecar.requests.messages import Hello, ReportPart, Unreadable
 from tests.requests.conftest import descriptors
-from tests.requests.packets import DONE, HELLO, TICK, packet
+from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 
 
 async def test_a_packets_parts_are_delivered_in_order(receiver, sink, connect, eventually):
-    connect().send(packet(done=[DONE, DONE], tick=TICK, hello=HELLO))
-    await eventually(lambda: len(sink.calls) == 4)
-    assert sink.calls == [(Hello, 1), (Tick, 1), (FinishedRequest, 1), (FinishedRequest, 1)]
-    assert (sink.hellos[0].model, sink.ticks[0].total.drafts, sink.requests[0].adapter) == ("m", 10, "tenant")
+    connect().send(packet(report={**REPORT, **finishing(FINISHED, FINISHED)}, hello=HELLO))
+    await eventually(lambda: len(sink.calls) == 2)
+    assert sink.calls == [(Hello, 1), (ReportPart, 1)]
+    assert (sink.hellos[0].model, sink.reports[0].end.total.drafts, sink.requests[1].adapter) == ("m", 10, "tenant")
 
 
-@pytest.mark.parametrize("refused", [b"?", packet(done=[{**DONE, "temperature": -1}]), b" " * 65_537])
+@pytest.mark.parametrize("refused", [b"?", packet(report=finishing({**FINISHED, "temperature": -1})), b" " * 65_537])
 async def test_a_malformed_packet_ends_its_connection_alone(refused, receiver, sink, connect, eventually):
     good, bad = connect(), connect()
     for one in (good, bad):
-        one.send(packet(hello=HELLO, done=[DONE]))
+        one.send(packet(hello=HELLO, report=finishing(FINISHED)))
     await eventually(lambda: len(sink.requests) == 2)
     bad.send(refused)
     await eventually(lambda: (None, 2) in sink.calls)
-    good.send(packet(done=[DONE]))
+    good.send(packet(report=finishing(FINISHED)))
     await eventually(lambda: len(sink.requests) == 3)
     assert sink.drops == {"malformed": 1}
 
 
 async def test_the_first_packet_says_hello(receiver, sink, connect, eventually):
-    connect().send(packet(tick=TICK))
+    connect().send(packet(report=REPORT))
     await eventually(lambda: sink.drops)
     assert sink.drops == {"malformed": 1}
     assert not sink.calls
@@ -52,11 +52,11 @@ async def test_a_packet_of_the_largest_size_is_read(receiver, sink, connect, eve
 
 async def test_another_version_is_told_until_its_sender_leaves(receiver, sink, connect, eventually):
     one = connect()
-    one.send(b'{"v": 2, "hello": {"plugin": "1.4"}}')
+    one.send(b'{"v": 3, "hello": {"plugin": "1.4"}}')
     await eventually(lambda: sink.calls)
     one.close()
     await eventually(lambda: (None, 1) in sink.calls)
-    assert sink.calls == [(Unreadable(2), 1), (None, 1)]
+    assert sink.calls == [(Unreadable(3), 1), (None, 1)]
     assert not sink.drops
 
 
@@ -67,7 +67,7 @@ async def test_stopping_disconnects_and_tells_no_end(receiving, sink, connect, e
         await eventually(lambda: sink.hellos)
     assert sink.calls == [(Hello, 1)]
     with pytest.raises(BrokenPipeError):
-        one.send(packet(done=[DONE]))
+        one.send(packet(report=finishing(FINISHED)))
 
 
 async def test_who_connects_while_it_stops_leaves_no_task(receiving, sink, connect, eventually):
@@ -88,9 +88,9 @@ async def test_a_connection_over_the_bound_replaces_the_longest_silent_one(recei
         connect().send(packet(hello=HELLO))
         await eventually(lambda: len(sink.hellos) == 4)
         with pytest.raises(BrokenPipeError):
-            second.send(packet(tick=TICK))
-        first.send(packet(tick=TICK))
-        await eventually(lambda: sink.ticks)
+            second.send(packet(report=REPORT))
+        first.send(packet(report=REPORT))
+        await eventually(lambda: sink.reports)
     assert sink.drops == {"too_many_connections": 1}
 
 
@@ -112,7 +112,7 @@ async def test_silent_connections_keep_no_engine_out(receiving, sink, connect, e
         await eventually(lambda: sink.hellos)
         silent += [connect() for _ in range(16)]
         await eventually(lambda: sink.drops["too_many_connections"] == 33 - 4)
-        one.send(packet(done=[DONE]))
+        one.send(packet(report=finishing(FINISHED)))
         await eventually(lambda: sink.requests)
 
 
@@ -124,7 +124,7 @@ async def test_a_flood_does_not_starve_the_event_loop(receiver, sink, connect, e
     await eventually(lambda: len(sink.hellos) == 20)
     for number, sender in enumerate(senders):
         for _ in range(15):
-            sender.send(packet(done=[{**DONE, "drafts": number}] * 5))
+            sender.send(packet(report=finishing(*[{**FINISHED, "drafts": number}] * 5)))
     with blockbuster_ctx():
         while taken[-1] < 1500:
             await asyncio.sleep(0)

@@ -118,7 +118,7 @@ async def _running(settings: Settings) -> tuple[str, str] | None:
 async def _listen(state: State, settings: Settings) -> tuple[str, str]:
     """The same from the socket: listens for two seconds, or until a plug-in is bad or all engines have said hello."""
     silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # ``check`` prints what it finds
-    receiver = PluginReceiver(settings.plugin.socket, state.plugin.heard, silent)
+    receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
             found = state.plugin.report(receiver.problem)

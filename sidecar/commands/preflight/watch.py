@@ -14,7 +14,7 @@ from sidecar.engine.names import Gauge
 from sidecar.engine.page_source import page_source
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
-from sidecar.requests.messages import FinishedRequest, Hello, Message, Unreadable
+from sidecar.requests.messages import FinishedRequest, Hello, Message, ReportPart, Unreadable
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
 
@@ -54,10 +54,10 @@ class Watched:
             case Hello():
                 self.hellos = [one for one in self.hellos if one.start != message.start] + [message]
                 self.speculates |= message.speculation is not None
-            case FinishedRequest() if len(self.requests) < _MOST_REQUESTS:
-                self.requests.append(message)
-            case FinishedRequest():
-                self.lost += 1
+            case ReportPart():
+                room = _MOST_REQUESTS - len(self.requests)
+                self.requests += message.finished[:room]
+                self.lost += len(message.finished[room:])
             case Unreadable():
                 self.problem = f"it uses another message format ({message.version}); rewrite it with this sidecar"
 

@@ -27,7 +27,7 @@ def _speculation(engine: EngineReport) -> Values:
     return {(found.method or "", tokens, adaptive, found.rejection_sample_method or ""): 1}
 
 
-# vLLM's counters under one name for every version, continued across its restarts.
+# vLLM's counters under one name for every version.
 ENGINE_DRAFTS = ENGINE.counter(
     "engine_drafts",
     "Drafts (verification steps of speculating requests) that vLLM counted.",

@@ -17,21 +17,23 @@ def _bases(judgement: Judgement) -> Values:
 REQUESTS = TEMPERATURE.counter(
     "requests",
     "Finished requests; aborted are those whose client left or whose text met a stop string: the engine cannot tell.",
-    lambda one: one.requests,
+    lambda one: one.tally.by_outcome,
     "outcome",
 )
-DRAFTS = TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda one: one.drafts)
-DRAFT_TOKENS = TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda one: one.draft_tokens)
-ACCEPTED_TOKENS = TEMPERATURE.counter("accepted_tokens", "Accepted draft tokens.", lambda one: one.accepted_tokens)
+DRAFTS = TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda one: one.tally.drafts)
+DRAFT_TOKENS = TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda one: one.tally.draft_tokens)
+ACCEPTED_TOKENS = TEMPERATURE.counter(
+    "accepted_tokens", "Accepted draft tokens.", lambda one: one.tally.accepted_tokens
+)
 DRAFT_TOKENS_PER_POSITION = TEMPERATURE.by_position(
     "draft_tokens_per_position",
     "Draft tokens by draft position, starting at 0.",
-    lambda one: one.drafted_per_position,
+    lambda one: one.tally.drafted_at,
 )
 ACCEPTED_PER_POSITION = TEMPERATURE.by_position(
     "accepted_tokens_per_position",
     "Accepted draft tokens by draft position, starting at 0.",
-    lambda one: one.accepted_per_position,
+    lambda one: one.tally.accepted_at,
 )
 
 # By temperature, one observation per finished request.
@@ -64,11 +66,15 @@ REQUEST_ACCEPTANCE_P10 = MODEL.gauge(
 )
 
 # By group: prompt_tokens, output and, if plugin.adapters is on, adapter.
-GROUP_REQUESTS = GROUP.counter("group_requests", "Finished requests of a group.", lambda group: group.requests)
-GROUP_DRAFTS = GROUP.counter("group_drafts", "Drafts (verification steps) of a group.", lambda group: group.drafts)
-GROUP_DRAFT_TOKENS = GROUP.counter("group_draft_tokens", "Draft tokens of a group.", lambda group: group.draft_tokens)
+GROUP_REQUESTS = GROUP.counter("group_requests", "Finished requests of a group.", lambda group: group.tally.requests)
+GROUP_DRAFTS = GROUP.counter(
+    "group_drafts", "Drafts (verification steps) of a group.", lambda group: group.tally.drafts
+)
+GROUP_DRAFT_TOKENS = GROUP.counter(
+    "group_draft_tokens", "Draft tokens of a group.", lambda group: group.tally.draft_tokens
+)
 GROUP_ACCEPTED_TOKENS = GROUP.counter(
-    "group_accepted_tokens", "Accepted draft tokens of a group.", lambda group: group.accepted_tokens
+    "group_accepted_tokens", "Accepted draft tokens of a group.", lambda group: group.tally.accepted_tokens
 )
 
 # What is judged: the same numbers as on the page and in pushed alerts.

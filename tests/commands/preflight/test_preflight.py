@@ -16,7 +16,7 @@ from sidecar.demo.server import SimulatedVllm
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import read_packet
 from tests.analysis.analysis_tools import finished as finished_request
-from tests.requests.packets import DONE, HELLO, packet
+from tests.requests.packets import FINISHED, HELLO, packet
 
 PARAMETERS = "supported parameters"
 
@@ -126,7 +126,7 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
                 while plugin.connect_ex(str(socket_path)):
                     await asyncio.sleep(0.02)
                 plugin.send(packet(hello=HELLO | {"speculation": None}))
-                done = DONE | dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0) | {"lengths": []}
+                done = FINISHED | dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0) | {"lengths": []}
                 for number in range(30):
                     some = ["min_p"] if number % 3 == 0 else []
                     plugin.send(packet(done=[done | {"temperature": 100 * (number % 2), "parameters": some}]))

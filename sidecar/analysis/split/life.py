@@ -1,0 +1,124 @@
+"""One life of an engine's scheduler, as its plug-in reports it, cut by cut."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.analysis.split.trust import Trust
+from sidecar.requests.messages import (
+    MAX_KEYS,
+    FinishedRequest,
+    Hello,
+    HelloState,
+    ReportPart,
+    Row,
+    StepTally,
+    Table,
+)
+from sidecar.requests.tally import NOTHING, Tally
+
+TallyRow = Row[int | str, Tally]
+Rows = Mapping[int | str, TallyRow]
+NO_STEPS: Final = StepTally()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One whole report: all that a life had counted at one moment. ``steps`` are of all loads together."""
+
+    total: Tally = NOTHING
+    tables: Mapping[Table, Rows] = field(default_factory=lambda: {table: {} for table in Table})
+    steps: StepTally = NO_STEPS
+
+
+class Life:
+    """Takes in a plug-in's reports; bounded whatever is sent: a table has at most ``MAX_KEYS`` keys and "other".
+
+    A report's parts are kept apart until the last one has arrived, so that ``latest`` is from one moment.
+    """
+
+    def __init__(self, hello: Hello, *, from_start: bool) -> None:
+        """``from_start``: it began while this sidecar was listening, so all that it counted is growth."""
+        self.hello = hello
+        self.from_start = from_start
+        self.trust = Trust()
+        self.connections: set[int] = set()
+        self.is_over = False  # its process of vLLM has ended
+        self.is_before_reset = False  # vLLM's counters of its engine have started again at 0 since
+        self.is_consistent = True  # each table sums to the total, and nothing ever fell
+        self.lost = 0  # finished requests that could not be sent
+        self.reports = 0
+        self.first: Cut | None = Cut() if from_start else None  # what it had counted before this sidecar listened
+        self.latest = self.first
+        self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
+        self.finished: list[FinishedRequest] = []  # up to the latest cut
+        self._steps: dict[int, StepTally] = {}
+        self._taken: Cut | None = None  # of which the steps have been taken
+        self._arriving: dict[tuple[Table, int | str], TallyRow] = {}
+        self._arriving_finished: list[FinishedRequest] = []
+
+    @property
+    def observes(self) -> bool:
+        """Whether its latest hello says that it observes."""
+        return self.hello.state is HelloState.OBSERVING
+
+    @property
+    def disabled(self) -> str | None:
+        """Why the plug-in disabled itself; None if it did not."""
+        return self.hello.reason if self.hello.state is HelloState.DISABLED else None
+
+    @property
+    def waiting(self) -> int:
+        """Finished requests that wait for the next poll."""
+        return len(self.finished) + len(self._arriving_finished)
+
+    def take_steps(self) -> StepTally:
+        """The growth of the confirmed cut's steps since the last call, or since this sidecar was listening."""
+        before, self._taken = self._taken or self.first, self.confirmed
+        return NO_STEPS if before is None or self._taken is None else self._taken.steps - before.steps
+
+    def receive(self, part: ReportPart, room: int) -> int:
+        """Takes in a part of a report; returns how many of its rows and finished requests there was no room for.
+
+        ``room`` is how many more finished requests may wait.
+        """
+        dropped = max(len(part.finished) - room, 0)
+        self._arriving_finished += part.finished[: max(room, 0)]
+        known = self.latest.tables if self.latest is not None else Cut().tables
+        new = Counter(table for table, key in self._arriving if key not in known[table])
+        for table, row in part.rows:
+            if row.key not in known[table] and (table, row.key) not in self._arriving:
+                if len(known[table]) + new[table] > MAX_KEYS:
+                    dropped += 1
+                    continue
+                new[table] += 1
+            self._arriving[table, row.key] = row
+        self._steps.update({row.key: row.counts for row in part.steps})  # at most 65 keys
+        if part.end is not None:
+            self.lost = max(part.end.lost, self.lost)
+            self._complete(part.end.total)
+        return dropped
+
+    def _complete(self, total: Tally) -> None:
+        """Makes a cut of the report that has arrived."""
+        before = self.latest or Cut()
+        tables = {table: dict(rows) for table, rows in before.tables.items()}
+        for (table, key), row in self._arriving.items():
+            tables[table][key] = row
+        self.finished += self._arriving_finished
+        self.is_consistent &= not total.has_fallen(before.total)
+        self.is_consistent &= all(_sums_to(total, rows.values()) for rows in tables.values())
+        self._arriving.clear()
+        self._arriving_finished.clear()
+        self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))
+        self.first = self.first or self.latest
+        self.reports += 1
+
+
+_SUMMED: Final = ("requests", "drafts", "draft_tokens", "accepted_tokens")
+
+
+def _sums_to(total: Tally, rows: Collection[TallyRow]) -> bool:
+    """Whether a table's rows are the ``total``; a table that a plug-in does not send is empty."""
+    return not rows or all(sum(getattr(row.counts, name) for row in rows) == getattr(total, name) for name in _SUMMED)

@@ -1,0 +1,293 @@
+"""All lives of the plug-in that this sidecar has heard of, and which of them count: the one place that decides it."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from sidecar.analysis.plugin_text import (
+    counts_otherwise,
+    not_compared,
+    not_reported,
+    refused,
+    restarted_without,
+    sentence,
+    several_claim,
+    took_itself_out,
+    worst,
+)
+from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.trust import Standing
+from sidecar.engine.names import Counter as Counted
+from sidecar.engine.plan import EngineKey
+from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
+from sidecar.requests.messages import (
+    Dropped,
+    FinishedRequest,
+    Hello,
+    HelloState,
+    Message,
+    ReportPart,
+    Speculation,
+    Unreadable,
+)
+from sidecar.requests.receiver import DROP_REASONS
+from sidecar.requests.tally import NOTHING, Tally
+
+OTHER_ENGINE: Final = "other_engine"  # the engine is not on this sidecar's page
+UNCONFIRMED: Final = "unconfirmed"  # vLLM's counters contradict its sender
+LOST: Final = "lost"  # the plug-in could not send it, because the sidecar was down or too slow
+OVERFLOW: Final = "overflow"  # more than is kept until the next poll or in a table, or of a model past limits.models
+_MOST_LIVES: Final = 64
+_MOST_WAITING: Final = 8192  # finished requests, of all lives, that wait for the next poll
+
+
+class Lives:
+    """Keeps what every plug-in reports; bounded whatever is sent. Nothing is judged before a poll.
+
+    A life is told apart by the plug-in's random ``start``, not by its connection. It counts once vLLM's own counters
+    of its engine confirm a cut of it. If it left, or was replaced while its process of vLLM went on, it still counts.
+    """
+
+    def __init__(self, listening_since: float, lowest_coverage: float) -> None:
+        """``listening_since`` is in Unix seconds: an engine that started later has been heard from its start.
+
+        A life whose coverage is below ``lowest_coverage``, or as far above 1, does not count.
+        """
+        self.lowest_coverage = lowest_coverage  # may be replaced between two polls
+        self._since = listening_since
+        self._lives: dict[str, Life] = {}  # by start
+        self._connected: dict[int, Life] = {}
+        self._unreadable: dict[int, int] = {}  # message formats that the sidecar cannot read, by connection
+        self._counted: dict[EngineKey, Tally | None] = {}  # what vLLM counted of each engine on the last page
+        self._dropped = Counter(dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0))
+        self._has_heard = False
+        self._finished = 0
+
+    # What plug-ins send
+
+    def receive(self, connection: int, message: Message) -> None:
+        """See ``PluginSink``."""
+        life = self._connected.get(connection)
+        match message:
+            case Hello():
+                self._hello(connection, message)
+            case ReportPart() if life is not None:
+                self._report(life, message)
+            case Unreadable():
+                self._has_heard = True
+                self._unreadable[connection] = message.version
+            case Dropped():
+                self._dropped[message.reason] += 1
+            case None:
+                self._end(connection)
+
+    def _hello(self, connection: int, hello: Hello) -> None:
+        self._has_heard = True
+        life = self._lives.get(hello.start)
+        if life is None:
+            self._make_room()
+            life = self._lives[hello.start] = Life(hello, from_start=hello.started >= self._since)
+        life.hello, life.is_over = hello, False
+        self._end(connection)
+        life.connections.add(connection)
+        self._connected[connection] = life
+
+    def _report(self, life: Life, part: ReportPart) -> None:
+        self._finished += len(part.finished)
+        if self._is_elsewhere(life):
+            self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
+            part = replace(part, finished=())  # its tables are kept: it may still appear on the page
+        lost, is_first = life.lost, life.latest is None
+        waiting = sum(one.waiting for one in self._lives.values())
+        self._dropped[OVERFLOW] += life.receive(part, _MOST_WAITING - waiting)
+        if life.from_start or not is_first:  # not what was lost before this sidecar was listening
+            self._dropped[LOST] += life.lost - lost
+
+    def _end(self, connection: int) -> None:
+        self._unreadable.pop(connection, None)
+        life = self._connected.pop(connection, None)
+        if life is not None:
+            life.connections.discard(connection)
+
+    def _make_room(self) -> None:
+        """Forgets a life if there are too many: last one that counts, and never one that is connected."""
+        gone = [life for life in self._lives.values() if not life.connections]
+        if len(self._lives) >= _MOST_LIVES and gone:
+            # ``min`` returns the oldest of those that matter least.
+            least = min(
+                gone, key=lambda life: (not life.is_over, life.confirmed is not None, not self._is_elsewhere(life))
+            )
+            del self._lives[least.hello.start]
+
+    # What vLLM says
+
+    def polled(self, at: float, page: PageSnapshot, *, has_restarted: bool, reset: Collection[EngineKey]) -> None:
+        """Takes in a good poll's page: which engines there are, and what vLLM itself counted.
+
+        ``has_restarted``: the page is from a different process than the last one. ``reset`` are the engines whose own
+        counters have started again at 0 in the same process.
+        """
+        self._counted = {engine.key: _counted(engine) for engine in page.engines}
+        for life in self._lives.values():
+            life.is_over |= has_restarted and not life.connections
+            life.is_before_reset |= self.key(life) in reset and not life.connections
+        for key, counted in self._counted.items():
+            for life in self._current(key):
+                self._judge(life, at, counted, self._of(key))
+
+    def _judge(self, life: Life, at: float, counted: Tally | None, lives: Sequence[Life]) -> None:
+        """Confirms the latest cut of one of an engine's ``lives`` if nothing contradicts it."""
+        if life.latest is None or not life.observes:
+            return
+        if counted is not None:  # what the lives before it counted is in vLLM's counters, too
+            left = [one.confirmed.total for one in lives if one is not life and _has_left(one) and one.confirmed]
+            counted -= sum(left, NOTHING)
+        life.trust.compare(at, life.reports, life.latest.total, counted, 1 - self.lowest_coverage)
+        if not life.is_consistent:
+            life.trust.standing = Standing.DIFFERS
+        if life.trust.standing is Standing.AGREES:
+            life.confirmed = life.latest
+
+    # What follows from both
+
+    def counting(self, model_name: str) -> list[Life]:
+        """The lives of a model that count, in the current process of vLLM, with those that have left."""
+        return [
+            life
+            for life in self._lives.values()
+            if self.key(life).model_name == model_name and not life.is_over and life.confirmed is not None
+        ]
+
+    def take_finished(self) -> dict[str, list[FinishedRequest]]:
+        """The requests that finished since the last call, by model, of lives that count."""
+        taken: dict[str, list[FinishedRequest]] = {}
+        for life in self._lives.values() if self._counted else ():
+            if self._is_elsewhere(life):
+                self._dropped[OTHER_ENGINE] += len(life.finished)
+            elif life.trust.standing is Standing.AGREES:
+                taken.setdefault(self.key(life).model_name, []).extend(life.finished)
+            elif life.trust.standing is Standing.DIFFERS:
+                self._dropped[UNCONFIRMED] += len(life.finished)
+            else:
+                continue
+            life.finished = []
+        return taken
+
+    def leave_out(self, requests: int) -> None:
+        """Counts ``requests`` finished requests as dropped, because their model has no state."""
+        self._dropped[OVERFLOW] += requests
+
+    def withheld(self, model_name: str) -> str:
+        """Why the model must not be split with the plug-in's data, as text; empty if it may be."""
+        for key in self._counted:
+            if key.model_name == model_name and (reason := self._engine_withheld(key)):
+                return reason
+        return ""
+
+    def _engine_withheld(self, key: EngineKey) -> str:
+        current = self._current(key)
+        holding = [life for life in current if _holds(life)]
+        if sum(life.confirmed is not None and life.confirmed.total.drafts > 0 for life in holding) > 1:
+            return several_claim(key.engine)
+        for life in holding or current:
+            if life.disabled is not None:  # from then on its totals stand still
+                return took_itself_out(key.engine, life.disabled)
+        return "" if holding else self._why_none_holds(key, current)
+
+    def _why_none_holds(self, key: EngineKey, current: Sequence[Life]) -> str:
+        """The same for an engine none of whose ``current`` lives agrees with vLLM's counters."""
+        counted = self._counted[key]
+        if not current:
+            if any(life.is_over and self.key(life) == key for life in self._lives.values()):
+                return restarted_without(key.engine)
+            is_missing = counted is not None and counted.drafts > 0 and self.counting(key.model_name)
+            return not_reported(key.engine) if is_missing else ""
+        last = current[-1]
+        if all(life.hello.state is HelloState.REFUSED for life in current):
+            return refused(key.engine, last.hello.vllm or "", last.hello.reason)
+        differing = next((life for life in current if life.trust.standing is Standing.DIFFERS), None)
+        return not_compared(key.engine) if differing is None else counts_otherwise(key.engine, differing.trust.ratio)
+
+    def coverage(self, key: EngineKey) -> float | None:
+        """The engine's coverage: of the life that counts, else of any that is compared; None if it is unknown."""
+        current = sorted(self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS)
+        return next((life.trust.ratio for life in current if life.observes), None)
+
+    def speculation(self, key: EngineKey) -> Speculation | None:
+        """How the engine drafts; None if it does not, or if no plug-in is connected."""
+        connected = [life for life in self._current(key) if life.connections]
+        known = [life for life in connected if life.confirmed is not None] or connected
+        return known[-1].hello.speculation if known else None
+
+    def key(self, life: Life) -> EngineKey:
+        """The engine as vLLM's page names it."""
+        return EngineKey(life.hello.model or "", str(life.hello.engine))
+
+    def _of(self, key: EngineKey) -> list[Life]:
+        """The engine's lives in the current process of vLLM, the latest last."""
+        return [life for life in self._lives.values() if self.key(life) == key and not life.is_over]
+
+    def _current(self, key: EngineKey) -> list[Life]:
+        """Which of them may be the engine's now: the connected ones, and the last confirmed one if none of these is."""
+        lives = self._of(key)
+        connected = [life for life in lives if life.connections]
+        confirmed = [life for life in lives if life.confirmed is not None]
+        return (
+            connected if any(life in connected for life in confirmed) else [*confirmed[-1:], *connected] or lives[-1:]
+        )
+
+    def _is_elsewhere(self, life: Life) -> bool:
+        """Whether this engine is not on the last page; False before the first one."""
+        return bool(self._counted) and self.key(life) not in self._counted
+
+    # What is shown of the plug-in itself
+
+    def report(self, problem: str) -> PluginReport:
+        """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
+        connected = [life for life in self._lives.values() if life.connections]
+        engines = tuple(_engine_report(self.key(life), life) for life in connected)
+        report = PluginReport(
+            state=worst([engine.state for engine in engines], has_unreadable=bool(self._unreadable)),
+            text="",
+            observed=len({self.key(life) for life in connected if life.observes} & self._counted.keys()),
+            expected=len(self._counted),
+            heard=self._has_heard,
+            engines=engines,
+            events=self._finished,
+            dropped=dict(self._dropped),
+        )
+        return replace(report, text=sentence(report, list(self._unreadable.values()), problem))
+
+
+def _has_left(life: Life) -> bool:
+    return not life.connections and not life.is_before_reset
+
+
+def _holds(life: Life) -> bool:
+    return life.confirmed is not None and life.trust.standing is not Standing.DIFFERS
+
+
+def _counted(engine: EngineSnapshot) -> Tally | None:
+    """What vLLM counted of an engine since it started; None if it does not export that."""
+    counters = [
+        engine.counters.get(counter) for counter in (Counted.DRAFTS, Counted.DRAFT_TOKENS, Counted.ACCEPTED_TOKENS)
+    ]
+    if None in counters:
+        return None
+    drafts, draft_tokens, accepted_tokens = (int(value or 0) for value in counters)
+    return Tally(drafts=drafts, draft_tokens=draft_tokens, accepted_tokens=accepted_tokens)
+
+
+def _engine_report(key: EngineKey, life: Life) -> PluginEngineReport:
+    state = PluginState(life.hello.state)
+    is_idle = state is PluginState.OBSERVING and not (life.latest and life.latest.total.drafts)
+    return PluginEngineReport(
+        model_name=key.model_name,
+        engine=key.engine,
+        version=life.hello.plugin,
+        vllm_version=life.hello.vllm or "",
+        state=PluginState.IDLE if is_idle else state,
+        reason=life.hello.reason,
+    )

@@ -1,0 +1,117 @@
+"""What requests drafted and accepted, and how those that finished ended: one shape from the packet to the report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Annotated, Final
+
+from pydantic import Field
+
+MAX_POSITIONS: Final = 32  # positions per draft; deeper ones are added to the last
+
+Count = Annotated[int, Field(ge=0, le=2**53)]  # the largest range of integers that a double holds exactly
+Positions = Annotated[tuple[Count, ...], Field(max_length=MAX_POSITIONS, fail_fast=True)]
+
+
+class Outcome(StrEnum):
+    """How a request ended in the engine."""
+
+    STOPPED = "stopped"  # at an end-of-sequence or stop token
+    LENGTH = "length"
+    ABORTED = "aborted"  # the client left, or the API server stopped it at a stop string
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Finished requests by outcome, drafts (verification steps that had any), and the tokens drafted and accepted.
+
+    ``drafted_at[p]`` counts the drafts with a token at position p, from 0, and ``accepted_at[p]`` those that accepted
+    it; both are empty where nobody counts positions, as in groups.
+    """
+
+    stopped: Count = 0
+    length: Count = 0
+    aborted: Count = 0
+    error: Count = 0
+    drafts: Count = 0
+    draft_tokens: Count = 0
+    accepted_tokens: Count = 0
+    drafted_at: Positions = ()
+    accepted_at: Positions = ()
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Both together."""
+        return Tally(
+            stopped=self.stopped + other.stopped,
+            length=self.length + other.length,
+            aborted=self.aborted + other.aborted,
+            error=self.error + other.error,
+            drafts=self.drafts + other.drafts,
+            draft_tokens=self.draft_tokens + other.draft_tokens,
+            accepted_tokens=self.accepted_tokens + other.accepted_tokens,
+            drafted_at=tuple(map(sum, zip_longest(self.drafted_at, other.drafted_at, fillvalue=0))),
+            accepted_at=tuple(map(sum, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0))),
+        )
+
+    def __sub__(self, before: "Tally") -> "Tally":
+        """The growth since ``before``: an earlier tally of the same, so no number is negative."""
+        return Tally(
+            stopped=self.stopped - before.stopped,
+            length=self.length - before.length,
+            aborted=self.aborted - before.aborted,
+            error=self.error - before.error,
+            drafts=self.drafts - before.drafts,
+            draft_tokens=self.draft_tokens - before.draft_tokens,
+            accepted_tokens=self.accepted_tokens - before.accepted_tokens,
+            drafted_at=tuple(a - b for a, b in zip_longest(self.drafted_at, before.drafted_at, fillvalue=0)),
+            accepted_at=tuple(a - b for a, b in zip_longest(self.accepted_at, before.accepted_at, fillvalue=0)),
+        )
+
+    def has_fallen(self, before: "Tally") -> bool:
+        """Whether any number but those by position is lower than in ``before``: it is not a later tally of the same."""
+        return (
+            self.stopped < before.stopped
+            or self.length < before.length
+            or self.aborted < before.aborted
+            or self.error < before.error
+            or self.drafts < before.drafts
+            or self.draft_tokens < before.draft_tokens
+            or self.accepted_tokens < before.accepted_tokens
+        )
+
+    @property
+    def by_outcome(self) -> Mapping[Outcome, int]:
+        """Finished requests by outcome."""
+        return {
+            Outcome.STOPPED: self.stopped,
+            Outcome.LENGTH: self.length,
+            Outcome.ABORTED: self.aborted,
+            Outcome.ERROR: self.error,
+        }
+
+    @property
+    def requests(self) -> int:
+        """All finished requests."""
+        return self.stopped + self.length + self.aborted + self.error
+
+    @property
+    def rate(self) -> float | None:
+        """The acceptance rate, accepted / draft tokens, 0 to 1; None without drafts."""
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the numbers can be counts of the same drafts.
+
+        Accepted tokens by position may sum to more than ``accepted_tokens``: vLLM up to 0.15 books -1 for a draft that
+        came back without any token.
+        """
+        accepts = self.accepted_tokens <= self.draft_tokens and all(
+            accepted <= drafted for drafted, accepted in zip_longest(self.drafted_at, self.accepted_at, fillvalue=0)
+        )
+        return accepts and (not self.drafted_at or sum(self.drafted_at) == self.draft_tokens)
+
+
+NOTHING: Final = Tally()

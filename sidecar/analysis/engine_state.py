@@ -67,7 +67,8 @@ class EngineState:
         row = _row(snapshot, after)
         self._window.count(at, row, has_restarted=restarted)
         self._hour.count(at, row, has_restarted=restarted)
-        self._histograms.append(at, after.histograms, has_restarted=restarted)
+        shown = {phase: after.histograms[phase] for phase in snapshot.histograms}
+        self._histograms.append(at, shown, has_restarted=restarted)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
         self._latest, self.seen_at, self._several_processes = snapshot, at, several

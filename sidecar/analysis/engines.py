@@ -1,6 +1,7 @@
 """The engines on one server's pages: up to a limit, each under its own key; the rest together as ``other``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from sidecar.analysis.engine_state import EngineState
 from sidecar.engine.held import held
@@ -8,6 +9,8 @@ from sidecar.engine.merge import OTHER, merge
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot
 from sidecar.settings import Settings
+
+_MOST_OTHERS: Final = 1000  # engines in the sum "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Engines:
         self._settings = settings
         self._limits = settings.limits
         self.states: dict[EngineKey, EngineState] = {}
-        self._others: set[EngineKey] = set()  # the keys last summed as "other"
+        self._others: dict[EngineKey, EngineSnapshot] = {}  # what is summed as "other"
         self._process_start: float | None = None
         self.restarts = 0  # of vLLM
         self.overflowed = 0  # engines that became "other", poll by poll
@@ -77,12 +80,18 @@ class Engines:
         return [*inside, self._other(rest, is_same=is_same)] if rest else inside
 
     def _other(self, rest: list[EngineSnapshot], *, is_same: bool) -> EngineSnapshot:
-        merged, before = merge(rest), self._others
-        self._others = {engine.key for engine in rest}
-        if OTHER in self.states and self._others != before:
-            last = self.states.pop(OTHER).held  # new windows: an engine that comes or goes is not growth
-            merged = held(last, merged) if is_same and last is not None else merged
-        return merged
+        """The rest together; an engine that leaves it keeps what it had counted in the sum."""
+        if not is_same or len(self._others) > _MOST_OTHERS:
+            self._others = {}
+        has_new = any(engine.key not in self._others for engine in rest)
+        self._others |= {engine.key: engine for engine in rest}
+        present, every = merge(rest), merge([*self._others.values()])
+        counters, positions = every.counters, every.accepted_per_position
+        other = replace(present, counters=counters, accepted_per_position=positions, histograms=every.histograms)
+        if has_new and OTHER in self.states:  # new windows: what a new engine has counted so far is not growth
+            last = self.states.pop(OTHER).held
+            return held(last, other) if is_same and last is not None else other
+        return other
 
 
 def _differ(before: float | None, now: float | None) -> bool | None:

@@ -109,8 +109,9 @@ class PluginEnd:
             ),
         )
 
-    def serve(self, temperature=0, *, requests=1, drafts=10, accepted=20, table=None, key=None):
-        """Counts requests, each draft of 3 tokens; a table that is not named counts them in one row."""
+    def serve(self, temperature=0, *, requests=1, drafts=10, accepted=None, table=None, key=None):
+        """Counts requests, each draft of 3 tokens, 2 of them accepted; a table that is not named has one row."""
+        accepted = 2 * drafts if accepted is None else accepted
         tally = Tally(stopped=requests, drafts=drafts, draft_tokens=3 * drafts, accepted_tokens=accepted)
         positions = {"drafted_at": (drafts,) * 3, "accepted_at": (drafts, max(accepted - drafts, 0), 0)}
         self._add(Table.TEMPERATURE, temperature, replace(tally, **positions) if accepted >= drafts else tally)
@@ -128,7 +129,7 @@ class PluginEnd:
         rows = [one for one in self.rows if only is None or one[0] is not Table.TEMPERATURE or one[1] == only]
         tables = {table: tuple(self._row(table, key) for by, key in rows if by is table) for table in Table}
         reported = tuple(Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps)
-        self._send(ReportPart(**tables, steps=reported, end=ReportEnd(total=self.total, lost=lost)))
+        self.send(ReportPart(**tables, steps=reported, end=ReportEnd(total=self.total, lost=lost)))
         return self
 
     def _row(self, table, key):
@@ -137,10 +138,14 @@ class PluginEnd:
     def finish(self, temperature=0, **changes):
         """A finished request, and the end of its report, in which no row has changed."""
         request = finished(temperature, self.server.at, **changes)
-        self._send(ReportPart(finished=(request,), end=ReportEnd(total=self.total, lost=0)))
+        self.send(ReportPart(finished=(request,), end=ReportEnd(total=self.total, lost=0)))
 
-    def _send(self, message):
+    def send(self, message):
         self.server.state.plugin.receive(self.connection, message)
+
+    def counted(self, **more):
+        """vLLM's own counters of the same."""
+        return snap(drafts=self.total.drafts, accepted=self.total.accepted_tokens, **more)
 
     def close(self):
         self.server.state.plugin.receive(self.connection, None)

@@ -66,7 +66,7 @@ class Engine:
     @property
     def steps(self):
         """What was decoded between the last two polls."""
-        return counted_steps(growth(*self.polls[-2:]))
+        return counted_steps(growth(*(poll.counters for poll in self.polls[-2:]), has_restarted=False))
 
 
 def noisy(steps, random, share):

@@ -61,15 +61,15 @@ def test_a_page_grows_stale_after_two_intervals():
     assert not server.state.report(1101.5).scrape.up
 
 
-def test_known_restart_carries_the_counters_on_and_counts_once_for_all_engines():
+def test_a_known_restart_counts_once_for_all_engines_and_their_counters_are_vllms():
     server = Server()
     server.poll(snap("0", 100), snap("1", 20), start=1.0)
     server.fail(Unreachable("x"))
     report = server.poll(snap("0", 120), snap("1", 2), start=2.0)
     assert report.scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 220, "1": 22}
+    assert server.drafts() == {"0": 120, "1": 2}
     assert server.poll(snap("0", 130), snap("1", 2), start=2.0).scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 230, "1": 22}
+    assert server.drafts() == {"0": 130, "1": 2}
 
 
 def test_an_engine_that_is_on_no_page_at_first_after_a_restart_loses_nothing():
@@ -77,7 +77,7 @@ def test_an_engine_that_is_on_no_page_at_first_after_a_restart_loses_nothing():
     server.poll(snap("0", 10), snap("1", 20), start=1.0)
     assert server.poll(snap("0", 1), start=2.0).scrape.vllm_restarts == 1
     assert server.poll(snap("0", 2), snap("1", 50), start=2.0).scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 12, "1": 70}
+    assert server.drafts() == {"0": 2, "1": 50}
 
 
 def test_restart_of_several_processes_is_told_by_what_fell():
@@ -85,7 +85,27 @@ def test_restart_of_several_processes_is_told_by_what_fell():
     server.poll(snap(drafts=100), start=None)
     assert server.poll(snap(drafts=120), start=None).scrape.vllm_restarts == 0
     assert server.poll(snap(drafts=5), start=None).scrape.vllm_restarts == 1
-    assert server.drafts() == {"0": 125}
+    assert server.drafts() == {"0": 5}
+
+
+@pytest.mark.parametrize("fallen", [5, 0])
+def test_within_one_process_a_counter_never_falls_whatever_the_page_shows(fallen):
+    server = Server()
+    server.poll(snap(drafts=100))
+    server.poll(snap(drafts=fallen))
+    assert server.drafts() == {"0": 100}
+    assert engine_of(server.report()).accepted_per_position == (100,)
+    server.poll(snap(drafts=110))
+    assert server.drafts() == {"0": 110}
+    assert engine_of(server.report()).acceptance.drafts == 10
+
+
+def test_of_several_processes_one_that_restarts_alone_is_no_restart_of_vllm():
+    server = Server()
+    server.poll(snap("0", 100), snap("1", 50), start=None)
+    assert server.poll(snap("0", 120), snap("1", 5), start=None).scrape.vllm_restarts == 0
+    assert server.drafts() == {"0": 120, "1": 5}
+    assert server.poll(snap("0", 1), snap("1", 2), start=None).scrape.vllm_restarts == 1
 
 
 def test_engine_that_left_the_page_keeps_its_counters_and_loses_its_gauges():
@@ -116,11 +136,11 @@ def test_engine_that_left_for_long_is_forgotten():
     assert set(server.drafts()) == {"0"}
 
 
-def test_vllm_that_was_down_for_long_goes_on_where_it_was():
+def test_vllm_that_was_down_for_long_counts_from_0():
     server = Server(history=60.0, latency_window=30.0)
     server.poll(snap(drafts=100))
     server.poll(snap(drafts=5), seconds=100_000, start=2.0)
-    assert server.drafts() == {"0": 105}
+    assert server.drafts() == {"0": 5}
 
 
 def test_engines_past_the_bound_are_summed_as_other():
@@ -148,8 +168,9 @@ def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
 def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():
     server = Server(limits={"models": 1})
     server.poll(snap(drafts=1), snap(drafts=2, model="n"))
-    PluginEnd(server, model="n").finish()
-    assert server.poll(snap(drafts=1), snap(drafts=2, model="n")).plugin.dropped["overflow"] == 1
+    plugin = PluginEnd(server, model="n").serve(drafts=2)
+    plugin.finish()
+    assert server.poll(snap(drafts=1), plugin.counted(model="n")).plugin.dropped["overflow"] == 1
 
 
 @pytest.mark.parametrize("start", [1.0, None])
@@ -157,11 +178,11 @@ def test_the_sum_of_the_others_never_falls(start):
     server = Server(limits={"engines": 1})
     server.poll(snap("0"), snap("1", 10), snap("2", 20), start=start)
     server.poll(snap("0"), snap("1", 11), start=start)
-    assert server.drafts()["other"] == 30
+    assert server.drafts()["other"] == 31
     server.poll(snap("0"), snap("1", 15), start=start)
-    assert server.drafts()["other"] == 34
+    assert server.drafts()["other"] == 35
     server.poll(snap("0"), start=start)
-    assert server.drafts()["other"] == 34
+    assert server.drafts()["other"] == 35
 
 
 def test_one_of_the_others_that_restarts_is_no_restart_of_all():

@@ -58,8 +58,10 @@ class Decoding(Server):
         """The same as the plug-in counts it, and one request that ended."""
         steps = round((second + 1) / step_seconds)
         seconds = (second + 1.0) * 4
-        plugin.totals[80] = (second + 1, 4 * steps, round(4 * steps * (length - 1)))
-        plugin.tick(steps=[(2, steps, second + 1.0, 4 * steps, seconds, round(4 * steps * length))], at=self.at + 0.5)
+        drafts, accepted = 4 * steps - plugin.total.drafts, round(4 * steps * (length - 1))
+        plugin.serve(80, drafts=drafts, accepted=accepted - plugin.total.accepted_tokens)
+        counts = {"seconds": second + 1.0, "decodes": 4 * steps, "request_seconds": seconds}
+        plugin.tick(steps=[(2, {"steps": steps, "tokens": round(4 * steps * length), **counts})])
         end = self.at + 0.4
         tokens = round(length / step_seconds)
         plugin.finish(80, arrival=end - 1.1, first_token=end - 1.0, last_token=end, output_tokens=tokens + 1)

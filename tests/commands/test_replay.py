@@ -70,9 +70,10 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
     heard, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []
     for step in range(81):
         at, tokens = 1000.0 + 5 * step, 3000 + 30 * step
-        row = [0, [0, step, 0, 0], tokens // 3, tokens, tokens // 2, [], []]
-        tick = {"at": at, "lost": 0, "total": row[2:5], "temperature": [row]}
-        heard.append({"at": at, "connection": 1, "tick": tick})
+        total = {"length": step, "drafts": tokens // 3, "draft_tokens": tokens, "accepted_tokens": tokens // 2}
+        rows = [{"key": 0, "since": 1.0, "counts": total}]
+        report = {"temperature": rows, "end": {"total": total, "lost": 0}}
+        heard.append({"at": at, "connection": 1, "report": report})
         polls.append({"start": at, "end": at + 0.25, "text": page(tokens)})
     write(tmp_path, "plugin", heard)
     write(tmp_path, "scrapes", polls)

@@ -13,7 +13,7 @@ def grown(*readings):
     kept = HistogramWindow(60.0)
     for at, counts, *edges in readings:
         shown = {} if counts is None else {Phase.TTFT: HistogramReading(edges[0] if edges else EDGES, counts)}
-        kept.append(at, shown)
+        kept.append(at, shown, has_restarted=False)
     found = kept.growth(Phase.TTFT)
     return None if found is None else found.counts
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from sidecar.engine.window import GrowthWindow
+from sidecar.engine.window import GrowthWindow, subtract
 
 
 def window(*readings, seconds=60.0):
-    found = GrowthWindow(seconds)
+    found = GrowthWindow(seconds, subtract)
     for at, *totals in readings:
         found.append(at, tuple(totals))
     return found
@@ -21,7 +21,7 @@ def test_growth_is_that_of_the_window_not_of_all_that_was_counted():
 
 
 def test_before_the_window_is_full_it_covers_what_is_known():
-    assert window().growth == ()
+    assert window().growth is None
     assert (window((0, 7)).growth, window((0, 7)).seconds) == ((0,), 0)
     assert (window((0, 7), (10, 9)).growth, window((0, 7), (10, 9)).seconds) == ((2,), 10)
 

@@ -27,7 +27,8 @@ from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
 from sidecar.export.declaration import Shown
-from sidecar.requests.messages import Outcome, Speculation
+from sidecar.requests.messages import Speculation
+from sidecar.requests.tally import Tally
 from sidecar.settings import load_settings
 
 NOW = 1_700_000_003.5
@@ -127,12 +128,14 @@ def latency(median):
 def temperature(label, verdict=Verdict.NET_POSITIVE, rate=0.7, share=0.5, **changes):
     values = {
         "temperature": label,
-        "requests": dict.fromkeys(Outcome, 0) | {Outcome.STOPPED: 40},
-        "drafts": 1000,
-        "draft_tokens": 3000,
-        "accepted_tokens": int(3000 * rate),
-        "drafted_per_position": (1000, 1000, 1000),
-        "accepted_per_position": (900, 700, 500),
+        "tally": Tally(
+            stopped=40,
+            drafts=1000,
+            draft_tokens=3000,
+            accepted_tokens=int(3000 * rate),
+            drafted_at=(1000, 1000, 1000),
+            accepted_at=(900, 700, 500),
+        ),
         "acceptances": distribution(ACCEPTANCE_EDGES, 0, 1, 2, 5, 40),
         "lengths": distribution(LENGTH_EDGES, 0, 10, 40),
         "ttft": distribution(TTFT_EDGES, 0, 40),
@@ -163,10 +166,7 @@ def group(by, name, rate=0.6, *, share=0.5, difference=None, error=None, accepts
     return GroupReport(
         by=by,
         group=name,
-        requests=20,
-        drafts=500,
-        draft_tokens=1500,
-        accepted_tokens=int(1500 * rate),
+        tally=Tally(stopped=20, drafts=500, draft_tokens=1500, accepted_tokens=int(1500 * rate)),
         window=window(rate, share=share),
         difference=difference,
         error=error,

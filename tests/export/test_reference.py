@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from sidecar.analysis.plugin_state import PluginStates
+from sidecar.analysis.split.lives import Lives
 from sidecar.export.metrics import MOST_SERIES
 from sidecar.export.reference import metrics_reference
 
@@ -20,4 +20,4 @@ def test_the_series_budget_is_told():
 
 def test_every_reason_for_dropping_a_message_is_explained():
     explained = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", DOCS.partition("\n## Why messages")[2], re.MULTILINE)
-    assert sorted(explained) == sorted(PluginStates(0.0, 0.98).report("").dropped)
+    assert sorted(explained) == sorted(Lives(0.0, 0.98).report("").dropped)

@@ -10,7 +10,7 @@ import structlog
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted
 from sidecar.errors import PageError, SettingsError
-from sidecar.requests.messages import MAX_PACKET_BYTES, Dropped, FinishedRequest, Hello, Tick, Unreadable
+from sidecar.requests.messages import MAX_PACKET_BYTES, VERSION, Dropped, Hello, ReportPart, Unreadable
 from sidecar.requests.receiver import DROP_REASONS, PluginReceiver
 from sidecar.settings import load_settings
 from sidecar.settings.groups import Limits
@@ -55,15 +55,14 @@ class Sink:
             case Dropped():
                 assert message.reason in DROP_REASONS
             case Unreadable():
-                assert message.version != 1
+                assert message.version != VERSION
             case Hello():
                 assert len(message.start) <= 64
-            case Tick():
+            case ReportPart():
                 assert not self.first
-                assert message.total.accepted_tokens <= message.total.draft_tokens <= 2**53
-            case FinishedRequest():
-                assert not self.first
-                assert 0 <= message.accepted_tokens <= message.draft_tokens <= 2**53
+                tallies = [row.counts for _, row in message.rows] + [message.end.total] * (message.end is not None)
+                for counts in (*tallies, *message.finished):
+                    assert 0 <= counts.accepted_tokens <= counts.draft_tokens <= 2**53
         self.first &= isinstance(message, Dropped)
 
 

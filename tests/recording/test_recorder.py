@@ -15,13 +15,14 @@ from tests.recording.recorder_tools import lines_of, recorder
 from tests.requests.packets import FINISHED, HELLO, REPORT, finishing, packet
 
 PACKET = read_packet(packet(hello=HELLO, report={**REPORT, **finishing(FINISHED)}))
-REQUEST = Heard(1004.0, 1, request=PACKET.done[0])
-WITHOUT_ADAPTER = replace(REQUEST, request=replace(PACKET.done[0], adapter=None))
+REQUEST = Heard(1003.0, 1, report=PACKET.report)
+FINISHED_ANONYMOUSLY = tuple(replace(request, adapter=None) for request in PACKET.report.finished)
+WITHOUT_ADAPTER = replace(REQUEST, report=replace(PACKET.report, adapter=(), finished=FINISHED_ANONYMOUSLY))
 
 
 def test_what_was_heard_is_passed_on_and_read_as_it_was_written_but_for_adapters(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "time", SimpleNamespace(time=count(1001.0).__next__))
-    messages, told = (PACKET.hello, PACKET.tick, PACKET.done[0], Dropped("malformed"), Unreadable(7), None), []
+    messages, told = (PACKET.hello, PACKET.report, Dropped("malformed"), Unreadable(7), None), []
     with recorder(tmp_path) as one:
         sink = one.tee_requests(lambda *values: told.append(values))
         for message in messages:
@@ -31,9 +32,8 @@ def test_what_was_heard_is_passed_on_and_read_as_it_was_written_but_for_adapters
     assert list(read_heard(tmp_path, [])) == [
         Heard(1001.0),
         Heard(1002.0, 1, hello=PACKET.hello),
-        Heard(1003.0, 1, tick=replace(PACKET.tick, adapter=())),
         WITHOUT_ADAPTER,
-        Heard(1007.0, 1),  # the two messages before it are not of an engine
+        Heard(1006.0, 1),  # the two messages before it are not of an engine
     ]
     assert "tenant" not in str(lines_of(tmp_path, "plugin"))
 

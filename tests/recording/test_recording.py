@@ -85,7 +85,7 @@ def test_a_poll_has_its_middle_time_and_an_unusable_page_is_a_failed_poll(tmp_pa
         ("requests", [REQUEST | {"speculative_decoding": {"num_spec_steps": "x"}}]),
         ("plugin", ["{\n"]),
         ("plugin", [{"at": "soon"}]),
-        ("plugin", [{"at": 1.0, "connection": 1, "tick": {"at": 1.0}}]),
+        ("plugin", [{"at": 1.0, "connection": 1, "report": {"end": 1.0}}]),
         ("scrapes", ["[]\n"]),
         ("scrapes", [{"start": 1.0}]),
     ],

@@ -1,0 +1,70 @@
+"""The plug-in's total against vLLM's, poll by poll."""
+
+import pytest
+
+from sidecar.analysis.split.trust import Standing, Trust
+from sidecar.requests.tally import Tally
+
+WAITS, AGREES, DIFFERS = Standing
+
+
+def tally(draft_tokens):
+    return Tally(drafts=draft_tokens // 3, draft_tokens=draft_tokens, accepted_tokens=draft_tokens // 2)
+
+
+def compared(polls):
+    """After polls, one a second, of (vLLM's counter, the plug-in's total); a total that is another is a new report."""
+    trust, reports, before = Trust(), 0, None
+    for at, (counted, reported) in enumerate(polls):
+        reports += reported != before
+        before = reported
+        trust.compare(float(at), reports, tally(reported), tally(counted), 0.02)
+    return trust
+
+
+@pytest.mark.parametrize(
+    ("polls", "standing"),
+    [
+        ([(600, 1200)], WAITS),  # they need not be of one moment
+        ([(1200, 600)], WAITS),
+        ([(1200, 1200)], AGREES),
+        ([(0, 0)], AGREES),
+        ([(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, 0, 29, 0), 10)], AGREES),
+        ([(3000, 3000), (3030, 3150)], WAITS),  # the API server is behind
+        ([(3000, 3000), (3030, 3150), (3150, 3150)], AGREES),
+        ([(60 * n, 30 * n) for n in range(1, 12)], DIFFERS),
+        ([(30 * n, 60 * n) for n in range(1, 5)], WAITS),
+        ([(30 * n, 60 * n) for n in range(1, 40)], DIFFERS),
+        ([(303 * n, 300 * n) for n in range(1, 100)], AGREES),  # the tolerance
+        ([(1200, 600)] * 20, WAITS),  # a sidecar that started beside an idle engine
+        ([(1200, 600)] * 40, DIFFERS),
+        ([(30 * n, min(30 * n, 600)) for n in range(1, 40)], AGREES),  # for twenty seconds vLLM alone has counted
+        ([(30 * n, min(30 * n, 600)) for n in range(1, 60)], DIFFERS),
+        ([(30 * n, 30 * n if n == 59 else min(30 * n, 600)) for n in range(1, 60)], AGREES),
+    ],
+)
+def test_a_cut_agrees_if_vllm_may_have_counted_the_same_at_its_moment(polls, standing):
+    trust = compared(polls)
+    assert trust.standing is standing
+    if standing is AGREES and polls[-1] != (0, 0):
+        assert trust.ratio == pytest.approx(1, abs=0.011)
+
+
+def test_the_ratio_says_how_far_it_is_off():
+    assert compared([(60 * n, 30 * n) for n in range(1, 100)]).ratio == pytest.approx(0.5, abs=0.02)
+    assert compared([(30 * n, 60 * n) for n in range(1, 100)]).ratio == pytest.approx(2, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["drafts", "draft_tokens", "accepted_tokens"])
+def test_each_of_the_three_numbers_is_compared(name):
+    trust = Trust()
+    other = Tally(**({"drafts": 100, "draft_tokens": 300, "accepted_tokens": 150} | {name: 70}))
+    for at in range(40):
+        trust.compare(float(at), 1, other, tally(300), 0.02)
+    assert trust.standing is DIFFERS
+
+
+def test_without_vllms_counters_nothing_contradicts_it():
+    trust = Trust()
+    trust.compare(0.0, 1, tally(300), None, 0.02)
+    assert (trust.standing, trust.ratio) == (AGREES, None)

@@ -70,7 +70,8 @@ def restarted_without(engine: str) -> str:
 
 def counts_otherwise(engine: str, ratio: float | None) -> str:
     """Explains that vLLM's counters contradict the plug-in; ``ratio`` is its draft tokens / vLLM's, if known."""
-    share = f"{ratio:.1%} of vLLM's draft tokens" if ratio is not None else "other numbers than vLLM"
+    is_near = ratio is None or abs(ratio - 1) < 0.005  # then it is another count that differs
+    share = "other numbers than vLLM" if is_near else f"{ratio:.1%} of vLLM's draft tokens"
     return (
         f"There is no split by temperature: on engine {engine} the plug-in counted {share}. "
         "To find out why, run `python -m specdec_plugin` in vLLM's container."

@@ -57,11 +57,16 @@ def read_heard(directory: Path, scrapes: Sequence[Scrape]) -> Iterator[Heard]:
     Raises:
         RecordingError: the file is missing or a line is invalid.
     """
-    if _path(directory, "plugin.jsonl") is not None:
+    if has_messages(directory):
         return _lines(directory, "plugin.jsonl", "message of a plug-in", decode)
     requests = list(_lines(directory, "requests.jsonl", "request", read_request))
     first = next(((scrape.at, scrape.snapshot) for scrape in scrapes if scrape.snapshot is not None), None)
     return iter(()) if first is None else as_heard(requests, *first)
+
+
+def has_messages(directory: Path) -> bool:
+    """Whether a plug-in's messages were recorded, rather than requests."""
+    return _path(directory, "plugin.jsonl") is not None
 
 
 def _path(directory: Path, name: str) -> Path | None:

@@ -10,7 +10,7 @@ from sidecar.analysis.report import Report
 from sidecar.analysis.state import State
 from sidecar.errors import RecordingError
 from sidecar.recording.heard import Heard
-from sidecar.recording.recording import Scrape, read_heard, read_scrapes
+from sidecar.recording.recording import Scrape, has_messages, read_heard, read_scrapes
 from sidecar.settings import Settings
 
 
@@ -24,8 +24,10 @@ def replay(directory: Path, settings: Settings) -> Report:
     if not scrapes:
         raise RecordingError(f"{directory}: the recording has no poll")
     length = scrapes[-1].at - scrapes[0].at
-    longer = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
-    return replay_events(scrapes, read_heard(directory, scrapes), settings.model_copy(update=longer))
+    changed: dict[str, object] = {name: max(getattr(settings, name), length) for name in ("latency_window", "history")}
+    if not has_messages(directory):  # a request counts when it ends, so that before the end too little is covered
+        changed["thresholds"] = settings.thresholds.model_copy(update={"coverage": 0.0})
+    return replay_events(scrapes, read_heard(directory, scrapes), settings.model_copy(update=changed))
 
 
 def replay_events(scrapes: Sequence[Scrape], heard: Iterable[Heard], settings: Settings) -> Report:

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import reduce
 
 import pytest
 
@@ -64,7 +65,8 @@ def test_it_counts_the_whole_recording_and_nothing_from_before_it(tmp_path, caps
     """The engine had drafted 3,000 tokens before; the recording is longer than the window of the settings."""
 
     def page(tokens):
-        return PAGE.replace("} 9\n", f"}} {tokens}\n").replace("} 5\n", f"}} {tokens // 2}\n")
+        counted = {3: tokens // 3, 9: tokens, 5: tokens // 2}
+        return reduce(lambda text, old: text.replace(f"}} {old}\n", f"}} {counted[old]}\n"), counted, PAGE)
 
     hello = {"plugin": "1", "vllm": None, "model": "m", "engine": 0, "start": "a", "started": 1.0, "state": "observing"}
     heard, polls = [{"at": 999.0}, {"at": 1000.0, "connection": 1, "hello": hello}], []

@@ -60,7 +60,9 @@ class Sink:
                 assert len(message.start) <= 64
             case ReportPart():
                 assert not self.first
-                tallies = [row.counts for _, row in message.rows] + [message.end.total] * (message.end is not None)
+                tallies = [row.counts for _, row in message.rows]
+                if message.end is not None:
+                    tallies.append(message.end.total)
                 for counts in (*tallies, *message.finished):
                     assert 0 <= counts.accepted_tokens <= counts.draft_tokens <= 2**53
         self.first &= isinstance(message, Dropped)

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from sidecar.errors import RecordingError
 from sidecar.recording.recording import read_heard, read_scrapes
 from sidecar.recording.replay import replay
-from sidecar.requests.messages import Outcome
+from sidecar.requests.tally import Outcome, Tally
 from sidecar.settings import Settings
 
 PAGE = """# TYPE vllm:generation_tokens_total counter
@@ -52,15 +52,16 @@ def test_a_request_is_read_as_a_plug_in_would_have_told_it(tmp_path, packed):
     write(tmp_path, "scrapes", polls(99, 100.3, 102))
     hello, *heard = read_heard(tmp_path, list(read_scrapes(tmp_path)))
     assert (hello.hello.engine, hello.at) == (0, 99)
-    assert [one.at for one in heard] == [101, 101, 101, 101, 101.5, 101.5]
-    ticks, requests = [one.tick for one in heard[::2]], [one.request for one in heard[1::2]]
-    assert [tick.total for tick in ticks] == [(3 + 2 * n, 9 + 6 * n, 5 + 3 * n) for n in (1, 2, 3)]
-    assert [tick.temperature[0][:5] for tick in ticks] == [
-        (100, (0, 1, 0, 0), 2, 6, 3), (40, (0, 1, 0, 0), 2, 6, 3), (40, (0, 2, 0, 0), 4, 12, 6),
+    assert [one.at for one in heard] == [99, 101, 101, 101.5]
+    reports = [one.report for one in heard]
+    before = Tally(drafts=3, draft_tokens=9, accepted_tokens=5)
+    each = Tally(length=1, drafts=2, draft_tokens=6, accepted_tokens=3, drafted_at=(2, 2, 2), accepted_at=(2, 1, 0))
+    assert [report.end.total for report in reports] == [before, before + each, before + each + each, before + each + each + each]
+    assert [(row.key, row.counts) for report in reports for row in report.temperature] == [
+        ("other", before), (100, each), (40, each), (40, each + each),
     ]  # fmt: skip
-    assert (ticks[2].temperature[0].drafted_at, ticks[2].temperature[0].accepted_at) == ((4, 4, 4), (4, 2, 0))
-    assert [one.temperature for one in requests] == [100, 40, 40]
-    done = requests[1]
+    (default,), (done,), (later,) = (report.finished for report in reports[1:])
+    assert [default.temperature, done.temperature, later.temperature] == [100, 40, 40]
     assert (done.lengths, done.first_token, done.last_token, done.outcome) == (
         (0, 1, 1, 0), 100.25, 100.5, Outcome.LENGTH,
     )  # fmt: skip
@@ -131,4 +132,4 @@ def test_a_recording_without_speculation_gives_no_number(tmp_path):
     write(tmp_path, "requests", [REQUEST | {"speculative_decoding": None}])
     (model,) = replay(tmp_path, Settings()).models
     assert model.engines[0].coverage is None
-    assert {one.draft_tokens for one in model.temperatures} <= {0}
+    assert {one.tally.draft_tokens for one in model.temperatures} <= {0}

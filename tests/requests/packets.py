@@ -47,9 +47,9 @@ FINISHED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def finishing(*requests: Any) -> dict[str, Any]:
-    """A part of a report that has finished requests alone."""
-    return {"finished": list(requests)}
+def finishing(*requests: Any, **more: Any) -> dict[str, Any]:
+    """A part of a report that has finished requests, and what else is given."""
+    return {"finished": list(requests), **more}
 
 
 def packet(**parts: Any) -> bytes:

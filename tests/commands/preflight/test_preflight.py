@@ -16,7 +16,7 @@ from sidecar.demo.server import SimulatedVllm
 from sidecar.engine.names import Gauge
 from sidecar.requests.messages import read_packet
 from tests.analysis.analysis_tools import finished as finished_request
-from tests.requests.packets import FINISHED, HELLO, packet
+from tests.requests.packets import FINISHED, HELLO, counts, finishing, packet
 
 PARAMETERS = "supported parameters"
 
@@ -129,7 +129,7 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
                 done = FINISHED | dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0) | {"lengths": []}
                 for number in range(30):
                     some = ["min_p"] if number % 3 == 0 else []
-                    plugin.send(packet(done=[done | {"temperature": 100 * (number % 2), "parameters": some}]))
+                    plugin.send(packet(report=finishing(done | {"temperature": 100 * (number % 2), "parameters": some}, end={"total": counts(), "lost": 0})))
                 while any(fcntl.ioctl(plugin, termios.TIOCOUTQ, bytes(4))):  # not all has been read
                     await asyncio.sleep(0.02)
             process.send_signal(signal.SIGINT)

@@ -27,7 +27,7 @@ class LoggedState:
         self._changes.clear("scrape", "vLLM responds again")
         if self._state.restarts > self._restarts:
             self._restarts = self._state.restarts
-            self._log.info("vLLM restarted; counters continue from their last values")
+            self._log.info("vLLM restarted; its counters start again at 0")
         shown = {engine.key for engine in page.engines}
         for key in sorted(shown - self._known):
             self._log.info("engine found", model=key.model_name, engine=key.engine)

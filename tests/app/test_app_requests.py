@@ -30,8 +30,7 @@ async def test_the_split_is_vllms_own_count_to_the_token(vllm, sidecar):
         drafted = total(found, "specdec_draft_tokens_total")
         assert total(found, "specdec_draft_tokens_per_position_total") == drafted
         name, groups = "specdec_group_draft_tokens_total", ("prompt_tokens", "output")
-        # A tick may tell these in other packets, after the poll.
-        await page.until(lambda samples: all(total(samples, name, by=by) == drafted for by in groups))
+        assert all(total(found, name, by=by) == drafted for by in groups)
         await page.until(lambda samples: total(samples, "specdec_request_acceptance_ratio_count") == 40)
         await page.until(lambda samples: total(samples, "specdec_request_coverage_ratio") == 1)
         assert total(await page(), "specdec_plugin_info", state="observing") == 1
@@ -47,17 +46,14 @@ async def test_a_sidecar_that_starts_again_has_the_same_totals(vllm, sidecar):
         await page.until(lambda samples: agrees(samples, vllm))
 
 
-async def test_totals_go_on_when_vllm_restarts(vllm, sidecar):
-    name = "specdec_draft_tokens_total"
+async def test_totals_start_again_when_vllm_restarts(vllm, sidecar):
     async with sidecar(vllm.url) as page:
         await work(vllm, 20, mix=MIX)
-        before = total(await page.until(lambda samples: agrees(samples, vllm)), name)
+        await page.until(lambda samples: agrees(samples, vllm))
         await vllm.restart()
         await work(vllm, 10, mix=MIX)
-        whole = before + vllm.counter(COUNTERS[name])
-        after = await page.until(lambda samples: total(samples, name) == whole)
-        assert whole > before
-        assert total(after, "specdec_requests_total") == 30
+        after = await page.until(lambda samples: agrees(samples, vllm))
+        assert total(after, "specdec_requests_total") == 10
 
 
 async def test_a_long_generation_counts_while_it_runs(socket_path, sidecar):

@@ -21,6 +21,7 @@ from sidecar.engine.snapshot import EngineSnapshot, HistogramReading, PageSnapsh
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import Families, families
 from sidecar.export.metrics import METRICS, MOST_SERIES
+from sidecar.requests.tally import Tally
 from sidecar.settings.groups import Limits
 from tests.export import reports
 
@@ -60,9 +61,7 @@ def full(engines):
         for index in engines
     )  # fmt: skip
     temperatures = [
-        reports.temperature(
-            label, drafted_per_position=DEEP, accepted_per_position=DEEP, speedup=reports.speedup(30, 20)
-        )
+        reports.temperature(label, tally=Tally(drafted_at=DEEP, accepted_at=DEEP), speedup=reports.speedup(30, 20))
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in GROUPS)
@@ -134,7 +133,7 @@ def values(report, name, **environment):
 
 
 def test_positions_past_the_bound_are_other():
-    hot = reports.temperature("1+", accepted_per_position=(9, 7, 5, 3), drafted_per_position=(9, 9, 9, 9))
+    hot = reports.temperature("1+", tally=Tally(accepted_at=(9, 7, 5, 3), drafted_at=(9, 9, 9, 9)))
     report = reports.report(reports.model(hot))
     accepted = values(report, "specdec_accepted_tokens_per_position_total", LIMITS__POSITIONS="2")
     assert accepted == {("demo", "1+", "0"): 9, ("demo", "1+", "1"): 7, ("demo", "1+", "other"): 8}

@@ -45,7 +45,7 @@ def test_what_scripts_read_most():
     assert model["engines"][0]["latencies"]["ttft"]["quantiles"]["0.99"] == 0.1
     (temperature,) = model["temperatures"]
     assert (temperature["judgement"]["verdict"], temperature["judgement"]["acceptance"]) == ("net_negative", 0.25)
-    assert temperature["requests"] == {"stopped": 40, "length": 0, "aborted": 0, "error": 0}
+    assert (temperature["tally"]["stopped"], temperature["tally"]["requests"]) == (40, 40)
     assert found["answer"]["text"] == "Speculation does not pay at temperature 0.7-1 (50% of the draft tokens)."
 
 

@@ -115,7 +115,7 @@ def compare(receiver, tally, theirs):
     if summed != theirs:
         problems.append(f"by temperature they are {summed}")
     for engine in receiver.engines.values():
-        sums = {table: engine.sums(table) for table in ("prompt", "output", "adapter")}
+        sums = {table: engine.sums(table) for table in ("prompt_tokens", "output", "adapter")}
         sums["finished request"] = engine.finished()
         problems += [f"by {name} {one}" for name, one in sums.items() if one != engine.sums("temperature")]
     requests = {key: row["requests"] for key, row in by_temperature.items()}

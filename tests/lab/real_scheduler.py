@@ -140,12 +140,12 @@ def main(model, *options):
         steps = next((number for number in range(STEPS) if not engine.step()), STEPS)
         expected = (REQUESTS, *engine.counted)
         (told,) = receiver.engines.values()
-        names = ("temperature", "prompt", "output", "adapter")
+        names = ("temperature", "prompt_tokens", "output", "adapter")
         receiver.until(lambda: told.finished()[0] == REQUESTS, seconds=10)
-        equal = all(told.sums(name) == expected for name in names) and told.total == expected[1:]
-        equal = equal and not receiver.fallen
+        equal = all(told.sums(name) == expected for name in names) and told.totals() == expected[1:]
+        equal = equal and not receiver.fallen and not receiver.torn
         cls = " ".join((type(engine.scheduler).__name__, *(option for option in options if option == "v2")))
-        print(f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {told.total} | {equal} |")
+        print(f"| {vllm.__version__} | {cls} | {steps} | {REQUESTS} | {expected[1:]} | {told.totals()} | {equal} |")
     return 0 if equal else 1
 
 

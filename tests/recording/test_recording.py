@@ -56,7 +56,12 @@ def test_a_request_is_read_as_a_plug_in_would_have_told_it(tmp_path, packed):
     reports = [one.report for one in heard]
     before = Tally(drafts=3, draft_tokens=9, accepted_tokens=5)
     each = Tally(length=1, drafts=2, draft_tokens=6, accepted_tokens=3, drafted_at=(2, 2, 2), accepted_at=(2, 1, 0))
-    assert [report.end.total for report in reports] == [before, before + each, before + each + each, before + each + each + each]
+    assert [report.end.total for report in reports] == [
+        before,
+        before + each,
+        before + each + each,
+        before + each + each + each,
+    ]
     assert [(row.key, row.counts) for report in reports for row in report.temperature] == [
         ("other", before), (100, each), (40, each), (40, each + each),
     ]  # fmt: skip

@@ -129,7 +129,14 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
                 done = FINISHED | dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0) | {"lengths": []}
                 for number in range(30):
                     some = ["min_p"] if number % 3 == 0 else []
-                    plugin.send(packet(report=finishing(done | {"temperature": 100 * (number % 2), "parameters": some}, end={"total": counts(), "lost": 0})))
+                    plugin.send(
+                        packet(
+                            report=finishing(
+                                done | {"temperature": 100 * (number % 2), "parameters": some},
+                                end={"total": counts(), "lost": 0},
+                            )
+                        )
+                    )
                 while any(fcntl.ioctl(plugin, termios.TIOCOUTQ, bytes(4))):  # not all has been read
                     await asyncio.sleep(0.02)
             process.send_signal(signal.SIGINT)

@@ -1,0 +1,181 @@
+"""A simulated vLLM and the sidecar as processes that can be killed, and Debian's Prometheus, which scrapes the sidecar.
+
+How ``increase()`` is measured, so that its own known effects do not count:
+
+- It extrapolates to the ends of its range. Here that begins and ends exactly at a scrape, each in an idle phase.
+- It does not see a new series' first value. Here traffic of every kind precedes the range.
+- It misses what was counted between the last scrape and the end of vLLM. Here vLLM drains and is scraped once more
+  before it is killed, or its engine ends. The sidecar is killed in the middle of the traffic.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from bisect import bisect_left
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import aiohttp
+
+from tests.app.app_tools import sidecar_settings
+from tests.debian_servers import free_port, running_prometheus, scraping
+from tests.restarts.vllm import STEP, Options, command
+
+SCRAPE_INTERVAL = "500ms"  # Prometheus'
+POLL_INTERVAL = "250ms"  # the sidecar's
+RATE_WINDOW = "10s"  # ten of the plug-in's reports
+SERIES = {
+    "temperature": "specdec_drafts_total",
+    "engine": "specdec_engine_drafts_total",
+    "group": 'specdec_group_drafts_total{by="adapter"}',
+}
+EDGES, BUCKETS = (0.0, 0.3, 0.5, 0.7, 1.0), ("0", "0-0.3", "0.3-0.5", "0.5-0.7", "0.7-1", "1+")
+PATIENCE = 30  # seconds, for what should take one or two
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Drafts by one label's values: the truth and ``increase()``; how often each series fell; the highest ``rate()``.
+
+    ``rate`` is of all values together, as a multiple of what the engines cannot exceed.
+    """
+
+    truth: dict[str, float]
+    increase: dict[str, float]
+    falls: dict[str, float]
+    rate: float
+
+    def errors(self):
+        """How far each value is off, and all of them together, as shares of all drafts."""
+        whole = sum(self.truth.values())
+        values = {*self.truth, *self.increase}
+        found = {value: (self.increase.get(value, 0) - self.truth.get(value, 0)) / whole for value in values}
+        return found | {"all": sum(found.values())}
+
+
+class Stack:
+    """The two programs, and a range of time from ``begin`` to ``end``."""
+
+    def __init__(self, http, folder, prometheus, options, settings):
+        self._http, self._folder, self._prometheus, self._options = http, folder, prometheus, options
+        self._programs = {
+            "vllm": (command(options), {}),
+            "sidecar": ((sys.executable, "-m", "sidecar", "run"), settings),
+        }
+        self._processes = {}
+        self._ended = Counter()  # the truth of earlier vLLMs
+
+    async def start(self, *names):
+        for name in names:
+            arguments, environment = self._programs[name]
+            with (self._folder / f"{name}.log").open("ab") as log:
+                process = await asyncio.create_subprocess_exec(*arguments, env=environment, stdout=log, stderr=log)
+            self._processes[name] = process
+
+    async def kill(self, *names):
+        """SIGKILL."""
+        if "vllm" in names:
+            self._ended = await self.truth()
+        for name in names:
+            process = self._processes.pop(name)
+            process.kill()
+            await process.wait()
+
+    async def tell(self, action, method="POST"):
+        """One request to vLLM, as soon as it listens."""
+        while True:
+            with suppress(aiohttp.ClientConnectionError):
+                async with self._http.request(method, f"http://127.0.0.1:{self._options.port}/{action}") as answer:
+                    answer.raise_for_status()
+                    return await answer.read()
+            await asyncio.sleep(0.05)
+
+    async def truth(self):
+        """Drafts of all vLLMs so far, by label and value."""
+        found = Counter(self._ended)
+        for by, value, count in json.loads(await self.tell("truth", "GET")):
+            found[by, BUCKETS[bisect_left(EDGES, float(value))] if by == "temperature" else value] += count
+        return found
+
+    async def drafted(self, more):
+        """Waits for so many more drafts."""
+        enough = (await self.truth()).total() + more * len(SERIES)
+        while (await self.truth()).total() < enough:
+            await asyncio.sleep(0.1)
+
+    async def shows(self, expression):
+        """Waits until Prometheus has an answer; returns whether it came."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while not await self._prometheus.instant(expression):
+                    await asyncio.sleep(0.1)
+                return True
+        return False
+
+    async def is_scraped(self):
+        """Waits for a scrape that describes what is now; returns when it was."""
+        up_to_date = f"timestamp(specdec_last_scrape_timestamp_seconds > {time.time() + 0.5})"
+        assert await self.shows(up_to_date), "the sidecar is down"
+        ((_, moment),) = await self._prometheus.instant("timestamp(specdec_up)")
+        return moment
+
+    async def drain(self):
+        """Ends the traffic; returns when a scrape has shown all of it."""
+        await self.tell("drain")
+        return await self.is_scraped()
+
+    async def restart_sidecar(self, times=1, drafts=2000):
+        """Each time in the middle of traffic, and so many drafts after the split came back."""
+        for _ in range(times):
+            await self.kill("sidecar")
+            await self.start("sidecar")
+            await self.is_scraped()
+            await self.shows(SERIES["temperature"])
+            await self.drafted(drafts)
+
+    async def begin(self):
+        """Starts everything, and begins the range once requests of all kinds have been counted; traffic goes on."""
+        await self.start("vllm", "sidecar")
+        await self.tell("traffic")
+        await self.is_scraped()
+        await self.drafted(1500)
+        self._began, self._before = await self.drain(), await self.truth()
+        await self.tell("traffic")
+        await self.drafted(1500)
+
+    async def end(self):
+        """Ends the traffic and the range; the figures by label."""
+        ended, truth = await self.drain(), await self.truth() - self._before
+        return {by: await self._figures(by, truth, ended) for by in SERIES}
+
+    async def _figures(self, by, truth, ended):
+        async def ask(expression):
+            answer = await self._prometheus.ask("query", query=expression, time=ended)
+            return {one["metric"].get(by, ""): float(one["value"][1]) for one in answer}
+
+        series, window = SERIES[by], f"[{round((ended - self._began) * 1000)}ms"
+        increase, true = await ask(f"sum by ({by}) (increase({series}{window}]))"), Counter()
+        for (label, value), count in truth.items():
+            if label == by:
+                true[value if value in increase or "other" not in increase else "other"] += count
+        falls = await ask(f"max by ({by}) (resets({series}{window}])) > 0")
+        rate = await ask(f"max_over_time(sum(rate({series}[{RATE_WINDOW}])){window}:{SCRAPE_INTERVAL}])")
+        return Figures(true, increase, falls, rate.get("", 0.0) / (self._options.concurrency / STEP))
+
+
+@asynccontextmanager
+async def running_stack(http, folder, **options):
+    page = f"127.0.0.1:{free_port()}"
+    given = Options(free_port(), str(folder / "plugin.sock"), **options)
+    own = {"SCRAPE_INTERVAL": POLL_INTERVAL, "PLUGIN__SOCKET": given.socket, "PLUGIN__ADAPTERS": "true"}
+    settings = sidecar_settings(f"http://127.0.0.1:{given.port}", LISTEN=page, **own)
+    async with running_prometheus(http, folder, scraping(page, interval=SCRAPE_INTERVAL)) as prometheus:
+        stack = Stack(http, folder, prometheus, given, settings)
+        try:
+            yield stack
+        finally:
+            for process in stack._processes.values():
+                process.kill()
+                await process.wait()

@@ -1,0 +1,122 @@
+"""What a real Prometheus makes of the counters when the sidecar, vLLM or one of its engines restarts.
+
+``stack.py`` says how it is measured; ``pytest -s tests/restarts`` prints the figures as a table.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.restarts.stack import SERIES, Stack, running_stack
+
+CLOSE = 0.02  # of all drafts, for each label value and for their sum
+SPIKE = 1.5  # times the engines' highest rate: reports and scrapes are not at the same moments
+ADAPTERS = tuple(f"adapter-{number}" for number in range(40))
+MANY = tuple(number / 100 for number in range(1, 121))
+ONE_PAGE = {"engines": 2, "shows_start": False}
+
+
+async def sidecar(stack):
+    await stack.restart_sidecar(times=5)
+
+
+async def vllm(stack, times=2):
+    """Also: while vLLM is down, the last values stay."""
+    for _ in range(times):
+        await stack.drain()
+        await stack.kill("vllm")
+        for series in SERIES.values():
+            assert await stack.shows(f"sum({series}) and on() specdec_up == 0"), series
+        await stack.start("vllm")
+        await stack.tell("traffic")
+        await stack.drafted(3000)
+
+
+async def both(stack):
+    """One of the kills ends vLLM at the same time."""
+    await vllm(stack, times=1)
+    await stack.restart_sidecar(times=2)
+    await stack.drain()
+    await stack.kill("vllm", "sidecar")
+    await stack.start("vllm", "sidecar")
+    await stack.tell("traffic")
+    await stack.is_scraped()
+    await stack.drafted(2000)
+    await stack.restart_sidecar(times=2)
+
+
+async def one_engine(stack):
+    for _ in range(2):
+        await stack.drain()
+        await stack.tell("replace")
+        await stack.tell("traffic")
+        await stack.drafted(4000)
+
+
+async def engine_left(stack):
+    await stack.drafted(3000)
+    await stack.drain()
+    await stack.tell("leave")
+    await stack.tell("traffic")
+    await stack.drafted(3000)
+    await stack.restart_sidecar()
+
+
+async def reconnect(stack):
+    await stack.drafted(2000)
+    await stack.restart_sidecar(times=2, drafts=3000)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``restarts`` of vLLM, in each of which any series may fall once, and of engine 1, in which its own may."""
+
+    name: str
+    act: Callable[[Stack], Awaitable[None]]
+    options: dict[str, Any] = field(default_factory=dict)
+    restarts: int = 0
+    engine_restarts: int = 0
+
+    def may_fall(self, label, value):
+        return self.engine_restarts if (label, value) == ("engine", "1") else self.restarts
+
+
+SCENARIOS = (
+    Scenario("a: sidecar killed five times", sidecar),
+    Scenario("b: vLLM restarted twice", vllm, restarts=2),
+    Scenario("c: both, five kills and two restarts", both, restarts=2),
+    Scenario("d: sidecar killed five times, 120 temperatures", sidecar, {"temperatures": MANY}),
+    Scenario("e: one of two engines restarted twice, no start time", one_engine, ONE_PAGE, engine_restarts=2),
+    Scenario("e: the same, counters of its API server go on", one_engine, {"engines": 2, "keeps_page": True}),
+    Scenario("e: the same, its counters at 0 in the same process", one_engine, {"engines": 2}),
+    Scenario("f: sidecar killed after an engine left", engine_left, {"engines": 2}),
+    Scenario("g: sidecar killed twice, 40 adapters", reconnect, {"adapters": ADAPTERS}),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_increase_and_rate_are_the_truth(scenario, http, folder):
+    async with running_stack(http, folder, **scenario.options) as stack:
+        await stack.begin()
+        await scenario.act(stack)
+        found = await stack.end()
+    off, falls = [], []
+    for by, figures in found.items():
+        print(row(scenario, by, figures))  # noqa: T201 - as said
+        off += [(by, value, error) for value, error in figures.errors().items() if abs(error) > CLOSE]
+        falls += [(by, value) for value, falls in figures.falls.items() if falls > scenario.may_fall(by, value)]
+    assert (off, falls) == ([], [])
+    assert max(figures.rate for figures in found.values()) < SPIKE
+
+
+def row(scenario, by, figures):
+    errors, total = figures.errors(), [sum(one.values()) for one in (figures.truth, figures.increase, figures.falls)]
+    whole = errors.pop("all")
+    worst = max(errors, key=lambda value: abs(errors[value]))
+    cells = "| {} | {} | {:,.0f} | {:,.0f} | {:+.1%} | {}: {:+.1%} | {:.0f} | {:.2f} |"
+    true, increase, falls = total
+    return cells.format(scenario.name, by, true, increase, whole, worst, errors[worst], falls, figures.rate)

@@ -6,7 +6,7 @@ from statistics import fmean
 from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
 from sidecar.analysis.report import ModelReport
 from sidecar.analysis.speedup import Speedup
-from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.split.labels import TemperatureBuckets
 from sidecar.analysis.temperature_state import measured
 from sidecar.commands.baseline.watch import Watched
 from sidecar.commands.sweep.sample import Sample

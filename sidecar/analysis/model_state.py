@@ -10,10 +10,8 @@ from sidecar.analysis.model_speed import ModelSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.speedup import Withheld
 from sidecar.analysis.split.groups import Groups
-from sidecar.analysis.split.labels import Label, Labels, Tallies, together
+from sidecar.analysis.split.labels import Label, Labels, LiveTally, Tallies, TemperatureBuckets, together
 from sidecar.analysis.split.life import Cut, Life
-from sidecar.analysis.split.live_tally import LiveTally
-from sidecar.analysis.temperature import TemperatureBuckets
 from sidecar.analysis.temperature_state import TemperatureState, measured
 from sidecar.requests.messages import FinishedRequest, Table
 from sidecar.requests.tally import NOTHING

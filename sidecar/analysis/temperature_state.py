@@ -9,7 +9,7 @@ from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.model_speed import TemperatureSpeed
 from sidecar.analysis.quantile import quantile
 from sidecar.analysis.report import TemperatureReport
-from sidecar.analysis.split.live_tally import LiveTally
+from sidecar.analysis.split.labels import LiveTally
 from sidecar.analysis.verdict import Judgement
 from sidecar.requests.messages import FinishedRequest
 from sidecar.requests.tally import Outcome

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.split.labels import TemperatureBuckets
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.plain_curve import plain_step
 from sidecar.analysis.speedup import SlidingTimes, Withheld
-from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.analysis.split.labels import TemperatureBuckets
 from sidecar.commands.baseline.watch import Watched
 from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_heard, read_scrapes

@@ -51,8 +51,8 @@ class Figures:
         """How far each value is off, and all of them together, as shares of all drafts."""
         whole = sum(self.truth.values())
         values = {*self.truth, *self.increase}
-        found = {value: (self.increase.get(value, 0) - self.truth.get(value, 0)) / whole for value in values}
-        return found | {"all": sum(found.values())}
+        errors = {value: (self.increase.get(value, 0) - self.truth.get(value, 0)) / whole for value in values}
+        return errors | {"all": sum(errors.values())}
 
 
 class Stack:
@@ -83,7 +83,7 @@ class Stack:
             process.kill()
             await process.wait()
 
-    async def tell(self, action, method="POST"):
+    async def request(self, action, method="POST"):
         """One request to vLLM, as soon as it listens."""
         while True:
             with suppress(aiohttp.ClientConnectionError):
@@ -94,10 +94,10 @@ class Stack:
 
     async def truth(self):
         """Drafts of all vLLMs so far, by label and value."""
-        found = Counter(self._ended)
-        for by, value, count in json.loads(await self.tell("truth", "GET")):
-            found[by, BUCKETS[bisect_left(EDGES, float(value))] if by == "temperature" else value] += count
-        return found
+        counts = Counter(self._ended)
+        for by, value, count in json.loads(await self.request("truth", "GET")):
+            counts[by, BUCKETS[bisect_left(EDGES, float(value))] if by == "temperature" else value] += count
+        return counts
 
     async def drafted(self, more):
         """Waits for so many more drafts."""
@@ -123,7 +123,7 @@ class Stack:
 
     async def drain(self):
         """Ends the traffic; returns when a scrape has shown all of it."""
-        await self.tell("drain")
+        await self.request("drain")
         return await self.is_scraped()
 
     async def restart_sidecar(self, times=1, drafts=2000):
@@ -138,11 +138,11 @@ class Stack:
     async def begin(self):
         """Starts everything, and begins the range once requests of all kinds have been counted; traffic goes on."""
         await self.start("vllm", "sidecar")
-        await self.tell("traffic")
+        await self.request("traffic")
         await self.is_scraped()
         await self.drafted(1500)
         self._began, self._before = await self.drain(), await self.truth()
-        await self.tell("traffic")
+        await self.request("traffic")
         await self.drafted(1500)
 
     async def end(self):
@@ -153,7 +153,7 @@ class Stack:
     async def _figures(self, by, truth, ended):
         async def ask(expression):
             answer = await self._prometheus.ask("query", query=expression, time=ended)
-            return {one["metric"].get(by, ""): float(one["value"][1]) for one in answer}
+            return {series["metric"].get(by, ""): float(series["value"][1]) for series in answer}
 
         series, window = SERIES[by], f"[{round((ended - self._began) * 1000)}ms"
         increase, true = await ask(f"sum by ({by}) (increase({series}{window}]))"), Counter()

@@ -30,7 +30,7 @@ async def vllm(stack, times=2):
         for series in SERIES.values():
             assert await stack.shows(f"sum({series}) and on() specdec_up == 0"), series
         await stack.start("vllm")
-        await stack.tell("traffic")
+        await stack.request("traffic")
         await stack.drafted(3000)
 
 
@@ -41,7 +41,7 @@ async def both(stack):
     await stack.drain()
     await stack.kill("vllm", "sidecar")
     await stack.start("vllm", "sidecar")
-    await stack.tell("traffic")
+    await stack.request("traffic")
     await stack.is_scraped()
     await stack.drafted(2000)
     await stack.restart_sidecar(times=2)
@@ -50,16 +50,16 @@ async def both(stack):
 async def one_engine(stack):
     for _ in range(2):
         await stack.drain()
-        await stack.tell("replace")
-        await stack.tell("traffic")
+        await stack.request("replace")
+        await stack.request("traffic")
         await stack.drafted(4000)
 
 
 async def engine_left(stack):
     await stack.drafted(3000)
     await stack.drain()
-    await stack.tell("leave")
-    await stack.tell("traffic")
+    await stack.request("leave")
+    await stack.request("traffic")
     await stack.drafted(3000)
     await stack.restart_sidecar()
 
@@ -71,16 +71,24 @@ async def reconnect(stack):
 
 @dataclass(frozen=True)
 class Scenario:
-    """``restarts`` of vLLM, in each of which any series may fall once, and of engine 1, in which its own may."""
+    """``restarts`` of vLLM, in each of which any series may fall once, and of engine 1, in which its own may.
+
+    ``forgets``: the one case in which a restart of the sidecar makes sums over engines fall, as docs/metrics.md says.
+    """
 
     name: str
     act: Callable[[Stack], Awaitable[None]]
     options: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
     engine_restarts: int = 0
+    forgets: bool = False
 
     def may_fall(self, label, value):
         return self.engine_restarts if (label, value) == ("engine", "1") else self.restarts
+
+    @property
+    def exact(self):
+        return ("engine",) if self.forgets else tuple(SERIES)
 
 
 SCENARIOS = (
@@ -90,8 +98,7 @@ SCENARIOS = (
     Scenario("d: sidecar killed five times, 120 temperatures", sidecar, {"temperatures": MANY}),
     Scenario("e: one of two engines restarted twice, no start time", one_engine, ONE_PAGE, engine_restarts=2),
     Scenario("e: the same, counters of its API server go on", one_engine, {"engines": 2, "keeps_page": True}),
-    Scenario("e: the same, its counters at 0 in the same process", one_engine, {"engines": 2}),
-    Scenario("f: sidecar killed after an engine left", engine_left, {"engines": 2}),
+    Scenario("f: sidecar killed after an engine left", engine_left, {"engines": 2}, forgets=True),
     Scenario("g: sidecar killed twice, 40 adapters", reconnect, {"adapters": ADAPTERS}),
 )
 
@@ -103,18 +110,20 @@ async def test_increase_and_rate_are_the_truth(scenario, http, folder):
     async with running_stack(http, folder, **scenario.options) as stack:
         await stack.begin()
         await scenario.act(stack)
-        found = await stack.end()
+        measured = await stack.end()
     off, falls = [], []
-    for by, figures in found.items():
+    for by, figures in measured.items():
         print(row(scenario, by, figures))  # noqa: T201 - as said
+        if by not in scenario.exact:
+            continue
         off += [(by, value, error) for value, error in figures.errors().items() if abs(error) > CLOSE]
         falls += [(by, value) for value, falls in figures.falls.items() if falls > scenario.may_fall(by, value)]
     assert (off, falls) == ([], [])
-    assert max(figures.rate for figures in found.values()) < SPIKE
+    assert max(measured[by].rate for by in scenario.exact) < SPIKE
 
 
 def row(scenario, by, figures):
-    errors, total = figures.errors(), [sum(one.values()) for one in (figures.truth, figures.increase, figures.falls)]
+    errors, total = figures.errors(), [sum(each.values()) for each in (figures.truth, figures.increase, figures.falls)]
     whole = errors.pop("all")
     worst = max(errors, key=lambda value: abs(errors[value]))
     cells = "| {} | {} | {:,.0f} | {:,.0f} | {:+.1%} | {}: {:+.1%} | {:.0f} | {:.2f} |"

@@ -90,7 +90,7 @@ class Server:
     async def run(self):
         app = web.Application()
         app.add_routes([web.get(path, self.metrics) for path in ("/metrics", "/metrics/")])
-        app.add_routes([web.get("/truth", self.tell), web.post("/{action}", self.act)])
+        app.add_routes([web.get("/truth", self.counted), web.post("/{action}", self.act)])
         for vllm in self.engines:
             vllm.engine.start()
         runner = web.AppRunner(app, access_log=None)
@@ -113,7 +113,7 @@ class Server:
     async def metrics(self, _request):
         return web.Response(body=generate_latest(self), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def tell(self, _request):
+    async def counted(self, _request):
         return web.json_response([[*key, count] for key, count in self.truth.items()])
 
     async def act(self, request):

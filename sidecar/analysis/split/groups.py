@@ -7,8 +7,7 @@ from typing import Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, together
 from sidecar.analysis.report import GroupReport
-from sidecar.analysis.split.labels import OUTPUT_LABELS, PROMPT_LABELS
-from sidecar.analysis.split.live_tally import LiveTally
+from sidecar.analysis.split.labels import OUTPUT_LABELS, PROMPT_LABELS, LiveTally
 from sidecar.requests.messages import Table
 
 _GROUPED: Final = (Table.PROMPT_TOKENS, Table.OUTPUT, Table.ADAPTER)

@@ -1,14 +1,20 @@
-"""Under which label of a metric each row of the plug-in's tables is summed."""
+"""Under which label of a metric each row of the plug-in's tables is summed, and how that sum has grown."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from operator import sub
 from typing import Final
 
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.split.life import Life, Rows
-from sidecar.analysis.temperature import TemperatureBuckets
+from sidecar.engine.window import HOUR, GrowthWindow
 from sidecar.requests.messages import OTHER, Table
 from sidecar.requests.tally import NOTHING, Tally
 
+GREEDY: Final = "0"
+_TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
 OUTPUT_LABELS: Final = ("free", "structured")
 _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
@@ -17,6 +23,21 @@ _NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
 Tallies = Mapping[Label, Tally]
+
+
+class TemperatureBuckets:
+    """Upper edges, inclusive, and their labels: ``0``, ``0-0.3``, …, ``1+``."""
+
+    def __init__(self, edges: Sequence[float] = _TEMPERATURE_EDGES) -> None:
+        """``edges`` are ascending and whole hundredths."""
+        above = tuple(edge for edge in edges if edge > 0)
+        lower = (0.0, *above)
+        self._edges = (0, *(round(100 * edge) for edge in above))
+        self.labels = (GREEDY, *(f"{low:g}-{high:g}" for low, high in pairwise(lower)), f"{lower[-1]:g}+")
+
+    def label(self, hundredths: int | str) -> str:
+        """The bucket of a temperature in hundredths, rounded up; ``other`` for those past the plug-in's limit."""
+        return OTHER if isinstance(hundredths, str) else self.labels[bisect_left(self._edges, hundredths)]
 
 
 class Labels:
@@ -64,3 +85,50 @@ def together(tallies: Iterable[Tallies]) -> dict[Label, Tally]:
         for label, tally in one.items():
             sums[label] = sums.get(label, NOTHING) + tally
     return sums
+
+
+class LiveTally:
+    """``total`` is the sum over the lives of the current process of vLLM, so it starts again at 0 when vLLM does.
+
+    The windows keep their own growth, which includes nothing from before this sidecar was listening.
+    """
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self.total = NOTHING
+        self._grown = NOTHING
+        self._window, self._hour = GrowthWindow(window, sub), GrowthWindow(HOUR, sub)
+
+    def grow(self, growth: Tally) -> None:
+        """Adds growth to the windows."""
+        self._grown += growth
+
+    def mark(self, at: float) -> None:
+        """Timestamps the growth so far with ``at``, a poll's time."""
+        self._window.append(at, self._grown)
+        self._hour.append(at, self._grown)
+
+    @property
+    def window(self) -> Acceptance:
+        """Over the sliding window; the caller sets its share."""
+        return _acceptance(self._window)
+
+    @property
+    def hour(self) -> Acceptance:
+        """Over the last hour, or as much of it as is known."""
+        return _acceptance(self._hour)
+
+
+def _acceptance(window: GrowthWindow[Tally]) -> Acceptance:
+    growth = window.growth
+    if growth is None:
+        return replace(NO_DRAFTS, requests=0)
+    return Acceptance(
+        seconds=window.seconds,
+        requests=growth.requests,
+        drafts=growth.drafts,
+        draft_tokens=growth.draft_tokens,
+        accepted_tokens=growth.accepted_tokens,
+        drafted_per_position=growth.drafted_at,
+        accepted_per_position=growth.accepted_at,
+    )

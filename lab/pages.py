@@ -23,7 +23,6 @@ from typing import Any, Final
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}  # vLLM reads them when it is imported
 
 import httpx
-
 import vllm
 from fastapi import FastAPI
 from vllm.engine.arg_utils import EngineArgs
@@ -33,7 +32,7 @@ from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCa
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
-TOKENS, BLOCKS, BLOCK, RUNNING, KV_USAGE = 3, 27648, 16, 6, 0.37
+TOKENS, RUNNING, WAITING, KV_USAGE, BLOCKS, BLOCK_SIZE = 3, 6, 4, 0.37, 27648, 16
 _STEPS: Final = 120
 _ROUTES: Final = (  # newest first: what serves /metrics
     ("vllm.entrypoints.serve.instrumentator.metrics", "attach_router"),
@@ -43,69 +42,71 @@ _ROUTES: Final = (  # newest first: what serves /metrics
 
 @dataclass(slots=True)
 class _Request:
+    """A request that runs; times in seconds."""
+
     arrived: float
+    started: float
     prompt: int
     cached: int
     limit: int
-    started: float = 0.0
     first: float = 0.0
     last: float = 0.0
     tokens: int = 0
 
 
 class SimulatedEngine:
-    """Requests come, draft and end; what it put into vLLM's statistics it adds up by itself, too."""
+    """Requests come, draft and end. It adds up on its own what it puts into vLLM's statistics."""
 
     def __init__(self) -> None:
         self.spec = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
         self.accepted_per_position = [0] * TOKENS
-        self.counters: Counter[str] = Counter()
+        self.counters = Counter(preemptions=0)
         self.finished: Counter[str] = Counter()
         self.observed: defaultdict[str, list[float]] = defaultdict(list)
-        self.waiting = list[_Request]()
-        self.running = list[_Request]()
+        self._running = list[_Request]()
         self._now = 1000.0
         self._random = Random(3)
 
     def step(self) -> tuple[Any, Any]:
-        """vLLM's statistics of one step: the scheduler's and the iteration's."""
-        random, self._now = self._random, round(self._now + self._random.uniform(0.012, 0.035), 6)
+        """The statistics of one step, as vLLM has them: the scheduler's and the iteration's."""
+        self._now += self._random.uniform(0.012, 0.035)
         speculation, prefix, step = SpecDecodingStats.new(TOKENS), PrefixCacheStats(), IterationStats()
-        while len(self.waiting) < 4:
-            prompt = random.choice((37, 180, 512, 1024))
-            cached = random.choice((0, 0, 32)) * (prompt > 37)
-            self.waiting.append(_Request(self._now, prompt, cached, random.randint(8, 90)))
-        while len(self.running) < RUNNING:
-            self.running.append(self._admit(prefix, step))
-        for request in self.running:
-            new = self._first_token(request, step) if not request.tokens else self._decode(request, speculation, step)
+        while len(self._running) < RUNNING:
+            self._running.append(self._admit(prefix, step))
+        for request in self._running:
+            new = self._decode(request, speculation, step) if request.tokens else self._first_token(request, step)
             request.tokens, request.last = request.tokens + new, self._now
             step.num_generation_tokens += new
             self.counters["generation_tokens"] += new
-        for request in [one for one in self.running if one.tokens >= one.limit]:
-            self.running.remove(request)
+        for request in [request for request in self._running if request.tokens == request.limit]:
+            self._running.remove(request)
             step.finished_requests.append(self._finish(request))
-        if random.random() < 0.02:
-            step.num_preempted_reqs = 1
-            self.counters["preemptions"] += 1
-        self.observed["iteration_tokens"].append(0)  # what it adds up depends on the release; the count does not
+        step.num_preempted_reqs = int(self._random.random() < 0.02)
+        self.counters["preemptions"] += step.num_preempted_reqs
+        self.observed["iteration_tokens"].append(0)  # the value depends on the release; only the count is known
         return self._scheduler_stats(speculation, prefix), step
 
     def _admit(self, prefix: Any, step: Any) -> _Request:
-        request = self.waiting.pop(0)
-        request.started = self._now - round(self._random.uniform(0.004, 0.011), 6)
-        prefix.queries, prefix.hits = prefix.queries + request.prompt, prefix.hits + request.cached
-        prefix.requests += 1
-        self.counters += Counter(prompt_tokens=request.prompt, cached_prompt_tokens=request.cached)
-        self.counters += Counter(prefix_queries=request.prompt, prefix_hits=request.cached)
-        if (tokens := getattr(step, "prompt_token_stats", None)) is not None:
-            tokens.total += request.prompt
-            tokens.computed += request.prompt - request.cached
-            tokens.local_cache_hit += request.cached
-            tokens.cached_tokens += request.cached
+        random = self._random
+        prompt = random.choice((37, 180, 512, 1024))
+        cached = random.choice((0, 0, 32)) * (prompt > 37)
+        started = self._now - random.uniform(0.004, 0.011)
+        prefix.requests, prefix.queries, prefix.hits = (
+            prefix.requests + 1,
+            prefix.queries + prompt,
+            prefix.hits + cached,
+        )
+        self.counters.update(
+            prompt_tokens=prompt, cached_prompt_tokens=cached, prefix_queries=prompt, prefix_hits=cached
+        )
+        if (tokens := getattr(step, "prompt_token_stats", None)) is None:
+            step.num_prompt_tokens += prompt
         else:
-            step.num_prompt_tokens += request.prompt
-        return request
+            tokens.total += prompt
+            tokens.computed += prompt - cached
+            tokens.local_cache_hit += cached
+            tokens.cached_tokens += cached
+        return _Request(started - random.uniform(0, 0.2), started, prompt, cached, limit=random.randint(8, 90))
 
     def _first_token(self, request: _Request, step: Any) -> int:
         request.first = self._now
@@ -113,7 +114,7 @@ class SimulatedEngine:
         return 1
 
     def _decode(self, request: _Request, speculation: Any, step: Any) -> int:
-        """A step of a request that has its first token: some draft tokens, of which the first few are accepted."""
+        """A later step of a request: some draft tokens, of which the first few are accepted."""
         self._observe("itl", self._now - request.last, step.inter_token_latencies_iter)
         drafted = min(TOKENS, request.limit - request.tokens - 1)
         if not drafted:
@@ -130,20 +131,19 @@ class SimulatedEngine:
         reason = self._random.choice(("stop", "stop", "length"))
         self.finished[reason] += 1
         decoding = request.last - request.first
-        times = {
+        measured = {
             "e2e_latency": ("e2e", request.last - request.arrived),
             "queued_time": ("queue", request.started - request.arrived),
             "prefill_time": ("prefill", request.first - request.started),
             "decode_time": ("decode", decoding),
             "inference_time": ("inference", request.last - request.started),
             "mean_time_per_output_token": ("tpot", decoding / (request.tokens - 1)),
+            "num_prompt_tokens": ("prompt_tokens", request.prompt),
+            "num_generation_tokens": ("generation_tokens", request.tokens),
         }
-        values: dict[str, Any] = {field: self._observe(*measured) for field, measured in times.items()}
-        values |= {"finish_reason": FinishReason[reason.upper()], "max_tokens_param": 128, "request_id": "r"}
-        values["num_prompt_tokens"] = self._observe("prompt_tokens", request.prompt)
-        values["num_generation_tokens"] = self._observe("generation_tokens", request.tokens)
-        values["num_cached_tokens"] = request.cached
-        return _known(FinishedRequestStats, values)
+        values: dict[str, Any] = {field: self._observe(name, value) for field, (name, value) in measured.items()}
+        values |= {"finish_reason": FinishReason[reason.upper()], "request_id": "r", "max_tokens_param": 128}
+        return _known(FinishedRequestStats, values | {"num_cached_tokens": request.cached})
 
     def _observe(self, name: str, value: float, into: list[float] | None = None) -> float:
         self.observed[name].append(value := round(value, 8))
@@ -153,26 +153,24 @@ class SimulatedEngine:
 
     def _scheduler_stats(self, speculation: Any, prefix: Any) -> Any:
         values = {
-            "num_running_reqs": len(self.running),
-            "num_waiting_reqs": len(self.waiting),
+            "num_running_reqs": len(self._running),
+            "num_waiting_reqs": WAITING,
             "kv_cache_usage": KV_USAGE,
             "prefix_cache_stats": prefix,
             "spec_decoding_stats": speculation,
         }
         if "num_skipped_waiting_reqs" in _fields(SchedulerStats):  # one of those that wait is deferred
-            values |= {"num_waiting_reqs": len(self.waiting) - 1, "num_skipped_waiting_reqs": 1}
+            values |= {"num_waiting_reqs": WAITING - 1, "num_skipped_waiting_reqs": 1}
         return _known(SchedulerStats, values)
 
     def truth(self) -> dict[str, Any]:
-        """What the page has to show, as in TRUTH.json."""
-        histograms = {name: _summary(name, sorted(values)) for name, values in self.observed.items()}
-        positions = {"num_spec_tokens": TOKENS, "accepted_per_pos": self.accepted_per_position}
+        """What the page has to show, as TRUTH.json has it."""
         return {
-            "spec": self.spec | positions,
-            "gauges": {"running": len(self.running), "waiting": len(self.waiting), "kv_usage": KV_USAGE},
-            "counters": {"preemptions": 0, **self.counters, "prefix_unit": "tokens"},
+            "spec": {"num_spec_tokens": TOKENS, **self.spec, "accepted_per_pos": self.accepted_per_position},
+            "gauges": {"running": len(self._running), "waiting": WAITING, "kv_usage": KV_USAGE},
+            "counters": {**self.counters, "prefix_unit": "tokens"},
             "finished": self.finished,
-            "histograms": histograms,
+            "histograms": {name: _summary(name, sorted(values)) for name, values in self.observed.items()},
         }
 
 
@@ -188,7 +186,7 @@ def _fields(cls: Any) -> set[str]:
 
 
 def _known(cls: Any, values: dict[str, Any]) -> Any:
-    """One of vLLM's records, with those of the values for which this release has a field."""
+    """A record of vLLM's, with those of the values for which this release has a field."""
     return cls(**{name: value for name, value in values.items() if name in _fields(cls)})
 
 
@@ -199,7 +197,7 @@ def stat_logger(model: Path) -> Any:
         model=str(model), served_model_name=MODEL, speculative_config=speculation, max_model_len=2048
     )
     config = arguments.create_engine_config()
-    config.cache_config.num_gpu_blocks, config.cache_config.block_size = BLOCKS, BLOCK
+    config.cache_config.num_gpu_blocks, config.cache_config.block_size = BLOCKS, BLOCK_SIZE
     logger = PrometheusStatLogger(config, [0])
     logger.log_engine_initialized()
     return logger

@@ -91,20 +91,23 @@ class _Setup:
             self._step("fix", _digest(fix), lambda: self._install_plugin(fix))
         self._step("models", _digest(*(_LAB / name for name in ("models.py", "chain.py", "heads.py"))), self._models)
         if "suffix" in _served(lab):
-            if shutil.which("c++"):
-                self._step("suffix", _ARCTIC, self._suffix)
-            else:
-                print("lab: no C++ compiler (c++), so there is no method suffix; install one and run this again")
+            self._step("suffix", _ARCTIC, self._suffix, optional="a C++ compiler and Python's headers")
         if not lab.is_ready:
             lab.set_ready(ready=True)
 
-    def _step(self, name: str, source: str, make: Callable[[], None]) -> None:
-        """Does a step unless its stamp says that it was done with this source."""
+    def _step(self, name: str, source: str, make: Callable[[], None], *, optional: str = "") -> None:
+        """Does a step unless its stamp says that it was done with this source; ``optional``: what a failure lacks."""
         if self._is_done(name, source):
             return
         self._lab.set_ready(ready=False)
         print(f"lab: {name}", flush=True)
-        make()
+        try:
+            make()
+        except subprocess.CalledProcessError:
+            if not optional:
+                raise
+            print(f"lab: no {name}, which needs {optional}; install these and run it again", flush=True)
+            return
         self._stamps.mkdir(exist_ok=True)
         (self._stamps / name).write_text(source)
 
@@ -175,7 +178,7 @@ class _Setup:
         return Path(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
 
     def _pip(self, *arguments: str, quietly: bool = False, **environment: str) -> None:
-        pip = (str(self._lab.venv / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+        pip = (str(self._lab.venv / "bin/python"), "-m", "pip", "--quiet", "--quiet", "--disable-pip-version-check")
         self._run(*pip, *arguments, quietly=quietly, **environment)
 
     def _run(self, *command: str, quietly: bool = False, **environment: str) -> None:
@@ -196,10 +199,9 @@ def _python() -> str:
         return named
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return sys.executable
-    found = next(filter(None, map(shutil.which, _PYTHONS)), None)
-    if found is None:
+    if (python := next(filter(None, map(shutil.which, _PYTHONS)), None)) is None:
         raise LabError("Python 3.11, 3.12 or 3.13 is needed; set PYTHON to one")
-    return found
+    return python
 
 
 def _requirements(wheel: Path) -> tuple[str, list[str]]:
@@ -207,10 +209,11 @@ def _requirements(wheel: Path) -> tuple[str, list[str]]:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")]
-    needed = [one for one in found if "extra ==" not in one]
-    torch = next(release for one in needed if (release := re.match(r"torch\s*==\s*[\d.]+", one)))
-    return torch[0].replace(" ", ""), [one for one in needed if not re.match(r"torch(audio|vision|codec)?\b", one)]
+    required = [line.partition(":")[2].strip() for line in lines if line.startswith("Requires-Dist:")]
+    required = [requirement for requirement in required if "extra ==" not in requirement]
+    torch = next(release for requirement in required if (release := re.match(r"torch\s*==\s*[\d.]+", requirement)))
+    others = [requirement for requirement in required if not re.match(r"torch(audio|vision|codec)?\b", requirement)]
+    return torch[0].replace(" ", ""), others
 
 
 def _add_distribution(site_packages: Path, name: str, version: str, entry_points: str = "") -> None:

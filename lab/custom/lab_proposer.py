@@ -37,11 +37,3 @@ class Proposer:
             last = followers[last].most_common(1)[0][0]
             draft.append(last)
         return draft
-
-
-class TooLong(Proposer):
-    """Drafts two tokens more than ``num_speculative_tokens``, which ends vLLM by an assertion of its own."""
-
-    def __init__(self, vllm_config: Any) -> None:
-        super().__init__(vllm_config)
-        self._tokens += 2

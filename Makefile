@@ -88,5 +88,5 @@ build: ## build the wheel and the source distribution into dist/
 	@scripts/setup dev
 	$(BIN)/python -m hatchling build -d dist
 
-clean: ## remove everything that the other targets created
+clean: ## remove everything that the other targets created, except the lab
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,10 +2,9 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 JOBS ?= auto
-SPECDEC_LAB ?= $(abspath ../shared/lab)
 DEBIAN := prometheus prometheus-alertmanager chromium
 
-.PHONY: help demo run test test-slow test-all test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build clean
+.PHONY: help demo run test test-slow test-all lab test-lab mutations check lint types format docs docs-check bench fuzz screenshots lock build clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,11 +30,13 @@ test-slow: ## run the slow variants: scrape intervals, mutations of the rules, f
 
 test-all: test test-slow ## run all tests except those against a real vLLM
 
-test-lab: ## run the tests against a real vLLM on this machine's CPU; SPECDEC_LAB is the lab's folder
+lab: ## install a real vLLM with small models, 5 GB: make lab [VERSION=0.20.2] [DEVICE=cuda]; lab/README.md
+	@lab/setup
+
+test-lab: lab ## run the tests against the lab's vLLM, on this machine's CPU (20 minutes)
 	@scripts/setup dev
 	@scripts/debian-tools $(DEBIAN)
-	$(SPECDEC_LAB)/setup
-	SPECDEC_LAB=$(SPECDEC_LAB) $(BIN)/pytest -m lab $(ARGS)
+	$(BIN)/pytest -m lab $(ARGS)
 
 mutations: ## change every rule in every place, one at a time, and list what no scene notices (slow)
 	@scripts/setup dev
@@ -87,5 +88,5 @@ build: ## build the wheel and the source distribution into dist/
 	@scripts/setup dev
 	$(BIN)/python -m hatchling build -d dist
 
-clean: ## remove everything that the other targets created
+clean: ## remove everything that the other targets created, except the lab
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

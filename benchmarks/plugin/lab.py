@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.plugin import switch
 from benchmarks.plugin.switch import WITHOUT
 from benchmarks.table import Row
+from lab.installation import ROOT, installed
 from sidecar.commands.plugin import write_plugin
 from tests.requests.plain_receiver import PlainReceiver
 
@@ -42,7 +43,7 @@ class _Turn(NamedTuple):
 
 
 def lab_rows() -> Iterator[Row]:
-    """Takes turns for MINUTES; $SPECDEC_LAB is the lab's folder."""
+    """Takes turns for MINUTES."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_plugin(folder)
@@ -80,10 +81,10 @@ def _difference(seconds: list[float]) -> tuple[float, float]:
 
 @contextmanager
 def _server(environment: dict[str, str]) -> Iterator[str]:
-    serve = str(Path(os.environ["SPECDEC_LAB"]) / "serve")
+    installed()
     process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", serve, "draft_model"],
-        env={**os.environ, "PORT": str(PORT), **environment},
+        ["setpriv", "--pdeathsig", "KILL", str(ROOT / "lab/serve"), "draft_model", "--port", str(PORT)],
+        env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

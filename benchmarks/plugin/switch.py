@@ -9,7 +9,7 @@ _WRAPPED = ("make_spec_decoding_stats", "update_from_output", "_free_request")
 def register() -> None:
     """vLLM loads this in the plug-in's place: registers the plug-in, and the switch in ``Scheduler.add_request``."""
     import specdec_plugin  # type: ignore[import-not-found]  # noqa: PLC0415 - only where vLLM is
-    from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]  # noqa: PLC0415 - as above
+    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415 - as above
 
     bare = {name: getattr(Scheduler, name) for name in _WRAPPED}
     specdec_plugin.register()

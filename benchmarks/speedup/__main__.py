@@ -1,5 +1,7 @@
 """``python -m benchmarks.speedup``: every cell of K x load x temperature on the lab, plain and speculating in turn.
 
+`make lab` installs the lab; VERSION, DEVICE and LAB choose one, as for `lab/serve`.
+
 All servers are up at the same time, with the plug-in, and get traffic one after the other, cell by cell and round by
 round, so that a drift of the machine affects all. The curve of plain step times is that of the plain server's own
 cells. What each server said goes through the sidecar's own state. It prints Markdown tables of the speedups and of the
@@ -18,7 +20,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ import aiohttp
 
 from benchmarks.speedup.cells import Cell, Server
 from benchmarks.speedup.tables import BAR, Round, report
+from lab.installation import ROOT, installed
 
 _START_SECONDS = 300
 
@@ -35,8 +38,8 @@ _START_SECONDS = 300
 def main() -> int:
     """Measures and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lab", type=Path, required=True, help="the folder with the lab's script `serve`")
-    parser.add_argument("--method", default="draft_model", help="draft_model (default) or ngram")
+    parser.add_argument("--method", default="draft_model", help="one of lab/serve's (default: draft_model)")
+    parser.add_argument("--target", default="target-large", help="the lab's model to serve (default: target-large)")
     parser.add_argument("--tokens", type=_integers, default=(1, 3, 5), metavar="K,K")
     parser.add_argument("--loads", type=_integers, default=(1, 4, 8, 16), metavar="N,N")
     parser.add_argument("--temperatures", type=_floats, default=(0.2, 0.6, 1.2), metavar="T,T")
@@ -47,6 +50,7 @@ def main() -> int:
     parser.add_argument("--synthetic", type=_floats, default=(), metavar="L,L", help="acceptance lengths to force")
     parser.add_argument("--option", action="append", default=[], help="of the speculating servers; repeatable")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
+    installed()
     return asyncio.run(_measure(parser.parse_args()))
 
 
@@ -76,14 +80,8 @@ def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
         if not arguments.synthetic:
             yield _Variant(name=str(tokens), method=arguments.method, tokens=tokens, options=more)
         for length in arguments.synthetic:
-            config = {
-                "method": "draft_model",
-                "model": os.environ.get("LAB", "/tmp/vllm-lab") + "/draft",
-                "num_speculative_tokens": tokens,
-                "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_length": length,
-            }
-            options = ("--speculative-config", json.dumps(config), *more)
+            synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
+            options = ("--speculative", json.dumps(synthetic), *more)
             yield _Variant(name=f"{tokens}, length {length:g}", method="draft_model", tokens=tokens, options=options)
 
 
@@ -99,8 +97,9 @@ async def _measure(arguments: argparse.Namespace) -> int:
         for port, variant in enumerate(variants, arguments.port):
             url, socket = f"http://127.0.0.1:{port}", folder / f"{port}.sock"
             servers.append(await stack.enter_async_context(Server(url, socket, seed=1)))
-            environment = {"PORT": str(port), "PYTHONPATH": path, "SPECDEC_PLUGIN__SOCKET": str(socket)}
-            stack.enter_context(_serving(arguments.lab, variant, environment))
+            environment = {"PYTHONPATH": path, "SPECDEC_PLUGIN__SOCKET": str(socket)}
+            command = ("--port", str(port), "--target", arguments.target)
+            stack.enter_context(_serving(variant, command, environment))
         for port, server in enumerate(servers, arguments.port):
             await _ready(f"http://127.0.0.1:{port}")
             await server.connect()
@@ -130,10 +129,10 @@ def _plugins(folder: Path, *, synthetic: bool) -> str:
 
 
 @contextmanager
-def _serving(lab: Path, variant: _Variant, environment: Mapping[str, str]) -> Iterator[None]:
+def _serving(variant: _Variant, options: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
     process = subprocess.Popen(
-        [str(lab / "serve"), variant.method, *variant.options],
-        env={"TARGET": "target-large", "K": str(variant.tokens), **os.environ, **environment},
+        [str(ROOT / "lab/serve"), variant.method, "--tokens", str(variant.tokens), *options, *variant.options],
+        env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

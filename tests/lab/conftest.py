@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lab.installation import ROOT, Installation, installed
 from sidecar.commands.plugin import write_plugin
 from tests.debian_servers import free_port
 from tests.demo.http_traffic import Sent, send
@@ -40,11 +41,12 @@ async def completed(url: str, mix: dict[float | None, int], requests: int, **opt
 class Lab:
     """A vLLM server of the lab; it can be killed and restarted on the same port."""
 
-    def __init__(self, folder: Path, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
-        # It dies with the tests, even if they are killed.
-        self._command = ["setpriv", "--pdeathsig", "KILL", str(folder / "serve"), method, *options]
+    def __init__(self, method: str, options: tuple[str, ...], environment: dict[str, str]) -> None:
         self.port = free_port()
-        self._environment = {**os.environ, "PORT": str(self.port), **environment}
+        serve = [str(ROOT / "lab/serve"), method, "--port", str(self.port)]
+        # It dies with the tests, even if they are killed.
+        self._command = ["setpriv", "--pdeathsig", "KILL", *serve, *options]
+        self._environment = {**os.environ, **environment}
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,11 +83,11 @@ class Lab:
 class ObservedLab(Lab):
     """A server that loads the plug-in; ``socket`` is where a sidecar must listen."""
 
-    def __init__(self, folder: Path, temporary: Path, method: str, *options: str, **environment: str) -> None:
+    def __init__(self, temporary: Path, method: str, *options: str, **environment: str) -> None:
         self.plugin, self.socket = temporary / "plugin", temporary / "run" / "plugin.sock"
         write_plugin(self.plugin)
         environment |= {"PYTHONPATH": str(self.plugin), "SPECDEC_PLUGIN__SOCKET": str(self.socket)}
-        super().__init__(folder, method, options, environment)
+        super().__init__(method, options, environment)
 
 
 class Samples(dict[tuple[str, frozenset[tuple[str, str]]], float]):
@@ -147,19 +149,18 @@ def samples() -> Pages:
 
 
 @pytest.fixture(scope="session")
-def lab_folder() -> Path:
-    folder = os.environ.get("SPECDEC_LAB")
-    assert folder, "SPECDEC_LAB names the lab's folder; `make test-lab` sets it"
-    return Path(folder)
+def installation() -> Installation:
+    """The lab that VERSION, DEVICE and LAB name; `make test-lab` installs it."""
+    return installed()
 
 
 @pytest.fixture
-async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
+async def lab(installation: Installation) -> AsyncIterator[Callable[..., Lab]]:
     """Makes lab servers, and kills them at the end."""
     made: list[Lab] = []
 
     def make(method: str = "draft_model", *options: str, **environment: str) -> Lab:
-        made.append(Lab(lab_folder, method, options, environment))
+        made.append(Lab(method, options, environment))
         return made[-1]
 
     yield make
@@ -168,8 +169,8 @@ async def lab(lab_folder: Path) -> AsyncIterator[Callable[..., Lab]]:
 
 
 @pytest.fixture(scope="session")
-def observed(lab_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
+def observed(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedLab]:
     """The server that several tests share, one after the other; the first to await ``start`` starts it."""
-    one = ObservedLab(lab_folder, tmp_path_factory.mktemp("lab"), "draft_model")
+    one = ObservedLab(tmp_path_factory.mktemp("lab"), "draft_model")
     yield one
     one.kill()

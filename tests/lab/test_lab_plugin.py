@@ -20,7 +20,7 @@ from tests.requests.plain_receiver import PlainReceiver
 
 pytestmark = pytest.mark.lab
 TESTS = Path(__file__).parent.parent
-SERVED = os.environ.get("SPECDEC_LAB_SERVE", "draft_model").split()  # a method of the lab's `serve`, and vLLM's flags
+SERVED = os.environ.get("SERVE", "draft_model").split()  # arguments of lab/serve
 FAULT = """
 _own, _calls = Observer.{part}, [0]
 def _failing(self, *args, **kwargs):
@@ -188,9 +188,9 @@ async def test_a_fault_of_ours_or_an_unknown_method_leaves_vllm_as_it_is(state, 
 
 
 @pytest.mark.parametrize("options", [[], ["async"], ["async", "v2"]])
-def test_the_real_schedulers(options, lab_folder, tmp_path):
-    folder = Path(os.environ.get("LAB", "/tmp/vllm-lab"))
+def test_the_real_schedulers(options, installation, tmp_path):
     write_plugin(tmp_path)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TESTS / 'requests'}"}
-    command = [folder / "venv/bin/python", TESTS / "lab/real_scheduler.py", folder / "target", *options]
+    script, model = TESTS / "lab/real_scheduler.py", installation.model("target")
+    command = [installation.venv / "bin/python", script, model, *options]
     assert subprocess.run(command, env=environment, check=False, stdout=subprocess.DEVNULL).returncode == 0

@@ -15,8 +15,8 @@ REQUESTS = 24
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 
 
-async def test_each_line_is_answered_from_the_traffic(lab_folder, tmp_path, samples, program):
-    vllm = ObservedLab(lab_folder, tmp_path, "off")
+async def test_each_line_is_answered_from_the_traffic(installation, tmp_path, samples, program):
+    vllm = ObservedLab(tmp_path, "off")
     await vllm.start()
     try:
         settings = {"SPECDEC_VLLM_URL": vllm.url, "SPECDEC_PLUGIN__SOCKET": str(vllm.socket)}

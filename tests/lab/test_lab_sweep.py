@@ -9,7 +9,7 @@ pytestmark = pytest.mark.lab
 
 async def test_a_sweep_finds_what_vllm_counts_with_and_without_per_request_numbers(observed, lab, samples):
     greedy = []
-    for exact, vllm in ((True, observed), (False, lab(EXACT="0"))):
+    for exact, vllm in ((True, observed), (False, lab("draft_model", "--no-request-metrics"))):
         await vllm.start()
         before = await samples.idle(vllm.url)
         result = await swept(vllm.url, temperatures=(0.0, 0.8))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sidecar.analysis.latency import Latency, gap_growth
 from sidecar.analysis.report import EngineReport, ModelReport, Report
-from sidecar.analysis.verdict import Basis, Judgement, Verdict
+from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings import Settings
 
@@ -23,12 +23,9 @@ class Finding:
     context: str = ""
 
 
-def _low(judgement: Judgement, settings: Settings, *, loses: bool) -> float | None:
+def _low(judgement: Judgement, *, loses: bool) -> float | None:
     """The acceptance rate if it is low and the verdict in force is net negative or, without ``loses``, is not."""
-    rate = judgement.acceptance
-    by_rule = judgement.by_acceptance is Verdict.NET_NEGATIVE and judgement.basis is Basis.ACCEPTANCE
-    is_low = by_rule or (rate is not None and rate < settings.thresholds.acceptance_net_negative)
-    return rate if is_low and (judgement.verdict is Verdict.NET_NEGATIVE) == loses else None
+    return judgement.acceptance if judgement.is_low and (judgement.verdict is Verdict.NET_NEGATIVE) == loses else None
 
 
 def _slower(judgement: Judgement) -> float | None:
@@ -68,8 +65,8 @@ def _widest(engines: Iterable[EngineReport]) -> Latency | None:
 def _table(model: ModelReport, settings: Settings) -> Iterator[tuple[str, Mapping[str, str], float | None]]:
     """Each rule with its additional labels and its value; None if its condition does not hold."""
     whole = model.judgement
-    yield "SpecDecodeAcceptanceLow", {}, _low(whole, settings, loses=True)
-    yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, settings, loses=False)
+    yield "SpecDecodeAcceptanceLow", {}, _low(whole, loses=True)
+    yield "SpecDecodeAcceptanceLow/info", {}, _low(whole, loses=False)
     yield "SpecDecodeAcceptanceCollapsed", {}, whole.acceptance if whole.has_collapsed else None
     yield "SpecDecodeSlowerThanPlain", {}, _slower(whole)
     yield "SpecDecodeAcceptanceP10Low", {}, _p10(model, settings)
@@ -77,7 +74,7 @@ def _table(model: ModelReport, settings: Settings) -> Iterator[tuple[str, Mappin
     yield "SpecDecodeKVCachePressure", {}, _kv_cache(model, settings)
     for one in model.temperatures:
         labels = {"temperature": one.temperature}
-        yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(one.judgement, settings, loses=True)
+        yield "SpecDecodeAcceptanceLowAtTemperature", labels, _low(one.judgement, loses=True)
         yield "SpecDecodeSlowerThanPlainAtTemperature", labels, _slower(one.judgement)
 
 

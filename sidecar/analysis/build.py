@@ -88,6 +88,7 @@ def model_report(
             state.report(
                 at,
                 fresh=state in shown,
+                judgement=judged.engines.get(state.key.engine, Judgement()),
                 speed=_engine_speed(model, state, plugin) if state.speculates else None,
                 speculation=plugin.speculation(state.key),
                 coverage=plugin.coverage(state.key),

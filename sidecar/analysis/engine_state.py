@@ -13,6 +13,7 @@ from sidecar.analysis.limitation import limitations
 from sidecar.analysis.report import EngineReport
 from sidecar.analysis.speedup import EngineSpeed, Withheld
 from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
+from sidecar.analysis.verdict import Judgement
 from sidecar.engine.held import fell, held
 from sidecar.engine.histograms import HistogramWindow
 from sidecar.engine.names import Counter, Gauge, Phase
@@ -135,6 +136,7 @@ class EngineState:
         now: float,
         *,
         fresh: bool,
+        judgement: Judgement,
         speed: EngineSpeed | None,
         speculation: Speculation | None,
         coverage: float | None,
@@ -153,6 +155,7 @@ class EngineState:
             kv_cache_usages=self._kv_cache.distribution.snapshot(),
             window_acceptances=self._window_acceptances.snapshot(),
             loads=self.loads.report({}) if self.is_reported or self.untimed is None else (),
+            judgement=judgement,
             gauges=latest.gauges if latest else {},
             kv_cache_peak=self._kv_cache.peak(now) if latest else None,
             kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,

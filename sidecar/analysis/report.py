@@ -63,7 +63,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """One engine. Every field after ``loads`` is a current value: empty or None unless the last poll is fresh.
+    """One engine. Every field after ``judgement`` is a current value: empty or None unless the last poll is fresh.
 
     The exception is ``speculation``, which does not come from polls.
     """
@@ -74,6 +74,7 @@ class EngineReport:
     kv_cache_usages: Distribution  # one observation per poll; without any, vLLM does not export its usage
     window_acceptances: Distribution  # one observation per poll with drafts
     loads: tuple[LoadReport, ...]  # by vLLM's own counters or the plug-in's; empty if neither times steps
+    judgement: Judgement  # unknown if it does not speculate; see Judge.held for how long it stays
     gauges: Mapping[Gauge, float]
     kv_cache_peak: float | None
     kv_cache_capacity_tokens: int | None

@@ -54,9 +54,10 @@ class Judgement:
 
     ``is_known`` is False if nothing was judged, for example after polls have failed for long. ``judged`` is the window
     that was judged, None below the gates; ``missing`` names the gate, in a sentence. ``by_acceptance`` is the verdict
-    by the rule of thumb, ``by_speedup`` the measured one, None if no speedup is known. ``caveats`` and
-    ``has_collapsed`` are about a model as a whole: sentences on what is misleading, including engines that lose while
-    the model does not, and whether a fault keeps drafts from being accepted.
+    by the rule of thumb, ``by_speedup`` the measured one, None if no speedup is known. ``is_low``: the acceptance rate
+    is below its threshold or, if it decides, not yet clearly above it again. ``caveats`` and ``has_collapsed`` are
+    about a model as a whole: sentences on what is misleading, including engines that lose while the model does not,
+    and whether a fault keeps drafts from being accepted.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
@@ -65,6 +66,7 @@ class Judgement:
     missing: str | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
+    is_low: bool = False
     advice: str | None = None
     caveats: tuple[str, ...] = ()
     has_collapsed: bool = False
@@ -88,10 +90,11 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJudgement:
-    """All judgements on one model; ``temperatures`` has those of its evidence."""
+    """All judgements on one model; ``temperatures`` and ``engines`` have those of its evidence."""
 
     whole: Judgement = field(default_factory=Judgement)
     temperatures: Mapping[str, Judgement] = field(default_factory=dict)
+    engines: Mapping[str, Judgement] = field(default_factory=dict)
 
 
 class Judge:
@@ -130,13 +133,13 @@ class Judge:
         temperatures = {name: judged("temperature", name, found) for name, found in model.temperatures.items()}
         engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
         whole = _with_parts(judged("", "", model.whole), temperatures, engines)
-        return ModelJudgement(whole=whole, temperatures=temperatures)
+        return ModelJudgement(whole=whole, temperatures=temperatures, engines=engines)
 
 
 def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines: Mapping[str, Judgement]) -> Judgement:
     """``whole`` with what its parts say: a collapse spares no temperature, and one engine may lose alone."""
     losing = [
-        f"Engine {name} is net negative on its own: it accepts {one.acceptance or 0:.0%} of its draft tokens."
+        f"Engine {name} is net negative on its own: {_grounds(one)}."
         for name, one in engines.items()
         if one.verdict is Verdict.NET_NEGATIVE and len(engines) > 1 and whole.verdict is not Verdict.NET_NEGATIVE
     ]
@@ -147,6 +150,14 @@ def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines
         caveats=(*whole.evidence.caveats(), *losing),
         has_collapsed=collapsed,
     )
+
+
+def _grounds(judgement: Judgement) -> str:
+    """What the verdict on an engine is based on, as a clause."""
+    speedup = judgement.evidence.speedup
+    if judgement.by_speedup is not None and speedup is not None:
+        return f"decoding is {speedup.value:.2f} times as fast as without speculation"
+    return f"it accepts {judgement.acceptance or 0:.0%} of its draft tokens"
 
 
 _NOTHING: Final = Judgement()
@@ -177,6 +188,7 @@ def judge(
     if evidence.speedup is not None:
         lines = (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
         by_speedup, stays = _ruled(before.by_speedup, evidence.speedup, lines, Basis.SPEEDUP)
+    stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
     advice = None if is_part else _tokens_advice(evidence, judged, thresholds)
     if advice is None and (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE:
         advice = _losing(evidence, judged)
@@ -186,6 +198,7 @@ def judge(
         judged=judged,
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
+        is_low=stays_low or judged.rate < thresholds.acceptance_net_negative,
         advice=f"{stays} {advice or ''}".strip() or None,
     )
 

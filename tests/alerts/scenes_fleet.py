@@ -32,6 +32,7 @@ def across_pods():
             *replaced("bad", 0.48),
             *replaced("good", 0.52, namespace="good"),
             *replaced("slow", 0.3, namespace="slow", requests=2),
+            *replaced("margin", after(3, 0.48, 0.515), namespace="margin"),
             *[pod.timed(1.3) for pod in replaced("pays", 0.3, namespace="pays")],
             *[pod.untimed(1.3) for pod in replaced("faster", 0.3, namespace="plain")],
             Pod("plain", namespace="plain").generating(50),
@@ -40,7 +41,13 @@ def across_pods():
             Pod("stays", namespace="staging").drafting(5, 0.3),
             Pod("recovers", namespace="test").drafting(5, after(25, 0.3, 0.9)),
         ],
-        [(10, []), (40, [across(), across("late")]), (85, [across()]), (110, [across()]), (125, [])],
+        [
+            (10, []),
+            (40, [across(), across("margin"), across("late")]),
+            (85, [across(), across("margin")]),
+            (110, [across(), across("margin")]),
+            (125, []),
+        ],
         reads=reads,
     )
     yield Scene(

@@ -231,7 +231,7 @@ def events_dropped():
 
 def not_judged():
     def old(instance, drafts):
-        return Pod(instance).drafting(drafts, 0.3).without("verdict|_acceptance_ratio$")
+        return Pod(instance).drafting(drafts, 0.3).without("_acceptance_low$|_collapsed$|_engine_verdict$")
 
     v0 = {"model_name": "m", "engine": "0", "limitation": "v0_counters"}
     yield Scene(

@@ -198,8 +198,14 @@ def mixed():
     def engines(instance, lower, drafts=5):
         return Pod(instance).drafting(5, 0.9).drafting(drafts, lower, engine="1")
 
+    def timed(instance, *speedups, acceptance=0.45):
+        pod = Pod(instance)
+        for engine, speedup in enumerate(map(float, speedups)):
+            pod.drafting(5, acceptance, engine=str(engine)).timed(speedup, engine=str(engine))
+        return pod
+
     apart = Pod("apart", minutes=40).bucket("0", 6, 0.66).bucket("0-0.3", 4, 0.8)
-    losing = [of(one, 0.49, sign="engines", engine="1") for one in ("engine", "slow")]
+    losing = [of(one, sign="engines", engine="1") for one in ("engine", "slow", "small", "slower")]
     yield Scene(
         "temperatures on both sides of the thresholds, and an engine that alone loses",
         MIXED,
@@ -210,13 +216,17 @@ def mixed():
             engines("engine", 0.49),
             engines("near", 0.51),
             engines("slow", 0.49, drafts=1.05),
-            engines("idle", 0.12, drafts=0.95),
+            engines("small", 0.49, drafts=0.95),
+            engines("idle", 0.12, drafts=0.05),
+            timed("pays", 1.3, 1.3),
+            timed("slower", 1.3, 0.9, acceptance=0.7),
+            timed("all-slower", 0.9, 0.9, acceptance=0.7),
             Pod("one").drafting(5, 0.3),
             Pod("both").drafting(5, 0.4).drafting(5, 0.3, engine="1"),
             Pod("turned").drafting(5, after(38, 0.9, 0.3), requests=1),
             engines("adaptive", 0.12).timed(1.3).speculating(ADAPTIVE),
         ],
-        [(14, []), (30, [of("apart", 0.5, sign="temperatures"), *losing]), (50, losing), (58, losing)],
+        [(14, []), (30, [of("apart", 2, sign="temperatures"), *losing]), (50, losing), (58, losing)],
     )
 
     def pod(instance, p50, p99, requests=4.2, **own):

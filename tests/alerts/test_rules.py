@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from sidecar.alerting.conditions import of_models
+from sidecar.alerting.rules import load_rules
+from sidecar.analysis.verdict import MARGIN
 from sidecar.export.metrics import METRICS
 from sidecar.settings.groups import Thresholds
 from tests.alerts import alert_mutations
@@ -98,6 +101,26 @@ def healthy():
 @pytest.mark.servers
 def test_a_healthy_fleet_is_silent(tmp_path):
     passes(tmp_path, Silence("healthy", None, list(healthy())), shipped())
+
+
+@pytest.mark.servers
+def test_engines_that_pay_by_time_get_no_more_than_information_on_their_low_acceptance(tmp_path):
+    pod = Pod("engines", minutes=120).drafting(5, 0.45).drafting(5, 0.45, engine="1")
+    pod.timed(1.3).timed(1.3, engine="1").plain("up", (120, 1))
+    passes(tmp_path, Silence("engines that pay", None, [pod], reads=("SpecDecodeAcceptanceLow",)), shipped())
+    *_, (minute, sidecar) = pod.scrapes()
+    assert [one.rule for one in of_models(sidecar.report(minute), sidecar.settings)] == ["SpecDecodeAcceptanceLow/info"]
+
+
+@pytest.mark.parametrize(
+    "alert",
+    ["AcceptanceLow", "AcceptanceLowAtTemperature", "AcceptanceLowAcrossPods", "SlowerThanPlain",
+     "SlowerThanPlainAtTemperature"],
+)  # fmt: skip
+def test_an_alert_that_outlasts_its_threshold_by_the_margin_says_so(alert):
+    description = load_rules()[f"SpecDecode{alert}"].description
+    assert f"{MARGIN} above it" in description
+    assert "below" not in description
 
 
 @pytest.mark.servers

@@ -205,12 +205,30 @@ def test_where_a_schedule_varies_the_number_of_tokens_the_advice_is_on_the_sched
     )
 
 
+@pytest.mark.parametrize(
+    ("found", "low"),
+    [
+        (evidence(0.49), True),
+        (evidence(0.51), True),  # the verdict stays, and with it the alert
+        (evidence(0.53), False),
+        (evidence(0.45, speedup=(1.3,)), True),  # for information
+        (evidence(0.51, speedup=(1.3,)), False),
+        (evidence(0.51, speedup=(0.8,)), False),
+        (evidence(0.17, speculation=ADAPTIVE), True),
+        (evidence(0.51, speculation=ADAPTIVE), False),
+        (evidence(0.3, requests=1), False),
+    ],
+)
+def test_a_low_rate_is_low_until_it_is_clearly_above_the_threshold_where_it_decides(found, low):
+    assert judge(found, THRESHOLDS, SECONDS, before=judge(evidence(0.4), THRESHOLDS, SECONDS)).is_low is low
+
+
 def model(whole, name="m", engines=None, **temperatures):
     return ModelEvidence(
         model_name=name,
         whole=whole if isinstance(whole, Evidence) else evidence(whole),
         temperatures={label: evidence(rate) for label, rate in temperatures.items()},
-        engines={label: evidence(rate) for label, rate in (engines or {}).items()},
+        engines={label: one if isinstance(one, Evidence) else evidence(one) for label, one in (engines or {}).items()},
     )
 
 
@@ -263,6 +281,17 @@ def test_the_whole_is_judged_and_an_engine_that_loses_alone_is_named(whole, engi
     assert found.caveats == tuple(
         f"Engine {name} is net negative on its own: it accepts 12% of its draft tokens." for name in losing
     )
+
+
+def test_each_engine_is_judged_by_time_where_it_is_known_and_remembered():
+    judges, pays = Judge(THRESHOLDS, SECONDS), evidence(0.45, speedup=(1.3,))
+    found = judged(judges, model(pays, engines={"0": pays, "1": evidence(0.7, speedup=(0.9,)), "2": 0.49}))["m"]
+    assert {name: one.verdict for name, one in found.engines.items()} == {"0": POSITIVE, "1": NEGATIVE, "2": NEGATIVE}
+    assert found.whole.caveats == (
+        "Engine 1 is net negative on its own: decoding is 0.90 times as fast as without speculation.",
+        "Engine 2 is net negative on its own: it accepts 49% of its draft tokens.",
+    )
+    assert judged(judges, model(pays, engines={"2": 0.51}))["m"].engines["2"].verdict is NEGATIVE
 
 
 @pytest.mark.parametrize(

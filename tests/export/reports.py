@@ -72,6 +72,7 @@ def judgement(verdict, rate=None, *, share=1.0, speculation=None, by_speedup=Fal
         "judged": seen if enough else None,
         "by_acceptance": verdict,
         "by_speedup": verdict if by_speedup else None,
+        "is_low": enough and seen.rate is not None and seen.rate < 0.5,
     }
     return Judgement(is_known=True, **values | changes)
 
@@ -108,6 +109,7 @@ def engine(model="demo", index="0", **changes):
         "kv_cache_usages": distribution(USAGE_EDGES, 1, 2, 3),
         "window_acceptances": distribution(WINDOW_EDGES, 0, 0, 0, 1, 2),
         "loads": (LoadReport("1", 10.0, 400.0, 900.0, 0.03), LoadReport("2"), LoadReport("3-4", 4.0, 100.0, 250.0)),
+        "judgement": judgement(Verdict.NET_POSITIVE, 0.6),
         "gauges": {Gauge.REQUESTS_RUNNING: 4.0, Gauge.REQUESTS_WAITING: 1.0, Gauge.KV_CACHE_USAGE: 0.375},
         "kv_cache_peak": 0.5,
         "kv_cache_capacity_tokens": 442_368,

@@ -13,7 +13,7 @@ from sidecar.analysis.report import LoadReport
 from sidecar.analysis.speedup import Reference
 from sidecar.analysis.state import State
 from sidecar.analysis.steps import LOAD_LABELS
-from sidecar.analysis.verdict import Verdict
+from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
@@ -165,7 +165,7 @@ def test_a_v0_engine_exports_what_it_has_and_no_zeros():
         counters={Counter.GENERATION_TOKENS: 7.0}, accepted_per_position=(), gauges={},
         kv_cache_usages=reports.distribution((1.0,)), kv_cache_peak=None, kv_cache_capacity_tokens=None, latencies={},
         acceptance=None, limitations=frozenset({Limitation.V0_COUNTERS}), speed=None, speculation=None, coverage=None,
-        loads=(),
+        loads=(), judgement=Judgement(),
     )  # fmt: skip
     shown = reports.shown(reports.report(reports.model(engines=(old,))))
     seen = {family.name for family in families(shown) if "engine" in family.samples[0].labels}

@@ -52,9 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints its findings; returns 1 if the page is unusable, a plug-in failed or an Alertmanager takes no alerts.
+    """Prints its findings; returns 1 if one of them is a failure, else 0.
 
-    Else returns 0: a plug-in that is not heard, or cannot be, is no failure, as only the split by temperature needs it.
+    Failures: the page is unusable, a plug-in failed, its socket cannot be opened, an Alertmanager takes no alerts. A
+    plug-in that is not heard is none, as only the split by temperature needs it.
 
     With ``--args``: returns 0 if the command line has no problem, 1 if it has one, 2 if it cannot be read.
     """
@@ -92,41 +93,42 @@ async def _check(settings: Settings) -> int:
     found = await _running(settings)
     if found is None and report.scrape.last_error is None:
         found = await _listen(state, settings)
-    plugin, text = found or ("", "not checked, because vLLM's metrics cannot be read")
+    failed, text = found or (False, "not checked, because vLLM's metrics cannot be read")
     print(f"\nplug-in: {text}")
-    code = 0 if report.scrape.last_error is None and plugin not in _BAD else 1
+    code = 0 if report.scrape.last_error is None and not failed else 1
     return max([code, *[await _check_alertmanager(url, settings) for url in settings.alerting.alertmanagers]])
 
 
-async def _running(settings: Settings) -> tuple[str, str] | None:
-    """The plug-in's state and text from a sidecar that already runs here and has the socket; None without one.
+async def _running(settings: Settings) -> tuple[bool, str] | None:
+    """Whether the plug-in failed, and its text, from a sidecar that already runs here and has the socket.
 
-    The state is empty if it is unknown.
+    None without one.
     """
     url = own_url(settings)
     try:
         found = await sidecar_status(url, tls=False)
         plugin = found["plugin"]
-        return plugin["state"], f"{plugin['text']} (from the sidecar at {url}, which watches {found['vllm_url']})"
+        return plugin["state"] in _BAD, f"{plugin['text']} (from the sidecar at {url}, which watches {found['vllm_url']})"
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:
         problem = str(error) if isinstance(error, ScrapeError) else "it is not from a specdec-sidecar of this version"
-        return "", f"unknown: cannot read the status at {url} ({problem})"
+        return False, f"unknown: cannot read the status at {url} ({problem})"
 
 
-async def _listen(state: State, settings: Settings) -> tuple[str, str]:
+async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
     """The same from the socket: listens for two seconds, or until a plug-in is bad or all engines have said hello."""
     silent = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # ``check`` prints what it finds
     receiver = PluginReceiver(settings.plugin.socket, state.plugin.receive, silent)
     async with receiver:
         for _ in range(round(_LISTEN / _PAUSE)):
             found = state.plugin.report(receiver.problem)
-            if receiver.problem or found.state in _BAD or (found.heard and len(found.engines) >= found.expected):
-                return found.state, found.text
+            failed = bool(receiver.problem) or found.state in _BAD
+            if failed or (found.heard and len(found.engines) >= found.expected):
+                return failed, found.text
             await asyncio.sleep(_PAUSE)
         heard = "" if found.heard else f" (listened for {_LISTEN:.0f} s)"
-        return found.state, f"{found.text}{heard}"
+        return False, f"{found.text}{heard}"
 
 
 def _page(report: Report, url: str) -> Iterator[str]:

@@ -5,14 +5,16 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from typing import Final
 
 from sidecar.commands.arguments import duration
-from sidecar.commands.preflight.answers import answers, conclusion
+from sidecar.commands.preflight.answers import LEAST_REQUESTS, answers, conclusion
 from sidecar.commands.preflight.watch import watch
 from sidecar.commands.tables import aligned
 from sidecar.export.page.text import counted
 from sidecar.settings import Settings
 
+_UNDECIDED: Final = 3  # exit code
 HELP = "watch a vLLM that does not speculate yet, and say whether speculation suits its traffic"
 
 
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Prints the answers; returns 0, or 1 if vLLM already speculates.
+    """Prints the answers; returns 0, 1 if vLLM already speculates, or 3 if it saw too few requests for an answer.
 
     Raises:
         MeasurementError: vLLM's first page cannot be read.
@@ -48,4 +50,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         print("\n".join([seen, "", *aligned(("condition", "answer", "observed"), rows, left=(0, 2)), ""]))
         print("The limits are rules of thumb (docs/measure.md); a sweep measures the effect.")
         print(conclusion(found, lines))
-    return int(found.speculates)
+    if found.speculates:
+        return 1
+    return _UNDECIDED if len(found.requests) < LEAST_REQUESTS else 0

@@ -2,7 +2,7 @@
 
 from sidecar.analysis.verdict import Basis, Judgement, Verdict
 from sidecar.export.declaration import Values
-from sidecar.export.levels import GROUP, MODEL, TEMPERATURE
+from sidecar.export.levels import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE
 
 
 def _verdicts(judgement: Judgement) -> Values:
@@ -11,6 +11,10 @@ def _verdicts(judgement: Judgement) -> Values:
 
 def _bases(judgement: Judgement) -> Values:
     return {basis: basis is judgement.basis for basis in Basis} if judgement.is_known else None
+
+
+def _is_low(judgement: Judgement) -> Values:
+    return judgement.is_low if judgement.is_known else None
 
 
 # By temperature, live: they grow while requests run, and add up to vLLM's own counters.
@@ -83,6 +87,11 @@ ACCEPTANCE = TEMPERATURE.gauge(
     "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates.",
     lambda one: one.judgement.acceptance,
 )
+ACCEPTANCE_LOW = TEMPERATURE.gauge(
+    "acceptance_low",
+    "1 if specdec_acceptance_ratio is below acceptance_net_negative or, if it decides, not yet 0.02 above it; else 0.",
+    lambda one: _is_low(one.judgement),
+)
 VERDICT = TEMPERATURE.gauge(
     "verdict", "1 for the current verdict, 0 for the others.", lambda one: _verdicts(one.judgement), "verdict"
 )
@@ -97,6 +106,14 @@ MODEL_ACCEPTANCE = MODEL.gauge(
     "specdec_acceptance_ratio of all of a model's requests, by vLLM's own counters.",
     lambda model: model.judgement.acceptance,
 )
+MODEL_ACCEPTANCE_LOW = MODEL.gauge(
+    "model_acceptance_low", "specdec_acceptance_low of the model as a whole.", lambda model: _is_low(model.judgement)
+)
+MODEL_COLLAPSED = MODEL.gauge(
+    "model_collapsed",
+    "1 if almost no draft tokens are accepted, at any temperature and from the first position on; else 0.",
+    lambda model: model.judgement.has_collapsed if model.judgement.is_known else None,
+)
 MODEL_VERDICT = MODEL.gauge(
     "model_verdict", "specdec_verdict of the model as a whole.", lambda model: _verdicts(model.judgement), "verdict"
 )
@@ -105,4 +122,10 @@ MODEL_VERDICT_BASIS = MODEL.gauge(
     "specdec_verdict_basis of the model as a whole.",
     lambda model: _bases(model.judgement),
     "basis",
+)
+ENGINE_VERDICT = SINGLE_ENGINE.gauge(
+    "engine_verdict",
+    "specdec_verdict of one engine of a model.",
+    lambda engine: _verdicts(engine.judgement),
+    "verdict",
 )

@@ -69,7 +69,7 @@ def _with(split: Split, verdict: Verdict) -> Split:
 def _by_temperature(split: Split) -> Answer:
     losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
     if losing:
-        share = percent(sum(seen(one.judgement).share for one in losing))
+        share = percent(sum(one.window.share for one in losing))  # all of one window, whichever each was judged over
         text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens)."
         return Answer(text, "bad", _listed(split))
     if even:

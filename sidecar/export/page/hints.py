@@ -36,5 +36,6 @@ def _hints(report: Report) -> Iterator[str]:
 
 
 def marked(note: str) -> str:
-    """Marks text in backticks as code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+    """Marks text in backticks as code, and ranges such as 0.7-1, so that no line breaks at their hyphens."""
+    coded = re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+    return re.sub(r"\d[\w.]*-\d[\w.]*", r"<span class=number>\g<0></span>", coded)

@@ -88,7 +88,7 @@ def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
     advice = f'<div class="advice">{escape(said)}</div>' if said else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
-        f'<div class="name">T {escape(one.temperature)}<small>{percent(window.share)} of draft tokens</small></div>'
+        f'<div class="name">T {marked(one.temperature)}<small>{percent(one.window.share)} of draft tokens</small></div>'
         f"{_verdict(judged)}"
         f'<div class="bar">{value(percent(window.rate))} accepted{bar(window.rate, limits)}</div>'
         f'<div class="spread">{distribution(one.acceptance_bins, low)}</div>'

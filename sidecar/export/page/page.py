@@ -1,6 +1,5 @@
 """The page and the part of it that the script refreshes every two seconds."""
 
-from html import escape
 from importlib.resources import files
 
 from sidecar import __version__
@@ -32,7 +31,7 @@ def content(shown: Shown) -> str:
     report, settings = shown.report, shown.settings
     said = answer(report)
     parts = [
-        f'<p class="answer {said.tone}">{escape(said.text)}</p><p class="why">{marked(said.why)}</p>',
+        f'<p class="answer {said.tone}">{marked(said.text)}</p><p class="why">{marked(said.why)}</p>',
         plugin_line(report.plugin, said.why),
     ]
     if report.scrape.up:

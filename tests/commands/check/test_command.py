@@ -70,11 +70,11 @@ async def test_check_listens_for_the_plug_in(socket_path, capsys, monkeypatch, *
     assert (found, said in out.splitlines()[-1]) == (code, True), out
 
 
-async def test_a_socket_that_cannot_be_listened_at_is_said_in_words_only(checked, socket_path):
+async def test_a_socket_that_cannot_be_listened_at_is_a_failure(checked, socket_path):
     socket_path.touch()
     async with FaultyVllm() as vllm:
-        _, lines = await checked(vllm.url)
-    assert "cannot listen for the plug-in (Address already in use)" in lines[-1]
+        code, lines = await checked(vllm.url)
+    assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (1, True)
 
 
 async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_vllm(checked, socket_path):

@@ -151,6 +151,13 @@ async def test_a_vllm_without_speculation_and_its_plug_in(program, socket_path):
     assert found["conclusion"] == "Leave it off for now: 33% of requests use parameters that speculation rejects."
 
 
+async def test_too_few_requests_for_an_answer_are_no_success(finished):
+    async with SimulatedVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
+        code, out, _ = await finished("preflight", "--duration", "100ms", SPECDEC_VLLM_URL=vllm.url)
+    assert code == 3
+    assert out.splitlines()[-1].startswith("Too few requests for an answer: saw 0, need at least 20.")
+
+
 async def test_a_vllm_that_cannot_be_read_or_speculates_already_is_not_watched(finished):
     """Watching takes longer than a test may."""
     nowhere = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL="http://127.0.0.1:1")

@@ -46,6 +46,16 @@ def test_by_acceptance(temperatures, expected):
     assert why(reports.model(*rows)) == f"Acceptance rate by temperature: {', '.join(judged)}."
 
 
+def test_a_share_is_of_one_window_whichever_each_temperature_was_judged_over():
+    """One was judged over five minutes, the other over an hour."""
+    rows = [
+        reports.temperature("0.7-1", BAD, 0.3, 0.87),
+        reports.temperature("1+", BAD, 0.3, 0.13, judgement=reports.judgement(BAD, 0.3, share=0.9)),
+    ]
+    expected = "Speculation does not pay at temperatures 0.7-1 and 1+ (100% of the draft tokens)."
+    assert said(reports.model(*rows)) == (expected, "bad")
+
+
 def test_where_plain_decoding_was_measured_it_answers_in_milliseconds():
     model = reports.timed_model(
         reports.timed("0-0.3", GOOD, 0.44, 45, 27),

@@ -144,6 +144,35 @@ async def test_on_a_phone_in_the_dark(browser, pictures):
         assert await tab.value("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+# At each width of the page, in how many lines each name of a temperature stands.
+LINES_OF_NAMES = r"""
+(() => {
+  const lines = [];
+  for (let width = 200; width < 420; width += 3) {
+    document.body.style.width = `${width}px`;
+    const texts = document.createTreeWalker(document.getElementById('content'), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode())
+      for (const name of texts.currentNode.data.matchAll(/0\.\d-[\d.]*\d/g)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, name.index);
+        range.setEnd(texts.currentNode, name.index + name[0].length);
+        lines.push(new Set([...range.getClientRects()].map(one => one.top)).size);
+      }
+  }
+  return lines;
+})()
+"""
+
+
+async def test_no_line_breaks_within_the_name_of_a_temperature(browser):
+    """In the headline, in the reason for it, and in each temperature's own row."""
+    async with served(mixed()) as site, browser() as tab:
+        await tab.open(site.url, width=390, height=844)
+        lines = await tab.value(LINES_OF_NAMES)
+        assert len(lines) == 74 * 5
+        assert set(lines) == {1}
+
+
 async def test_a_latency_stays_on_its_line_within_its_panel(browser):
     bounds = Latency(dict.fromkeys(QUANTILES, 0.1), 40.0, 0.3)
     latencies = {Phase.TTFT: reports.latency(10.0), Phase.QUEUE: bounds}

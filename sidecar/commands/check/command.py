@@ -108,7 +108,8 @@ async def _running(settings: Settings) -> tuple[bool, str] | None:
     try:
         found = await sidecar_status(url, tls=False)
         plugin = found["plugin"]
-        return plugin["state"] in _BAD, f"{plugin['text']} (from the sidecar at {url}, which watches {found['vllm_url']})"
+        watches = f"from the sidecar at {url}, which watches {found['vllm_url']}"
+        return plugin["state"] in _BAD, f"{plugin['text']} ({watches})"
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:

@@ -8,6 +8,7 @@ from typing import Final
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.model_speed import ModelSpeed
 from sidecar.analysis.quantile import quantile
+from sidecar.analysis.recent import Recent, acceptance_bin
 from sidecar.analysis.speedup import Withheld
 from sidecar.analysis.split.groups import Groups
 from sidecar.analysis.split.labels import Label, Labels, LiveTally, Tallies, TemperatureBuckets, together
@@ -17,8 +18,7 @@ from sidecar.requests.messages import FinishedRequest, Table
 from sidecar.requests.tally import NOTHING
 from sidecar.settings import Settings
 
-_TAIL_SECONDS: Final = 3600.0  # longest window of the tail
-_TAIL_REQUESTS: Final = 1000  # enough for a 10th percentile
+_HOUR: Final = 3600.0
 
 
 class ModelState:
@@ -35,7 +35,8 @@ class ModelState:
         self.groups = Groups(settings.latency_window)
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
-        self._tail: deque[tuple[float, float]] = deque(maxlen=_TAIL_REQUESTS)
+        self._acceptances = Recent(settings.latency_window, acceptance_bin)
+        self._latest: deque[tuple[float, float]] = deque(maxlen=settings.thresholds.min_requests)  # for a slow hour
 
     def count(self, lives: Sequence[Life]) -> int:
         """Takes in the confirmed cuts of the model's lives; returns how many more adapters have become "other"."""
@@ -69,8 +70,8 @@ class ModelState:
 
     def finished(self, at: float, requests: Iterable[FinishedRequest]) -> None:
         """Takes in the requests that finished since the last poll; call it after that poll's ``speed.polled``."""
-        if self._tail and at < self._tail[-1][0]:  # the clock was set back
-            self._tail.clear()
+        if self._latest and at < self._latest[-1][0]:  # the clock was set back
+            self._latest.clear()
         by_temperature: dict[str, list[FinishedRequest]] = {}
         for request in requests:
             label = self._buckets.label(request.temperature)
@@ -78,7 +79,8 @@ class ModelState:
             found = measured(request)
             self._of(label).finished(at, found)
             if found.acceptance is not None:
-                self._tail.append((at, found.acceptance))
+                self._acceptances.add(at, found.acceptance)
+                self._latest.append((at, found.acceptance))
         self.speed.finished(by_temperature)
 
     def _of(self, label: str) -> TemperatureState:
@@ -100,12 +102,13 @@ class ModelState:
         short = {label: state.tally.window for label, state in self.temperatures.items()}
         return _shared(short), _shared({label: state.tally.hour for label, state in self.temperatures.items()})
 
-    def acceptance_p10(self, now: float, needed: int) -> float | None:
-        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""
-        rates = [rate for at, rate in self._tail if 0 <= now - at <= self._settings.latency_window]
+    def acceptance_p10(self, now: float) -> float | None:
+        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with too few requests."""
+        needed = self._settings.thresholds.min_requests
+        rates: Sequence[float] = self._acceptances.ordered(now)
         if len(rates) < needed:
-            rates = [rate for at, rate in self._tail if 0 <= now - at <= _TAIL_SECONDS][-needed:]
-        return quantile(sorted(rates), 0.1) if len(rates) >= needed else None
+            rates = sorted(rate for at, rate in self._latest if 0 <= now - at <= _HOUR)
+        return quantile(rates, 0.1) if len(rates) >= needed else None
 
 
 def _shared(windows: dict[str, Acceptance]) -> dict[str, Acceptance]:

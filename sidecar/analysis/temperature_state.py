@@ -1,6 +1,5 @@
 """The state of one temperature of one model: live totals, and distributions of finished requests."""
 
-from collections import deque
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -8,6 +7,7 @@ from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.histogram import ACCEPTANCE_EDGES, Histogram
 from sidecar.analysis.model_speed import TemperatureSpeed
 from sidecar.analysis.quantile import quantile
+from sidecar.analysis.recent import Ordered, Recent, acceptance_bin, duration_bin
 from sidecar.analysis.report import TemperatureReport
 from sidecar.analysis.split.labels import LiveTally
 from sidecar.analysis.verdict import Judgement
@@ -18,7 +18,6 @@ LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a s
 TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 DURATION_EDGES: Final = (1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
-_MOST: Final = 2000  # finished requests kept for quantiles
 _BINS: Final = 10
 _SPREAD: Final = (0.1, 0.5, 0.9)
 _TIMES: Final = (0.5, 0.95, 0.99)
@@ -59,33 +58,35 @@ class TemperatureState:
     def __init__(self, window: float) -> None:
         """``window`` is the sliding window in seconds."""
         self.tally = LiveTally(window)
-        self._window = window
         self._acceptances, self._lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
         self._ttft, self._tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
         self._durations = Histogram(DURATION_EDGES)
-        self._latest: deque[tuple[float, Measured]] = deque(maxlen=_MOST)
+        self._recent_acceptances = Recent(window, acceptance_bin)
+        self._recent_ttft, self._recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
 
     def finished(self, at: float, found: Measured) -> None:
         """Adds a request that finished before ``at``."""
-        if self._latest and at < self._latest[-1][0]:  # the clock was set back
-            self._latest.clear()
         for histogram, value in zip(
             (self._acceptances, self._lengths, self._ttft, self._tpot, self._durations), found, strict=True
         ):
             if value is not None:
                 histogram.observe(value)
-        self._latest.append((at, found))
+        for recent, value in zip(
+            (self._recent_acceptances, self._recent_ttft, self._recent_tpot),
+            (found.acceptance, found.ttft, found.tpot),
+            strict=True,
+        ):
+            if value is not None:
+                recent.add(at, value)
 
     def report(
         self, label: str, now: float, window: Acceptance | None, judgement: Judgement, speed: TemperatureSpeed
     ) -> TemperatureReport:
         """The temperature at ``now``; ``window`` is the sliding one, None unless the last poll is fresh."""
-        while self._latest and self._latest[0][0] < now - self._window:
-            self._latest.popleft()
-        latest = [found for at, found in self._latest if at <= now] if window is not None else []
-        acceptances = sorted(one.acceptance for one in latest if one.acceptance is not None)
-        ttft = sorted(one.ttft for one in latest if one.ttft is not None)
-        tpot = sorted(one.tpot for one in latest if one.tpot is not None)
+        acceptances, ttft, tpot = (
+            recent.ordered(now) if window is not None else Ordered(())
+            for recent in (self._recent_acceptances, self._recent_ttft, self._recent_tpot)
+        )
         return TemperatureReport(
             temperature=label,
             tally=self.tally.total,
@@ -106,8 +107,8 @@ class TemperatureState:
         )
 
 
-def _bins(acceptances: list[float]) -> tuple[int, ...]:
-    counts = [0] * _BINS
-    for one in acceptances:
-        counts[min(int(one * _BINS), _BINS - 1)] += 1
-    return tuple(counts)
+def _bins(acceptances: Ordered) -> tuple[int, ...]:
+    bins = [0] * _BINS
+    for acceptance, count in acceptances.counts:
+        bins[min(int(acceptance * _BINS), _BINS - 1)] += count
+    return tuple(bins)

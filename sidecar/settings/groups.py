@@ -127,7 +127,7 @@ class Thresholds(Group):
     not export the split by temperature"""
     min_drafts_per_second: float = Field(1.0, ge=0, le=1_000_000)
     """minimum drafts per second for a verdict"""
-    min_requests: int = Field(20, ge=1, le=1_000_000)
+    min_requests: int = Field(20, ge=1, le=10_000)
     """minimum requests for a verdict"""
     min_bucket_share: Share = 0.1
     """minimum share of all draft tokens for a verdict on one temperature"""

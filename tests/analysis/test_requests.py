@@ -114,6 +114,24 @@ def test_distributions_and_quantiles_are_of_finished_requests():
     assert pod.temperature("0.7-1").ttft.count == 31
 
 
+def test_quantiles_are_over_the_whole_window_at_any_rate():
+    """120 requests a second, of which the older two thirds of the window accept nothing."""
+    pod = Pod()
+    for place in range(30):
+        for _ in range(1200):
+            pod.plugin.finish(80, accepted_tokens=0 if place < 20 else 30)
+        pod.serve((80, 10, 15), seconds=10)
+    assert pod.model().acceptance_p10 == 0
+    hot = pod.temperature("0.7-1")
+    assert [hot.acceptance_quantiles[one] for one in (0.1, 0.5, 0.9)] == [0, 0, 1]
+    assert (hot.acceptance_bins[0], hot.acceptance_bins[-1]) == (24_000, 12_000)
+    for _ in range(20):
+        pod.plugin.finish(80, accepted_tokens=30)
+    pod.serve((80, 10, 15), seconds=205)
+    assert pod.model().acceptance_p10 == 1
+    assert pod.temperature("0.7-1").acceptance_bins == (*[0] * 9, 12_020)
+
+
 def test_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
     pod = Pod()
     for _ in range(4):

@@ -129,8 +129,8 @@ async def test_command_works(line, tmp_path, folder):
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    # make itself ends by the signal that ends what it has started.
-    ended = -signal.SIGTERM if line.startswith("make run") else 0
+    # make itself ends by the signal that ends what it has started; preflight saw too few requests for an answer.
+    ended = -signal.SIGTERM if line.startswith("make run") else 3 if "preflight" in line else 0
     assert process.returncode == ended, f"{shlex.join(adapted.split())}\n{said}"
     assert "Traceback" not in said
     assert (RUNS in said) == (" run" in line and "make demo" not in line)

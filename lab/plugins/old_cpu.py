@@ -76,7 +76,7 @@ def _allow_speculation() -> None:
 
 
 def _mend_structured_output() -> None:
-    """0.12 and 0.14 pin the index tensor of a grammar's bit mask in memory, which needs a CUDA driver."""
+    """0.12 and 0.14 pin the index tensor of a grammar's bit mask, which takes a CUDA driver; 0.12 also needs float32."""
     make_tensor, xgrammar = torch.tensor, import_module("xgrammar")
     apply = xgrammar.apply_token_bitmask_inplace
 
@@ -84,9 +84,11 @@ def _mend_structured_output() -> None:
         named.pop("pin_memory", None)
         return make_tensor(*arguments, **named)
 
-    def apply_bitmask(logits: Any, bitmask: Any, *arguments: Any, indices: Any = None, **named: Any) -> Any:
+    def apply_bitmask(logits: Any, bitmask: Any, *arguments: Any, indices: Any = None, **named: Any) -> None:
         listed = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-        return apply(logits, bitmask, *arguments, indices=listed, **named)
+        scores = logits.float()  # itself if it is float32, the only type that the CPU's kernel takes
+        apply(scores, bitmask, *arguments, indices=listed, **named)
+        logits.copy_(scores)
 
     vars(torch)["tensor"] = tensor
     vars(xgrammar)["apply_token_bitmask_inplace"] = apply_bitmask

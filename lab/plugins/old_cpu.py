@@ -76,7 +76,7 @@ def _allow_speculation() -> None:
 
 
 def _mend_structured_output() -> None:
-    """0.12 and 0.14 pin the index tensor of a grammar's bit mask, which takes a CUDA driver; 0.12 also needs float32."""
+    """0.12 and 0.14 pin the index tensor of a grammar's bit mask, for which they need CUDA; 0.12 needs float32, too."""
     make_tensor, xgrammar = torch.tensor, import_module("xgrammar")
     apply = xgrammar.apply_token_bitmask_inplace
 

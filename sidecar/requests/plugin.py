@@ -208,7 +208,7 @@ class Observer:
         """Reports for SLICE seconds if it is time; to the end if the engine is idle: its next step may be far off."""
         idle = not scheduler.running and not scheduler.get_num_unfinished_requests()
         if idle or (self.slices is None and self.times[-1] >= self.due):
-            self.slices = chain(self.slices or (), self.report([*scheduler.requests.values()]))
+            self.slices = chain(self.slices or (), self.report(scheduler.requests))
             self.due = time.monotonic() + PERIOD
         until = time.perf_counter() + SLICE
         for next_takes in self.slices or ():
@@ -218,13 +218,13 @@ class Observer:
         if idle:  # also in the step that vLLM runs after an abort, for the workers' finished_req_ids
             self.times.clear()
 
-    def report(self, requests: list[Any]) -> Iterator[float]:
+    def report(self, requests: dict[str, Any]) -> Iterator[float]:
         """Sends one cut in parts that are spread over steps; yields how long the next part may take."""
         if os.getpid() != self.pid:
             return  # this is a copy of the engine's Observer, in a forked process
-        while requests:
-            request = requests.pop()
-            if "_specdec" in request.__dict__:  # else it is still waiting for its first step
+        for request_id in [*requests]:
+            request = requests.get(request_id)  # None: it has ended since, and was settled then
+            if request is not None and "_specdec" in request.__dict__:  # else it waits for its first step
                 self.settle(request._specdec)
             yield 0.0
         if self.socket is None:

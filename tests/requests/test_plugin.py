@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import weakref
 from contextlib import suppress
 from itertools import count
 from types import SimpleNamespace
@@ -188,6 +189,17 @@ def test_requests_that_wait_for_their_first_step_share_a_reports_work_too(made, 
     for _ in range(20):
         scheduler.step({"a": (3, 2)})
     assert scheduler._specdec.slices is not None, "the first report is still under way"
+
+
+def test_a_report_under_way_keeps_no_request_that_has_ended(made, clock):
+    scheduler = made()
+    clock.perf_counter = iter(range(10**6)).__next__  # each slice is over after its first piece of work
+    for number in range(20):
+        scheduler.add(request(f"r{number}"))
+    scheduler.step({f"r{number}": (3, 2) for number in range(20)})
+    counts = weakref.ref(scheduler.requests["r10"]._specdec)  # freed with it
+    scheduler.end("r10")
+    assert (scheduler._specdec.slices is not None, counts()) == (True, None)
 
 
 def test_aborting_many_at_once_makes_one_report(plain, made, monkeypatch):

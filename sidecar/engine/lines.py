@@ -19,6 +19,7 @@ _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 _MOST_LINES = 100_000  # per page; vLLM has about 420 per engine
 _LINE_BYTES = 16 * 1024
 _MOST_LABELS = 64
+_LABEL_CHARACTERS = 512  # a label's value: it is kept, and exported with each series of its engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ def read_lines(body: bytes, wanted: frozenset[bytes], most_series: int) -> Lines
     return Lines(found, tuple(places), malformed)
 
 
+def read_sample(line: bytes) -> tuple[Series, float] | None:
+    """The series and value of a line of any name; None for a malformed one, a comment or an empty line."""
+    name = _NAME.match(line)
+    return None if name is None else _sample(line, name.end())
+
+
 def _sample(line: bytes, name_end: int) -> tuple[Series, float] | None:
     """The series and value of a line; None for a malformed one."""
     if len(line) > _LINE_BYTES:
@@ -85,7 +92,7 @@ def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]
     """The label pairs that begin at ``position``, and the position where they end.
 
     Raises:
-        ValueError: they are malformed, or there are too many.
+        ValueError: they are malformed, too long, or too many.
     """
     if not text.startswith("{", position):
         return (), position
@@ -93,7 +100,7 @@ def _labels(text: str, position: int) -> tuple[tuple[tuple[str, str], ...], int]
     pairs: list[tuple[str, str]] = []
     while not text.startswith("}", position):
         match = _LABEL.match(text, position)
-        if match is None or len(pairs) == _MOST_LABELS:
+        if match is None or len(match[2]) > _LABEL_CHARACTERS or len(pairs) == _MOST_LABELS:
             raise ValueError
         value = match[2]
         if "\\" in value:

@@ -1,6 +1,5 @@
 """Where each engine's quantities are on a page: computed once per page shape, applied at every poll."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,7 +140,7 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
     for name in candidates:
         by_edge: dict[float, list[int]] = defaultdict(list)
         for sample in samples.get(name + "_bucket", []):
-            edge = _number(sample.labels.get("le", ""))
+            edge = _edge(sample.labels.get("le", ""))
             if edge is not None:
                 by_edge[edge].append(sample.index)
         if float("inf") in by_edge:
@@ -163,9 +162,10 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
-def _number(text: str) -> float | None:
+def _edge(text: str) -> float | None:
+    """A bucket's upper edge; None if it is no number, or not above 0 as every latency is."""
     try:
-        number = float(text)
+        edge = float(text)
     except ValueError:
         return None
-    return None if math.isnan(number) or "_" in text else number
+    return edge if edge > 0 and "_" not in text else None

@@ -46,6 +46,8 @@ def read(*lines):
         ('{="0"} 1', None),
         ('{9a="0"} 1', None),
         ('{a="0"b="1"} 1', None),
+        (f'{{a="{"x" * 512}"}} 1', 1.0),
+        (f'{{a="{"x" * 513}"}} 1', None),
         (" \uff11", None),  # a full-width digit, which Python's float() takes
         (" 1\r", None),
     ],

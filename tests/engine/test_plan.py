@@ -12,8 +12,8 @@ def test_engines_come_in_the_order_of_their_numbers():
     assert [engine.key.engine for engine in page(*lines).engines] == ["0", "1", "2", "10"]
 
 
-def test_engine_of_thousands_of_digits_is_a_name_like_any_other():
-    assert only(f'vllm:num_requests_running{{{M},engine="{"9" * 5000}"}} 1').key.engine == "9" * 5000
+def test_engine_of_hundreds_of_digits_is_a_name_like_any_other():
+    assert only(f'vllm:num_requests_running{{{M},engine="{"9" * 512}"}} 1').key.engine == "9" * 512
 
 
 def test_several_models_on_one_page_stay_apart():
@@ -89,8 +89,8 @@ def test_histogram_without_its_last_bucket_is_absent():
     assert only(RUNNING, *ttft(1, 2, edges=("0.1", "1.0"), labels=M + ',engine="0"')).histograms == {}
 
 
-@pytest.mark.parametrize("edge", ["NaN", "nan", "x", "", "1_0"])
-def test_bucket_with_an_edge_that_is_no_number_is_not_one(edge):
+@pytest.mark.parametrize("edge", ["NaN", "nan", "x", "", "1_0", "-Inf", "-1", "0"])
+def test_bucket_with_an_edge_that_is_no_latency_is_not_one(edge):
     engine = only(*ttft(1, 7, 2, 3, edges=("0.1", edge, "1.0", "+Inf")))
     assert engine.histograms[Phase.TTFT].counts == (1.0, 2.0, 3.0)
 

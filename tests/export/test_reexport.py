@@ -44,3 +44,54 @@ def test_exemplars_are_left_out_and_what_is_cut_off():
     )
     assert own_series(page, 9) == b'# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total{a="b"} 5.0\n'
     assert own_series(b"\xff<html>\n", 9) == b""
+
+
+GOOD = "# HELP vllm:x X.\n# TYPE vllm:x counter\nvllm:x_total 5.0\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm:x_total 5.0 5.0",
+        "vllm:x_total",
+        "vllm:x_total five",
+        'vllm:x_total{a="b" 5.0',
+        'vllm:x_total{a="b",a="c"} 5.0',
+        'vllm:x_total{__name__="specdec_up"} 5.0',
+        'vllm:x_total{a="b"} 5.0 1712345678000',
+        "vllm:x_total 5.0",
+        "vllm:y_total 5.0",
+        "specdec_up 0.0",
+        "",
+        "\t",
+    ],
+)
+def test_a_family_with_a_line_that_is_not_its_own_or_no_sample_is_left_out(line):
+    other = GOOD.replace("vllm:x", "vllm:z")
+    assert own_series(f"{GOOD}{line}\n{other}".encode(), 9) == other.encode()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        GOOD + GOOD,
+        GOOD + "# HELP vllm:y Y.\n# TYPE vllm:y number\nvllm:y 5.0\n",
+        GOOD + "# HELP vllm:y Y.\n# TYPE vllm:z gauge\nvllm:y 5.0\n",
+        GOOD + "# HELP vllm:y Y.\nvllm:y 5.0\n",
+        "# TYPE vllm:y gauge\nvllm:y 5.0\n" + GOOD,
+        "# HELP specdec_up U.\n# TYPE specdec_up gauge\nspecdec_up 0.0\n" + GOOD,
+    ],
+)
+def test_a_family_that_is_not_vllms_not_declared_or_declared_twice_is_left_out(page):
+    assert own_series(page.encode(), 9) == GOOD.encode()
+
+
+def test_what_is_no_unicode_does_not_reach_the_page():
+    assert (
+        own_series(b'# HELP vllm:x \xff\n# TYPE vllm:x gauge\nvllm:x{a="\xff"} 5.0\n', 9).decode().count("\ufffd") == 2
+    )
+
+
+def test_a_page_of_families_without_end_is_read_as_far_as_its_limit():
+    many = "".join(GOOD.replace("vllm:x", f"vllm:x{number}") for number in range(100))
+    assert own_series((GOOD.replace("5.0", "5.0\nvllm:x_total 5.0") * 100 + many).encode(), 9) == b""

@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["run"]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it reloads settings; by default it ends the process
-    from sidecar.log import configure_logging  # noqa: PLC0415 - once SIGHUP is ignored: this takes long to import
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until it can stop in order
+    from sidecar.log import configure_logging  # noqa: PLC0415 - once signals are handled: this takes long to import
     from sidecar.settings import load_settings  # noqa: PLC0415 - the same
 
     arguments = parser(argv).parse_args(argv)

@@ -1,7 +1,7 @@
 """Logging: JSON lines for machines, a readable format for terminals, and one line per change of a lasting fault.
 
 Everything, including the standard library's loggers (aiohttp, asyncio), goes through one handler, which removes
-credentials from URLs in the finished line.
+credentials from URLs in the finished line and bounds the lines a minute.
 """
 
 import logging
@@ -14,6 +14,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 _BEFORE_HOST = re.compile(r"(?:(?<=://)|^(?![A-Za-z0-9+.-]+://)).*@", re.ASCII | re.DOTALL)
 _QUERY = re.compile(r"([?#]).*", re.DOTALL)
 _USER_INFORMATION = re.compile(r"(?<=://)\S*@")
+_MOST_LINES = 240  # a minute
 _MAX_REASONS = 16  # logged per fault; reasons should be few and fixed, and this bounds the log if they are not
 
 Log = FilteringBoundLogger  # what ``structlog.get_logger`` returns
@@ -29,6 +30,25 @@ class _Formatter(structlog.stdlib.ProcessorFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return _USER_INFORMATION.sub("***@", super().format(record))
+
+
+class _AtMost(logging.Filter):
+    """Lets ``most`` lines of a minute pass. The first line after such a minute says how many were left out."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._minute = self._lines = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        minute = int(record.created // 60)
+        if minute != self._minute:
+            left_out, self._minute, self._lines = self._lines - self._most, minute, 0
+            if left_out > 0:
+                log = structlog.get_logger("sidecar.log")
+                log.warning("log lines left out", lines=left_out, most_per_minute=self._most)
+        self._lines += 1
+        return self._lines <= self._most
 
 
 def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
@@ -49,6 +69,7 @@ def configure_logging(level: str, fmt: str, stream: TextIO) -> None:
         *([_console(stream)] if console else [_ordered, structlog.processors.JSONRenderer(default=str)]),
     ]
     handler = logging.StreamHandler(stream)
+    handler.addFilter(_AtMost(_MOST_LINES))
     handler.setFormatter(_Formatter(foreign_pre_chain=shared, processors=ending))
     # Otherwise a line that cannot be formatted or written goes to stderr as it is, credentials included.
     logging.raiseExceptions = False

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -200,3 +201,17 @@ def test_reasons_without_end_do_not_fill_the_log(states, lines):
     for number in range(1000):
         states.fault("a", "failed", reason=f"reason {number}")
     assert 0 < len(lines()) <= 16
+
+
+def test_lines_without_end_do_not_fill_the_log_and_are_counted(lines, monkeypatch):
+    log, now = structlog.get_logger("sidecar.test"), [6000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    for _ in range(1000):
+        log.info("engine found")
+    now[0] += 60
+    log.info("engine gone")
+    assert [line["event"] for line in lines()] == ["engine found"] * 240 + ["log lines left out", "engine gone"]
+    assert lines()[-2]["lines"] == 760
+    now[0] += 60
+    log.info("engine found")
+    assert len(lines()) == 243

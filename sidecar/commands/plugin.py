@@ -114,7 +114,7 @@ def write_plugin(folder: Path) -> tuple[Path, ...]:
 
 
 def _make(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(0o755, parents=True, exist_ok=True)  # for vLLM to trust it, nobody else may write there
     with suppress(PermissionError):  # another user's folder, such as a volume; writing to it may still be allowed
         folder.chmod(folder.stat().st_mode | 0o555)
 

@@ -35,14 +35,21 @@ class Passwords:
         hashed = users.get(user) or next(iter(users.values()))  # an unknown name costs as much time as a known one
         digest = hmac.digest(self._key, hashed.encode() + password, "sha256")
         if not hmac.compare_digest(self._known.get(user, b""), digest):
-            if not await asyncio.get_running_loop().run_in_executor(self._checks, _is_match, password, hashed):
+            slowest = max(map(_cost, users.values()))
+            if not await asyncio.get_running_loop().run_in_executor(self._checks, _is_match, password, hashed, slowest):
                 return False
             if user in users:
                 self._known[user] = digest
         return user in users
 
 
-def _is_match(password: bytes, hashed: str) -> bool:
+def _cost(hashed: str) -> int:
+    """The cost of a bcrypt hash: each step doubles the time of a check."""
+    return int(hashed.split("$")[2])
+
+
+def _is_match(password: bytes, hashed: str, slowest: int) -> bool:
+    """A wrong password takes as long as with a hash of the cost ``slowest``, so the time does not tell user names."""
     import bcrypt  # noqa: PLC0415 - saves memory: basic auth is off by default
 
     began = time.monotonic()
@@ -51,7 +58,8 @@ def _is_match(password: bytes, hashed: str) -> bool:
     except ValueError:  # over 72 bytes or with a NUL: bcrypt cannot hash it
         matches = False
     if not matches:
-        time.sleep(_REST * (time.monotonic() - began))
+        check = time.monotonic() - began
+        time.sleep((_REST + 1) * check * 2 ** (slowest - _cost(hashed)) - check)
     return matches
 
 

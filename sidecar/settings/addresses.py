@@ -55,9 +55,17 @@ def parse_base_url(text: str) -> str:
     return f"{url.scheme}://{url.netloc}{path}"
 
 
+def _without_user(url: str) -> str:
+    """An address for people to open, which alerts and metrics show."""
+    if "@" in urlsplit(url).netloc:
+        raise ValueError("must not have user information, because alerts and metrics show it")
+    return url
+
+
 ListenAddress = Annotated[
     Address, PlainValidator(_parse_address), PlainSerializer(str), WithJsonSchema({"format": _FORM})
 ]
 BaseUrl = Annotated[
     str, AfterValidator(parse_base_url), WithJsonSchema({"format": "http or https URL, a path allowed"})
 ]
+LinkUrl = Annotated[BaseUrl, AfterValidator(_without_user)]

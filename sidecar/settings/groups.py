@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sidecar.settings.addresses import BaseUrl
+from sidecar.settings.addresses import BaseUrl, LinkUrl
 from sidecar.settings.field_types import (
     CertificateFile,
     Duration,
@@ -174,9 +174,9 @@ class Alerting(Group):
     ] = Field({}, max_length=16)
     """more labels for these alerts: `cluster`, `namespace`, `pod`, or what your routes match; the sidecar's own labels
     take precedence"""
-    runbooks: BaseUrl | None = None
+    runbooks: LinkUrl | None = None
     """base URL of the runbooks; not set: the sidecar itself serves them under `/runbooks`"""
-    dashboards: BaseUrl | None = None
+    dashboards: LinkUrl | None = None
     """Grafana's base URL; not set: alerts do not link to dashboards"""
     pace: float = Field(1.0, ge=0, le=100)
     """factor for how long conditions must hold; 0: alerts are sent immediately"""

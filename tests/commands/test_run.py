@@ -1,4 +1,6 @@
+import asyncio
 import json
+import os
 import signal
 
 from sidecar.demo.server import SimulatedVllm
@@ -32,6 +34,17 @@ async def test_run_serves_until_terminated(program, finished, http):
         code, _, err = await finished("healthcheck", SPECDEC_LISTEN=address)
         assert code == 1
         assert err == f"no answer at {address}: ConnectionRefusedError; is the sidecar up, with this SPECDEC_LISTEN?\n"
+
+
+async def test_terminated_while_it_starts_it_exits_as_later(program, tmp_path):
+    """Here while it opens its settings, which nobody has written yet."""
+    file = tmp_path / "settings"
+    os.mkfifo(file)
+    async with program("run", "--config", str(file)) as process:
+        writer = await asyncio.to_thread(os.open, file, os.O_WRONLY)
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        os.close(writer)
 
 
 async def test_run_reports_an_address_in_use(program, finished):

@@ -1,6 +1,7 @@
 """Basic auth: which credentials are accepted."""
 
 import base64
+from types import SimpleNamespace
 
 import bcrypt
 import pytest
@@ -37,3 +38,24 @@ async def test_a_password_is_remembered_until_its_hash_changes(monkeypatch, user
     monkeypatch.setattr(bcrypt, "checkpw", lambda *_: False)
     assert await passwords.is_right(RIGHT, USERS)
     assert not await passwords.is_right(RIGHT, users)
+
+
+async def test_the_time_of_a_wrong_password_does_not_tell_user_names(monkeypatch):
+    """By a clock on which a check takes as long as its hash costs."""
+    users, now = {"quick": hashed("a", 4), "slow": hashed("b", 7)}, [0.0]
+
+    def advance(seconds):
+        now[0] += seconds
+
+    def check(_, found):
+        advance(2.0 ** int(found.split(b"$")[2]))
+        return False
+
+    monkeypatch.setattr(bcrypt, "checkpw", check)
+    monkeypatch.setattr("sidecar.http.passwords.time", SimpleNamespace(monotonic=lambda: now[0], sleep=advance))
+    took = []
+    for user in ("quick", "slow", "nobody"):
+        before = now[0]
+        assert not await Passwords().is_right(basic(user, "x"), users)
+        took.append(now[0] - before)
+    assert took == [5 * 2.0**7] * 3

@@ -31,8 +31,9 @@ def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_any_user_can_read_it_whatever_the_umask(folder):
-    umask = os.umask(0o077)
+@pytest.mark.parametrize("mask", [0o077, 0])
+def test_any_user_can_read_it_and_no_other_write_it_whatever_the_umask(folder, mask):
+    umask = os.umask(mask)
     try:
         assert main(["plugin", str(folder / "a" / "plugin")]) == 0
     finally:

@@ -215,6 +215,15 @@ def test_no_fault_contains_a_credential(messages, url, shown):
     assert line.startswith(f"SPECDEC_ALERTING__ALERTMANAGERS.0={shown}: ")
 
 
+@pytest.mark.parametrize("name", ["runbooks", "dashboards"])
+def test_an_address_for_people_has_no_credentials(messages, name):
+    (line,) = messages(None, {f"SPECDEC_ALERTING__{name.upper()}": "https://me:hunter2@grafana"})
+    assert line == (
+        f"SPECDEC_ALERTING__{name.upper()}=https://***@grafana: "
+        "must not have user information, because alerts and metrics show it"
+    )
+
+
 def test_a_fault_is_one_short_line_whatever_the_input(config, messages):
     key = "x\n" * 500
     for line in messages(config(json.dumps({key: 1, "listen": key, "baseline": {key: {"a": 1}}})), {}):

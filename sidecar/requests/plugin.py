@@ -63,8 +63,8 @@ class Positions(tuple):
 
 
 # Counts are replaced, never changed. Finished requests by outcome, and what was drafted and accepted:
-TALLY = "stopped length aborted error drafts draft_tokens accepted_tokens drafted_at accepted_at"
-Tally = namedtuple("Tally", TALLY, defaults=[0] * 7 + [Positions()] * 2)
+Counts = namedtuple("Counts", "stopped length aborted error drafts draft_tokens accepted_tokens", defaults=[0] * 7)
+Tally = namedtuple("Tally", [*Counts._fields, "drafted_at", "accepted_at"], defaults=[0] * 9)  # also by position
 # Steps, their seconds, the requests that decoded in them, the products of these two, and the tokens that they got:
 Steps = namedtuple("Steps", "steps seconds decodes request_seconds tokens")
 
@@ -108,7 +108,7 @@ class Observer:
         self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
         self.socket, self.pid = None, os.getpid()  # None: not connected
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.total = Tally()
+        self.total = Counts()
         self.tables = {"temperature": {}, "prompt_tokens": {}, "output": {}, "adapter": {}, "steps": {}}
         self.since = {}  # when a row's key first appeared, by table and key
         self.changed = {}  # rows that have changed since the last report began, by table and key
@@ -182,22 +182,22 @@ class Observer:
         if not outcome and sum(counts.drafts_by_length) == counts.counted.drafts:
             return
         tally = counts.tally()
-        growth, counts.counted = Tally(*map(sub, tally, counts.counted)), tally
+        growth, counts.counted = Tally._make(map(sub, tally, counts.counted)), tally
         if outcome:
             growth = growth._replace(**{outcome: 1})
         self.add("temperature", counts.temperature, growth)
-        growth = growth._replace(drafted_at=Positions(), accepted_at=Positions())
+        growth = Counts._make(growth[:7])
         self.add("prompt_tokens", counts.prompt_tokens, growth)
         self.add("output", counts.output, growth)
         self.add("adapter", counts.adapter, growth)
-        self.total = Tally(*map(add, self.total, growth))
+        self.total = Counts._make(map(add, self.total, growth))
 
     def add(self, table: str, key: Any, growth: Any) -> None:
         rows = self.tables[table]
         if key not in rows and len(rows) >= MAX_KEYS:
             key = "other"
         if key in rows:
-            rows[key] = type(growth)(*map(add, rows[key], growth))
+            rows[key] = growth._make(map(add, rows[key], growth))
         else:
             rows[key], self.since[table, key] = growth, self.now
         self.changed[table, key] = rows[key]

@@ -93,7 +93,8 @@ def installed(environment: Mapping[str, str] = os.environ) -> Installation:
     """
     lab = wanted(environment)
     if not lab.is_ready:
-        command = f"make lab VERSION={lab.version} DEVICE={lab.device}"
+        folder = f"LAB={lab.folder} " if environment.get("LAB") else ""
+        command = f"{folder}make lab VERSION={lab.version} DEVICE={lab.device}"
         raise LabError(f"{lab.folder} has no complete vLLM {lab.version}: run `{command}`")
     return lab
 
@@ -113,7 +114,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
     try:
         home = environment.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        raise LabError("this user has no home directory: set LAB to a folder on a disk with 5 GB") from None
+        raise LabError("this user has no home directory: set LAB to a folder on a disk with 10 GB") from None
     return Path(home, ".cache", "specdec-lab")
 
 

@@ -101,7 +101,7 @@ def model_report(
         speed=speed,
         reference=reference,
         loads=tuple(one for one in model.speed.loads.report(plain) if one.tokens or one.plain_seconds is not None),
-        acceptance_p10=model.acceptance_p10(at) if splits and fresh else None,
+        acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         split_withheld="" if splits else withheld,
     )
 

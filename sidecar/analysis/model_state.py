@@ -17,6 +17,7 @@ from sidecar.analysis.temperature_state import TemperatureState, measured
 from sidecar.requests.messages import FinishedRequest, Table
 from sidecar.requests.tally import NOTHING
 from sidecar.settings import Settings
+from sidecar.settings.groups import MOST_MIN_REQUESTS
 
 _HOUR: Final = 3600.0
 
@@ -36,7 +37,7 @@ class ModelState:
         self._labels = Labels(self._buckets, names_adapters=settings.plugin.adapters)
         self._taken: dict[str, tuple[Cut, Tallies]] = {}  # each life's cut and its tallies by label, by ``start``
         self._acceptances = Recent(settings.latency_window, acceptance_bin)
-        self._latest: deque[tuple[float, float]] = deque(maxlen=settings.thresholds.min_requests)  # for a slow hour
+        self._latest: deque[tuple[float, float]] = deque(maxlen=MOST_MIN_REQUESTS)  # for a slow hour
 
     def count(self, lives: Sequence[Life]) -> int:
         """Takes in the confirmed cuts of the model's lives; returns how many more adapters have become "other"."""
@@ -102,12 +103,11 @@ class ModelState:
         short = {label: state.tally.window for label, state in self.temperatures.items()}
         return _shared(short), _shared({label: state.tally.hour for label, state in self.temperatures.items()})
 
-    def acceptance_p10(self, now: float) -> float | None:
-        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with too few requests."""
-        needed = self._settings.thresholds.min_requests
+    def acceptance_p10(self, now: float, needed: int) -> float | None:
+        """The 10th percentile of single requests' acceptance; see ``ModelReport``. None with fewer than ``needed``."""
         rates: Sequence[float] = self._acceptances.ordered(now)
         if len(rates) < needed:
-            rates = sorted(rate for at, rate in self._latest if 0 <= now - at <= _HOUR)
+            rates = sorted([rate for at, rate in self._latest if 0 <= now - at <= _HOUR][-needed:])
         return quantile(rates, 0.1) if len(rates) >= needed else None
 
 

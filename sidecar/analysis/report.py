@@ -186,6 +186,7 @@ class PluginReport:
 
     state: PluginState
     text: str
+    problem: str  # why the sidecar cannot listen for it; empty if it can
     observed: int
     expected: int
     heard: bool  # whether any plug-in has connected since this sidecar started

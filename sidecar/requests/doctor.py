@@ -17,23 +17,42 @@ def main(misfit: Callable[[dict[str, str]], str], path: str) -> int:
     ``misfit`` is the plug-in's own check of the methods that it wraps, ``path`` its socket. vLLM's source is read, not
     imported.
     """
-    vllm, allowed = util.find_spec("vllm"), os.environ.get("VLLM_PLUGINS")
-    source = vllm.origin if vllm is not None else None
     points = [point for package in metadata.distributions() for point in package.entry_points]
     has_entry_point = any((point.group, point.name) == ("vllm.general_plugins", "specdec") for point in points)
-    unknown = misfit(_methods(Path(source).with_name("v1") / "core/sched/scheduler.py")) if source else "no vLLM"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-        error = link.connect_ex(path)
-    knows = unknown or "yes" if source else "there is no vLLM here"
+    allowed = os.environ.get("VLLM_PLUGINS")
     findings = {
-        "vLLM finds its entry point": has_entry_point,
-        f"VLLM_PLUGINS allows it: {allowed or 'not set'}": allowed is None or "specdec" in allowed.split(","),
-        f"vLLM's Scheduler is one that it knows: {knows}": not unknown,
-        f"a sidecar listens at {path}: {os.strerror(error) if error else 'yes'}": not error,
-    }
-    for finding, holds in findings.items():
-        print("ok  " if holds else "FAIL", finding)
-    return 0 if all(findings.values()) else 1
+        "vLLM finds the plug-in": "" if has_entry_point else "its folder is not on PYTHONPATH, or lacks its .dist-info",
+        "VLLM_PLUGINS allows it": "" if allowed is None or "specdec" in allowed.split(",")
+        else f"its value is {allowed!r}: add specdec, or unset it",
+        "it knows vLLM's Scheduler": _unknown(misfit),
+        f"a sidecar listens at {path}": _refused(path),
+    }  # fmt: skip
+    for finding, problem in findings.items():
+        print(f"FAIL {finding}: no; {problem}" if problem else f"ok   {finding}")
+    return 1 if any(findings.values()) else 0
+
+
+def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:
+    """Why the plug-in cannot wrap the scheduler; empty if it can."""
+    vllm = util.find_spec("vllm")
+    if vllm is None or vllm.origin is None:
+        return "this Python has no vLLM; use the one that runs vLLM"
+    source = Path(vllm.origin).with_name("v1") / "core/sched/scheduler.py"
+    if not source.is_file():
+        return "this vLLM is older than 0.9, so it has no scheduler that the plug-in observes"
+    unknown = misfit(_methods(source))
+    return f"it refuses this vLLM: {unknown}" if unknown else ""
+
+
+def _refused(path: str) -> str:
+    """Why nobody can connect to the socket; empty if one can."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        try:
+            link.connect(path)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return f"{reason}; start the sidecar, and set SPECDEC_PLUGIN__SOCKET to the same path for both"
+    return ""
 
 
 def _methods(source: Path) -> dict[str, str]:

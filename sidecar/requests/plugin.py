@@ -425,6 +425,6 @@ def register() -> None:
 
 
 if __name__ == "__main__":
-    import specdec_doctor  # beside this file; vLLM never loads it
+    import specdec_doctor  # `specdec-sidecar plugin DIR` writes it beside this file; vLLM never loads it
 
     sys.exit(specdec_doctor.main(misfit, SOCKET))

@@ -2,7 +2,7 @@
 
 import ssl
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -82,6 +82,9 @@ class Plugin(Group):
     """export the names of LoRA adapters in `specdec_group_*`; they are often names of tenants"""
 
 
+MOST_MIN_REQUESTS: Final = 10_000  # as many single requests are kept for an hour
+
+
 class Limits(Group):
     """Limits on what the sidecar accepts from vLLM; it counts what exceeds a limit."""
 
@@ -127,7 +130,7 @@ class Thresholds(Group):
     not export the split by temperature"""
     min_drafts_per_second: float = Field(1.0, ge=0, le=1_000_000)
     """minimum drafts per second for a verdict"""
-    min_requests: int = Field(20, ge=1, le=10_000)
+    min_requests: int = Field(20, ge=1, le=MOST_MIN_REQUESTS)
     """minimum requests for a verdict"""
     min_bucket_share: Share = 0.1
     """minimum share of all draft tokens for a verdict on one temperature"""

@@ -5,6 +5,7 @@ import pytest
 from sidecar.analysis.temperature_state import measured
 from sidecar.analysis.verdict import Verdict
 from sidecar.requests.tally import Outcome
+from sidecar.settings import Settings
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
 
@@ -140,6 +141,16 @@ def test_p10_of_a_small_pod_is_over_the_last_requests_of_an_hour():
     assert pod.model().acceptance_p10 is None
     pod.plugin.finish(accepted_tokens=3)
     pod.serve((0, 10, 15))
+    assert pod.model().acceptance_p10 == pytest.approx(0.1)
+
+
+def test_p10_follows_a_changed_threshold():
+    pod = Pod(thresholds={"min_requests": 6})
+    for _ in range(5):
+        pod.plugin.finish(accepted_tokens=3)
+    pod.serve((0, 10, 15))
+    assert pod.model().acceptance_p10 is None
+    pod.state.apply(Settings(thresholds={"min_requests": 5}))
     assert pod.model().acceptance_p10 == pytest.approx(0.1)
 
 

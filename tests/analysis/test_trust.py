@@ -56,12 +56,13 @@ def test_the_ratio_says_how_far_it_is_off():
 
 
 @pytest.mark.parametrize("name", ["drafts", "draft_tokens", "accepted_tokens"])
-def test_each_of_the_three_numbers_is_compared(name):
+def test_each_of_the_three_numbers_is_compared_and_the_ratio_tells_how_far_it_is_off(name):
     trust = Trust()
     other = Tally(**({"drafts": 100, "draft_tokens": 300, "accepted_tokens": 150} | {name: 70}))
     for at in range(40):
         trust.compare(float(at), 1, other, tally(300), 0.02)
     assert trust.standing is DIFFERS
+    assert trust.ratio == 70 / getattr(tally(300), name)
 
 
 def test_without_vllms_counters_nothing_contradicts_it():

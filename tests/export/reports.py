@@ -215,6 +215,7 @@ def timed_model(*temperatures, **changes):
 OBSERVING = PluginReport(
     state=PluginState.OBSERVING,
     text="The plug-in observes the engine.",
+    problem="",
     observed=1,
     expected=1,
     heard=True,

@@ -114,4 +114,19 @@ def test_the_doctor_finds_everything_wrong(written, socket_path):
     code, findings, text = doctor(written, socket_path, more=", delay_free_blocks, new", VLLM_PLUGINS="other")
     assert (code, findings) == (1, ["FAIL"] * 4)
     assert "_free_request(self request delay_free_blocks new)" in text
-    assert "No such file or directory" in text
+    assert "No such file or directory; start the sidecar" in text
+    assert "its value is 'other': add specdec" in text
+
+
+def test_the_doctor_names_what_it_cannot_look_at(written, folder):
+    """No vLLM, one without that scheduler, and a path that no socket can have."""
+    environment = os.environ | {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": "/x" * 200, "VLLM_PLUGINS": ""}
+    command = [sys.executable, "-m", "specdec_plugin"]
+    for problem in ("this Python has no vLLM", "this vLLM is older than 0.9"):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert problem in done.stdout
+        assert "AF_UNIX path too long; start the sidecar" in done.stdout
+        assert "its value is '': add specdec" in done.stdout
+        (written / "vllm").mkdir(exist_ok=True)
+        (written / "vllm" / "__init__.py").touch()

@@ -251,6 +251,7 @@ class Lives:
         report = PluginReport(
             state=worst([engine.state for engine in engines], has_unreadable=bool(self._unreadable)),
             text="",
+            problem=problem,
             observed=len({self.key(life) for life in connected if life.observes} & self._counted.keys()),
             expected=len(self._counted),
             heard=self._has_heard,

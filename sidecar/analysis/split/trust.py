@@ -27,7 +27,7 @@ class Trust:
 
     def __init__(self) -> None:
         self.standing = Standing.WAITS
-        self.ratio: float | None = None  # draft tokens of the cut / vLLM's; None while there is nothing to compare
+        self.ratio: float | None = None  # draft tokens of the cut / vLLM's, or see ``_farthest``; None: not compared
         self._reports = 0  # as of the last poll
         self._is_confirmed = False  # whether the latest cut has agreed at a poll
         self._counted: Tally | None = None  # by vLLM, at the last poll
@@ -55,7 +55,7 @@ class Trust:
         self._off_since = (at if self._off_since is None else self._off_since) if is_off else None
         if is_short or (self._off_since is not None and at - self._off_since > _PATIENCE):
             self.standing = Standing.DIFFERS
-            self.ratio = _ratio(total, self._least if is_short and self._least is not None else counted)
+            self.ratio = _farthest(total, self._least if is_short and self._least is not None else counted)
         elif not is_off:
             self.standing, self._is_confirmed = Standing.AGREES, True
             self.ratio = _ratio(total, self._within(total, counted))
@@ -74,6 +74,13 @@ def _is_short(total: Tally, counted: Tally, tolerance: float) -> bool:
 
 def _exceeds(total: Tally, counted: Tally, tolerance: float) -> bool:
     return any(getattr(total, name) > (1 + tolerance) * getattr(counted, name) for name in _COMPARED)
+
+
+def _farthest(total: Tally, counted: Tally) -> float | None:
+    """The ratio of whichever number differs most, so that a coverage near 1 never hides a difference."""
+    pairs = [(getattr(total, name), getattr(counted, name)) for name in _COMPARED]
+    ratios = [mine / theirs for mine, theirs in pairs if theirs > 0]
+    return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
 
 
 def _ratio(total: Tally, counted: Tally) -> float | None:

@@ -109,7 +109,7 @@ async def _running(settings: Settings) -> tuple[bool, str] | None:
         found = await sidecar_status(url, tls=False)
         plugin = found["plugin"]
         watches = f"from the sidecar at {url}, which watches {found['vllm_url']}"
-        return plugin["state"] in _BAD, f"{plugin['text']} ({watches})"
+        return bool(plugin["problem"]) or plugin["state"] in _BAD, f"{plugin['text']} ({watches})"
     except Unreachable:
         return None
     except (ScrapeError, LookupError, TypeError) as error:

@@ -38,13 +38,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """
     print(f"watching for {arguments.duration:g} s; stop earlier with Ctrl-C", file=sys.stderr)
     found = asyncio.run(watch(settings, arguments.duration))
-    lines = answers(found)
+    lines = [] if found.speculates else answers(found)
     lost = f" ({found.lost} more not counted)" if found.lost else ""
     requests, polls = counted(len(found.requests), "request"), counted(len(found.polls), "poll")
     seen = f"watched for {found.seconds:.0f} s: {requests}{lost}, {polls}"
     if arguments.json:
         content = {"conclusion": conclusion(found, lines), "seen": seen, "lines": [asdict(line) for line in lines]}
         print(json.dumps(content, indent=2, allow_nan=False))
+    elif found.speculates:
+        print(conclusion(found, lines))
     else:
         rows = [(line.condition, line.answer, line.seen) for line in lines]
         print("\n".join([seen, "", *aligned(("condition", "answer", "observed"), rows, left=(0, 2)), ""]))

@@ -89,6 +89,16 @@ async def test_beside_a_running_sidecar_it_says_what_that_one_says_and_of_which_
     assert lines[-1].endswith(f" (from the sidecar at http://{listen}, which watches {watched})")
 
 
+async def test_beside_a_running_sidecar_that_cannot_listen_it_fails(checked, socket_path):
+    socket_path.touch()
+    listen = f"127.0.0.1:{free_port()}"
+    async with FaultyVllm() as vllm:
+        given = sidecar_settings(vllm.url, LISTEN=listen, PLUGIN__SOCKET=socket_path)
+        async with running(load_settings(None, given)):
+            code, lines = await checked(vllm.url, LISTEN=listen)
+    assert (code, "cannot listen for the plug-in (Address already in use)" in lines[-1]) == (1, True)
+
+
 async def test_check_says_what_cannot_be_known(checked):
     async with FaultyVllm(SimulatorOptions(num_speculative_tokens=0)) as vllm:
         code, lines = await checked(vllm.url)

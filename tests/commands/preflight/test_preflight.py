@@ -166,5 +166,4 @@ async def test_a_vllm_that_cannot_be_read_or_speculates_already_is_not_watched(f
     async with SimulatedVllm(SimulatorOptions()) as vllm:
         code, out, _ = await finished("preflight", "--duration", "1h", SPECDEC_VLLM_URL=vllm.url)
     assert code == 1
-    assert out.splitlines()[-1] == "This vLLM already speculates: `specdec-sidecar run` shows whether it pays."
-    assert out.splitlines()[0].endswith(" s: 0 requests, 1 poll")
+    assert out == "This vLLM already speculates: `specdec-sidecar run` shows whether it pays.\n"

@@ -30,7 +30,7 @@ test-slow: ## run the slow variants: scrape intervals, mutations of the rules, f
 
 test-all: test test-slow ## run all tests except those against a real vLLM
 
-lab: ## install a real vLLM with small models, 5 GB: make lab [VERSION=0.20.2] [DEVICE=cuda]; lab/README.md
+lab: ## install a real vLLM with small models, 4 to 9 GB: make lab [VERSION=0.20.2] [DEVICE=cuda]; lab/README.md
 	@lab/setup
 
 test-lab: lab ## run the tests against the lab's vLLM, on this machine's CPU (20 minutes)

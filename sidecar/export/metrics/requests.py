@@ -64,8 +64,8 @@ REQUEST_DURATION = TEMPERATURE.histogram(
 )
 REQUEST_ACCEPTANCE_P10 = MODEL.gauge(
     "request_acceptance_p10_ratio",
-    "10th percentile of single requests' acceptance over latency_window, or over the last hour's latest min_requests if "
-    "the window has fewer; absent if the hour has fewer.",
+    "10th percentile of single requests' acceptance over latency_window, or over the last hour's latest min_requests "
+    "if the window has fewer; absent if the hour has fewer.",
     lambda model: model.acceptance_p10,
 )
 
@@ -89,8 +89,8 @@ ACCEPTANCE = TEMPERATURE.gauge(
 )
 ACCEPTANCE_LOW = TEMPERATURE.gauge(
     "acceptance_low",
-    "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 until the "
-    "rate is 0.02 above the threshold.",
+    "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 until "
+    "the rate is 0.02 above the threshold.",
     lambda one: _is_low(one.judgement),
 )
 VERDICT = TEMPERATURE.gauge(

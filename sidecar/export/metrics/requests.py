@@ -89,8 +89,8 @@ ACCEPTANCE = TEMPERATURE.gauge(
 )
 ACCEPTANCE_LOW = TEMPERATURE.gauge(
     "acceptance_low",
-    "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 until "
-    "the rate is 0.02 above the threshold.",
+    "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 "
+    "until the rate is 0.02 above the threshold.",
     lambda one: _is_low(one.judgement),
 )
 VERDICT = TEMPERATURE.gauge(

@@ -124,21 +124,23 @@ class PluginEnd:
         self.rows[table, key] = self.rows.get((table, key), NOTHING) + tally
         self.since.setdefault((table, key), self.server.at + len(self.since) / 1000)
 
-    def tick(self, *, lost=0, steps=(), only=None):
+    def tick(self, *, lost=0, steps=(), only=None, finished=()):
         """Sends a whole report; ``only``: of the temperatures this one alone, since the others have not changed."""
         rows = [one for one in self.rows if only is None or one[0] is not Table.TEMPERATURE or one[1] == only]
         tables = {table: tuple(self._row(table, key) for by, key in rows if by is table) for table in Table}
         reported = tuple(Row(key=key, since=0.0, counts=StepTally(**counts)) for key, counts in steps)
-        self.send(ReportPart(**tables, steps=reported, end=ReportEnd(total=self.total, lost=lost)))
+        end = ReportEnd(total=self.total, lost=lost)
+        self.send(ReportPart(**tables, steps=reported, finished=finished, end=end))
         return self
 
     def _row(self, table, key):
         return Row(key=key, since=self.since[table, key], counts=self.rows[table, key])
 
     def finish(self, temperature=0, **changes):
-        """A finished request, and the end of its report, in which no row has changed."""
+        """Serves a request to its end, and reports it."""
         request = finished(temperature, self.server.at, **changes)
-        self.send(ReportPart(finished=(request,), end=ReportEnd(total=self.total, lost=0)))
+        self.serve(temperature, drafts=request.drafts, accepted=request.accepted_tokens)
+        return self.tick(only=temperature, finished=(request,))
 
     def send(self, message):
         self.server.state.plugin.receive(self.connection, message)

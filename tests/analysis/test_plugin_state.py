@@ -7,8 +7,9 @@ import pytest
 from sidecar.analysis.report import PluginState
 from sidecar.engine.plan import EngineKey
 from sidecar.requests import messages
+from sidecar.requests.messages import ReportEnd, ReportPart
 from sidecar.requests.tally import NOTHING, Outcome, Tally
-from tests.analysis.analysis_tools import PluginEnd, Server, snap
+from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
 REFUSED, DISABLED = messages.HelloState.REFUSED, messages.HelloState.DISABLED
 
@@ -243,9 +244,8 @@ def test_engines_that_are_not_on_the_page_are_refused_and_counted(server):
 def test_before_there_is_a_page_nothing_is_refused():
     server = Server()
     plugin = PluginEnd(server)
-    plugin.serve(drafts=10).tick()
     plugin.finish()
-    server.poll(snap(drafts=10))
+    server.poll(plugin.counted())
     assert drafts(server) == 10
     assert server.temperature("0").acceptances.count == 1
     assert server.report().plugin.dropped["other_engine"] == 0
@@ -313,32 +313,50 @@ def test_what_was_lost_is_counted_once_and_not_what_an_earlier_sidecar_missed(se
     assert server.report().plugin.dropped["lost"] == 2
 
 
+UNDRAFTED = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"drafts": 10}, {"draft_tokens": 30}, {"accepted_tokens": 1}, {"outcome": Outcome.ABORTED}, {}],
+)
+def test_finished_requests_that_its_totals_do_not_have_end_the_trust_in_a_life(server, forged):
+    """Before vLLM drafts, a liar's totals of 0 agree with vLLM's."""
+    liar = PluginEnd(server, 2, start="b")
+    request = finished(**UNDRAFTED | {"outcome": Outcome.STOPPED} | forged)
+    end = ReportEnd(total=Tally(stopped=0 if not forged else 1), lost=0)
+    liar.send(ReportPart(finished=(request,), end=end))
+    server.poll(snap(drafts=0))
+    report = server.report()
+    assert (report.plugin.dropped["unconfirmed"], server.model().temperatures) == (1, ())
+
+
 def test_finished_requests_without_end_wait_in_bounded_memory_whoever_sends_them(server):
     engines = [PluginEnd(server, number, start=str(number)) for number in range(1, 11)]
     for _ in range(1000):
         for one in engines:
-            one.finish()
+            one.finish(**UNDRAFTED)
     assert server.report().plugin.dropped["overflow"] == 10_000 - 8192
     server.poll(snap(drafts=0))
-    assert server.temperature("0").acceptances.count == 8192
+    assert server.temperature("0").ttft.count == 8192
     assert server.report().plugin.events == 10_000
-    engines[0].finish()
+    engines[0].finish(**UNDRAFTED)
     server.poll(snap(drafts=0))
-    assert server.temperature("0").acceptances.count == 8193
+    assert server.temperature("0").ttft.count == 8193
 
 
 def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_room_after_it():
     server = Server()
     stranger = PluginEnd(server, 1, start="b", engine=5)
     for _ in range(10_000):
-        stranger.finish()
+        stranger.finish(**UNDRAFTED)
     server.fail()
     plugin = PluginEnd(server, 2)
     server.poll(snap(drafts=0))
-    plugin.finish()
+    plugin.finish(**UNDRAFTED)
     server.poll(snap(drafts=0))
     assert server.report().plugin.dropped["other_engine"] == 8192
-    assert server.temperature("0").acceptances.count == 1
+    assert server.temperature("0").ttft.count == 1
 
 
 def test_keys_and_lives_without_end_cost_bounded_memory(server):

@@ -165,7 +165,7 @@ def test_while_polls_fail_no_window_is_shown_as_if_it_were_of_now():
     assert (hot.window.rate, hot.window.requests, hot.window.share) == (None, None, 0)
     assert (group.window.rate, group.window.share, group.accepts_less) == (None, 0, False)
     assert (hot.acceptance_quantiles[0.5], hot.ttft_quantiles[0.5], sum(hot.acceptance_bins)) == (None, None, 0)
-    assert hot.tally.drafts == 600
+    assert hot.tally.drafts == 1200
 
 
 def test_requests_that_finish_while_polls_fail_are_counted():

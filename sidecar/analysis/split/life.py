@@ -16,7 +16,7 @@ from sidecar.requests.messages import (
     StepTally,
     Table,
 )
-from sidecar.requests.tally import NOTHING, Tally
+from sidecar.requests.tally import NOTHING, Outcome, Tally
 
 TallyRow = Row[int | str, Tally]
 Rows = Mapping[int | str, TallyRow]
@@ -46,13 +46,14 @@ class Life:
         self.connections: set[int] = set()
         self.is_over = False  # its process of vLLM has ended
         self.is_before_reset = False  # vLLM's counters of its engine have started again at 0 since
-        self.is_consistent = True  # each table sums to the total, and nothing ever fell
+        self.is_consistent = True  # tables sum to the total, finished requests to no more, and nothing ever fell
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
         self.first: Cut | None = Cut() if from_start else None  # what it had counted before this sidecar listened
         self.latest = self.first
         self.confirmed: Cut | None = None  # the latest cut that vLLM's counters confirmed
         self.finished: list[FinishedRequest] = []  # up to the latest cut
+        self._finished_sum = NOTHING  # of all of them
         self._steps: dict[int, StepTally] = {}
         self._taken: Cut | None = None  # of which the steps have been taken
         self._arriving: dict[tuple[Table, int | str], TallyRow] = {}
@@ -107,13 +108,26 @@ class Life:
         for (table, key), row in self._arriving.items():
             tables[table][key] = row
         self.finished += self._arriving_finished
-        self.is_consistent &= not total.has_fallen(before.total)
+        self._finished_sum = sum(map(_tally, self._arriving_finished), self._finished_sum)
+        self.is_consistent &= not (total.has_fallen(before.total) or total.has_fallen(self._finished_sum))
         self.is_consistent &= all(_sums_to(total, rows.values()) for rows in tables.values())
         self._arriving.clear()
         self._arriving_finished.clear()
         self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))
         self.first = self.first or self.latest
         self.reports += 1
+
+
+def _tally(request: FinishedRequest) -> Tally:
+    return Tally(
+        stopped=request.outcome is Outcome.STOPPED,
+        length=request.outcome is Outcome.LENGTH,
+        aborted=request.outcome is Outcome.ABORTED,
+        error=request.outcome is Outcome.ERROR,
+        drafts=request.drafts,
+        draft_tokens=request.draft_tokens,
+        accepted_tokens=request.accepted_tokens,
+    )
 
 
 _SUMMED: Final = ("requests", "drafts", "draft_tokens", "accepted_tokens")

@@ -22,7 +22,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
-def _started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **environment}
@@ -34,7 +34,7 @@ def _started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[s
         process.wait(10)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
@@ -45,17 +45,17 @@ def rss_mib(pid: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def _get(url: str) -> bytes:
+def get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=5) as response:
         body: bytes = response.read()
         return body
 
 
-def _wait_up(url: str) -> None:
+def wait_up(url: str) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            if b"specdec_up 1.0" in _get(url):
+            if b"specdec_up 1.0" in get(url):
                 return
         time.sleep(0.2)
     raise TimeoutError("the sidecar does not come up")
@@ -66,7 +66,7 @@ def cpu_rows() -> list[Row]:
     rows = []
     for engines in (1, 8):
         parse = _parse_seconds(with_engines(real_page(), engines).decode())
-        with _started("-m", "benchmarks.core.page_server", str(engines)) as server:
+        with started("-m", "benchmarks.core.page_server", str(engines)) as server:
             assert server.stdout is not None
             url = server.stdout.readline().strip()
             settings = {
@@ -76,15 +76,15 @@ def cpu_rows() -> list[Row]:
                 "SPECDEC_SCRAPE_CPU_SHARE": "1",
                 "SPECDEC_PLUGIN__SOCKET": f"/tmp/specdec-benchmark-{os.getpid()}.sock",
             }
-            with _started("-m", "sidecar", "run", **settings) as process:
+            with started("-m", "sidecar", "run", **settings) as process:
                 ours = "http://127.0.0.1:19911/metrics"
-                _wait_up(ours)
-                polls, cpu = _polls(url), _cpu_seconds(process.pid)
+                wait_up(ours)
+                polls, cpu = _polls(url), cpu_seconds(process.pid)
                 for _ in range(_SECONDS):
-                    _get(ours)  # like a Prometheus that scrapes once every ten polls
+                    get(ours)  # like a Prometheus that scrapes once every ten polls
                     time.sleep(1)
                 polls = _polls(url) - polls
-                cost = (_cpu_seconds(process.pid) - cpu) / polls
+                cost = (cpu_seconds(process.pid) - cpu) / polls
                 rows.append(
                     Row(
                         f"CPU for a poll, {engines} engine(s): ours ÷ prometheus_client's parse alone",
@@ -107,14 +107,14 @@ def _parse_seconds(text: str) -> float:
 
 
 def _polls(url: str) -> int:
-    return int(_get(f"{url}/polls"))
+    return int(get(f"{url}/polls"))
 
 
 def memory_rows() -> list[Row]:
     """Resident memory after one and two hours' worth of polls, for one engine and for eight."""
     rows = []
     for engines, most in ((1, 64), (8, 72)):
-        with _started("-m", "benchmarks.core.hours", str(engines)) as process:
+        with started("-m", "benchmarks.core.hours", str(engines)) as process:
             assert process.stdout is not None
             first, second = json.loads(process.stdout.readline())
         rows.append(

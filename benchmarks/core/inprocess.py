@@ -80,6 +80,7 @@ def cycle_rows() -> list[Row]:
         bodies = iter(product.bodies(_WARM_POLLS + _ROUNDS * _POLLS))
         for _ in range(_WARM_POLLS):
             product.poll(next(bodies))
+        assert product.shown()
         ours, parse = side_by_side(partial(_poll, product, bodies), partial(_parsed, page.decode()), (_POLLS, 1))
         measured = f"{parse * 1e6:.0f} ÷ {ours * 1e6:.0f} µs"
         rows.append(

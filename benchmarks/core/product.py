@@ -22,6 +22,7 @@ from sidecar.settings import load_settings
 
 _TEMPERATURES = (0, 20, 60, 100)
 _REQUESTS_A_POLL = 10
+_REQUESTS_ENDED = 125  # at most, per poll; those that are not reported count as lost
 _COUNTED = attrgetter("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -42,7 +43,9 @@ class Product:
 
     def shown(self) -> Shown:
         """The data that our page is made from."""
-        return Shown(self._state.report(float(self.polls)), self.settings)
+        found = self._state.report(float(self.polls))
+        assert all(model.temperatures for model in found.models), "the split by temperature is withheld"
+        return Shown(found, self.settings)
 
     def bodies(self, count: int) -> list[bytes]:
         """vLLM's next pages."""
@@ -74,8 +77,9 @@ def hello(engine: EngineSnapshot) -> Hello:
 
 def report(engine: EngineSnapshot, poll: int, requests: Sequence[FinishedRequest]) -> ReportPart:
     """The page's numbers at this poll, split equally by temperature; the last one also gets the remainder."""
-    total = _tally([int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION], poll)
-    part = _tally([count // len(_TEMPERATURES) for count in _COUNTED(total)], poll // len(_TEMPERATURES))
+    ended = _REQUESTS_ENDED * poll
+    total = _tally([int(engine.counters[counter]) * (poll + 1) for counter in SPECULATION], ended)
+    part = _tally([count // len(_TEMPERATURES) for count in _COUNTED(total)], ended // len(_TEMPERATURES))
     rows, left = list[Row[int | Other, Tally]](), total
     for temperature in _TEMPERATURES:
         row = left if temperature == _TEMPERATURES[-1] else part

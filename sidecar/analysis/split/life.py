@@ -108,7 +108,7 @@ class Life:
         for (table, key), row in self._arriving.items():
             tables[table][key] = row
         self.finished += self._arriving_finished
-        self._finished_sum = sum(map(_tally, self._arriving_finished), self._finished_sum)
+        self._finished_sum += _sum(self._arriving_finished)
         self.is_consistent &= not (total.has_fallen(before.total) or total.has_fallen(self._finished_sum))
         self.is_consistent &= all(_sums_to(total, rows.values()) for rows in tables.values())
         self._arriving.clear()
@@ -118,15 +118,18 @@ class Life:
         self.reports += 1
 
 
-def _tally(request: FinishedRequest) -> Tally:
+def _sum(requests: Collection[FinishedRequest]) -> Tally:
+    if not requests:
+        return NOTHING
+    outcomes = Counter(request.outcome for request in requests)
     return Tally(
-        stopped=request.outcome is Outcome.STOPPED,
-        length=request.outcome is Outcome.LENGTH,
-        aborted=request.outcome is Outcome.ABORTED,
-        error=request.outcome is Outcome.ERROR,
-        drafts=request.drafts,
-        draft_tokens=request.draft_tokens,
-        accepted_tokens=request.accepted_tokens,
+        stopped=outcomes[Outcome.STOPPED],
+        length=outcomes[Outcome.LENGTH],
+        aborted=outcomes[Outcome.ABORTED],
+        error=outcomes[Outcome.ERROR],
+        drafts=sum(request.drafts for request in requests),
+        draft_tokens=sum(request.draft_tokens for request in requests),
+        accepted_tokens=sum(request.accepted_tokens for request in requests),
     )
 
 

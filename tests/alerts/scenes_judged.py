@@ -135,7 +135,7 @@ def slower_at_temperature():
         "the temperature's own speedup decides",
         SLOWER_AT,
         [paced("slow", after(20, 0.8, 1.2)), paced("fast", 1.2)],
-        [(14, []), (16, [slow]), (19, [slow]), (25, [of("slow", 0.889, temperature="1+")]), (30, [])],
+        [(14, []), (16, [slow]), (19, [slow]), (25, [of("slow", 0.884, temperature="1+")]), (30, [])],
     )
     yield Scene(
         "where time says that a temperature loses, its rate must be low as well",

@@ -168,6 +168,7 @@ class Vllm:
     def restart(self):
         """Another process: everything begins at 0."""
         self.lives += 1
+        self.told = Counter()  # of finished requests
         for one in (*self.engines.values(), *self.temperatures.values()):
             one.counts.clear()
 
@@ -205,9 +206,10 @@ class Vllm:
         if self.plugin_state is not HelloState.OBSERVING:
             return
         found = {HUNDREDTHS[label]: one.counts for label, one in self.temperatures.items()}
-        rows = {key: _tally(counts) for key, counts in (found or {0: {**self.engine().counts, "requests": 0}}).items()}
+        alone = self.engine().counts if self.finishing else {**self.engine().counts, "requests": 0}
+        rows = {key: _tally(counts) for key, counts in (found or {0: alone}).items()}
         total = sum(rows.values(), NOTHING)
-        finished = tuple(
+        finished = (
             _request(HUNDREDTHS[label], rate(minute), at, pace(minute))
             for label, (rate, pace) in (self.finishing.items() if minute > 2 else ())
             for _ in range(round(self.engine().requests(minute) * seconds / 60))
@@ -215,10 +217,17 @@ class Vllm:
         whole = ReportPart(
             temperature=_rows(rows),
             prompt_tokens=_rows(self._prompts(total)),
-            finished=finished,
+            finished=tuple(request for request in finished if self._has_drafted(request, total)),
             end=ReportEnd(total=total, lost=0),
         )
         sink(connection, whole)
+
+    def _has_drafted(self, request, total):
+        """Whether the totals, without what has been told of others, have so much; then they have so much less."""
+        told = self.told + Counter(stopped=1, **{name: getattr(request, name) for name in COUNTS})
+        fits = all(count <= getattr(total, name) for name, count in told.items())
+        self.told = told if fits else self.told
+        return fits
 
     def _prompts(self, total):
         """Rows by prompt length: short ones, and if they accept differently, as many long ones."""
@@ -262,7 +271,7 @@ def _request(hundredths, rate, at, pace):
     """A request that decoded 200 tokens until some seconds ago."""
     begun = at - 20
     return FinishedRequest(
-        temperature=hundredths, drafts=100, draft_tokens=100, accepted_tokens=round(100 * rate), lengths=(),
+        temperature=hundredths, drafts=33, draft_tokens=100, accepted_tokens=round(100 * rate), lengths=(),
         prompt_tokens=10, cached_tokens=None, output_tokens=201, arrival=begun - 1, first_token=begun,
         last_token=begun + 200 * PLAIN_STEP / pace, outcome=Outcome.STOPPED,
     )  # fmt: skip

@@ -49,10 +49,12 @@ class ModelState:
             if cut is None or life.first is None:
                 continue
             taken, tallies = before.get(start) or (life.first, self._labels.sums(life.first.tables))
-            if cut is not taken or is_renamed:
+            if is_renamed:
+                tallies = self._labels.sums(taken.tables)
+            if cut is not taken:
                 known, tallies = tallies, self._labels.sums(cut.tables)
                 for label, tally in tallies.items():
-                    if not tally.has_fallen(earlier := known.get(label, NOTHING)):  # it may, where names are others now
+                    if not tally.has_fallen(earlier := known.get(label, NOTHING)):
                         self._tally(label).grow(tally - earlier)
             self._taken[start] = (cut, tallies)
         totals = together(tallies for _, tallies in self._taken.values())

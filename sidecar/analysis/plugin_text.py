@@ -69,12 +69,21 @@ def restarted_without(engine: str) -> str:
 
 
 def counts_otherwise(engine: str, ratio: float | None) -> str:
-    """Explains that vLLM's counters contradict the plug-in; ``ratio`` is its draft tokens / vLLM's, if known."""
-    is_near = ratio is None or abs(ratio - 1) < 0.005  # then it is another count that differs
-    share = "other numbers than vLLM" if is_near else f"{ratio:.1%} of vLLM's draft tokens"
+    """Explains that vLLM's counters contradict the plug-in; ``ratio`` is its number / vLLM's, if known."""
+    is_near = ratio is None or abs(ratio - 1) < 0.005  # then it has been silent
+    share = "other numbers than vLLM" if is_near else f"{ratio:.1%} of what vLLM counted"
     return (
-        f"There is no split by temperature: on engine {engine} the plug-in counted {share}. "
+        f"There is no split by temperature: on engine {engine} the plug-in counted {share} (drafts, draft tokens or "
+        "accepted tokens). "
         "To find out why, run `python -m specdec_plugin` in vLLM's container."
+    )
+
+
+def contradicts_itself(engine: str) -> str:
+    """Explains that the numbers of a plug-in cannot be right, whatever vLLM counted."""
+    return (
+        f"There is no split by temperature: the plug-in of engine {engine} contradicts itself, which a restart of vLLM "
+        "ends. Check what else writes to the sidecar's socket."
     )
 
 

@@ -19,6 +19,8 @@ class HistogramWindow:
     def append(self, at: float, reading: Mapping[Phase, HistogramReading], *, has_restarted: bool) -> None:
         """Adds a reading; different buckets restart the window, since they come from another vLLM version."""
         self._latest = reading
+        if has_restarted:  # a histogram that is not on the page starts again unseen
+            self._windows = {phase: window for phase, window in self._windows.items() if phase in reading}
         for phase, one in reading.items():
             if phase not in self._windows or self._windows[phase][0] != one.edges:
                 self._windows[phase] = (one.edges, CounterWindow(self._seconds))

@@ -229,13 +229,13 @@ class Observer:
             yield 0.0
         if self.socket is None:
             self.say("observing")
-        rows, self.changed, finished = self.changed, {}, len(self.finished)  # the cut: from here on, rows stay
+        rows, self.changed, finished = self.changed, {}, len(self.finished) + self.lost  # the cut: rows stay
         end = {"total": self.total._asdict(), "lost": self.lost}
-        while rows or finished:
+        while rows or finished > self.lost:
             yield PACKET
-            part = [*islice(rows, MAX_ROWS_SENT)]
-            ended = [] if part else [*islice(self.finished, min(finished, MAX_FINISHED_SENT))]
-            is_last = len(part) == len(rows) and len(ended) == finished
+            part, left = [*islice(rows, MAX_ROWS_SENT)], max(finished - self.lost, 0)  # the oldest may be dropped
+            ended = [] if part else [*islice(self.finished, min(left, MAX_FINISHED_SENT))]
+            is_last = len(part) == len(rows) and len(ended) == left
             if not self.send("report", self.part(rows, part, ended, end if is_last else None)):
                 break
             for row in part:
@@ -268,7 +268,7 @@ class Observer:
             packet = f'{{"v":2,"{kind}":{message}}}'.encode(errors="replace")  # a name may be no valid Unicode
             return self.socket is not None and self.socket.send(packet, socket.MSG_NOSIGNAL) > 0
         except OSError as error:
-            if not isinstance(error, BlockingIOError):
+            if kind == "hello" or not isinstance(error, BlockingIOError):  # what is not said is seen by the end
                 self.socket.close()
                 self.socket = None
             return False

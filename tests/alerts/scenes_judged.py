@@ -243,6 +243,7 @@ def mixed():
             pod("faster", 0.01, 0.049),
             pod("few", 0.025, 0.056, requests=3.8),
             pod("lenient", 0.025, 0.056, latency_gap_growth=2),
+            pod("adaptive", 0.025, 0.056).speculating(ADAPTIVE),
         ],
         [(14, []), (30, [of("widened", 1.55, sign="latency")])],
     )

@@ -69,3 +69,11 @@ def test_without_vllms_counters_nothing_contradicts_it():
     trust = Trust()
     trust.compare(0.0, 1, tally(300), None, 0.02)
     assert (trust.standing, trust.ratio) == (AGREES, None)
+
+
+def test_a_plug_in_that_falls_silent_is_noticed_however_much_it_has_counted():
+    polls = [(10_000_000 + 30 * n, 10_000_000 + 30 * min(n, 100)) for n in range(500)]
+    assert compared(polls[:300]).standing is AGREES
+    assert compared(polls).standing is DIFFERS
+    assert compared([*polls, (polls[-1][0], polls[-1][0])]).standing is AGREES
+    assert compared([*polls[:101], *[polls[101]] * 1000]).standing is AGREES, "idle"

@@ -1,5 +1,6 @@
 """What the plug-in counts and tells, on a double of vLLM's scheduler."""
 
+import json
 import os
 import random
 import socket
@@ -448,6 +449,30 @@ def test_a_report_that_the_socket_cuts_off_is_whole_with_the_next(socket_path, m
         lambda: plain.engines and plain.only.finished() == plain.only.sums("temperature") == (100, 100, 300, 100)
     )
     assert (plain.torn, plain.fallen) == (0, 0)
+    plain.die()
+
+
+def test_a_request_that_ends_while_a_full_queue_is_sent_is_of_the_next_report(socket_path, made, clock, monkeypatch):
+    """Its end drops the oldest finished request, of which the report then has one less."""
+    monkeypatch.setattr(plugin, "MAX_FINISHED", 10)
+    scheduler = made()
+    work(scheduler, 10)
+    scheduler.add(request("b"))
+    scheduler.step({"b": (3, 2)})
+    plain, parts = CheckingReceiver(socket_path), []
+    own = scheduler._specdec.send
+    scheduler._specdec.send = lambda kind, text: own(kind, text) and (parts.append((kind, json.loads(text))) or True)
+    clock.perf_counter, clock.at = count().__next__, clock.at + 5  # one packet a step
+    while not [kind for kind, _ in parts if kind == "report"]:
+        scheduler.step({"b": (3, 2)})
+    scheduler.end("b", status="FINISHED_ABORTED")
+    aborted, ends = 0, 0
+    for _, part in [one for one in parts if one[0] == "report"]:
+        aborted += sum(done["outcome"] == "aborted" for done in part["finished"])
+        if part["end"]:
+            assert aborted <= part["end"]["total"]["aborted"]
+            ends += 1
+    assert (aborted, ends) == (1, 2)
     plain.die()
 
 

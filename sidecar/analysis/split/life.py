@@ -46,7 +46,8 @@ class Life:
         self.connections: set[int] = set()
         self.is_over = False  # its process of vLLM has ended
         self.is_before_reset = False  # vLLM's counters of its engine have started again at 0 since
-        self.is_consistent = True  # tables sum to the total, finished requests to no more, and nothing ever fell
+        self.is_consistent = True  # the tables sum to the total, finished requests to no more, and no total ever fell
+        self._has_fallen = False
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
         self.first: Cut | None = Cut() if from_start else None  # what it had counted before this sidecar listened
@@ -73,6 +74,13 @@ class Life:
     def waiting(self) -> int:
         """Finished requests that wait for the next poll."""
         return len(self.finished) + len(self._arriving_finished)
+
+    def abandon(self) -> int:
+        """Drops the finished requests that wait; returns how many."""
+        dropped = self.waiting
+        self.finished.clear()
+        self._arriving_finished.clear()
+        return dropped
 
     def take_steps(self) -> StepTally:
         """The growth of the confirmed cut's steps since the last call, or since this sidecar was listening."""
@@ -109,8 +117,10 @@ class Life:
             tables[table][key] = row
         self.finished += self._arriving_finished
         self._finished_sum += _sum(self._arriving_finished)
-        self.is_consistent &= not (total.has_fallen(before.total) or total.has_fallen(self._finished_sum))
-        self.is_consistent &= all(_sums_to(total, rows.values()) for rows in tables.values())
+        self._has_fallen |= total.has_fallen(before.total)
+        self.is_consistent = not (self._has_fallen or total.has_fallen(self._finished_sum)) and all(
+            _sums_to(total, rows.values()) for rows in tables.values()
+        )
         self._arriving.clear()
         self._arriving_finished.clear()
         self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.plugin_text import (
+    contradicts_itself,
     counts_otherwise,
     not_compared,
     not_reported,
@@ -173,6 +174,10 @@ class Lives:
             else:
                 continue
             life.finished = []
+        current = [life for key in self._counted for life in self._current(key)]
+        for life in self._lives.values() if self._counted else ():
+            if life not in current and not self._is_elsewhere(life):  # its report will not be completed
+                self._dropped[LOST] += life.abandon()
         return taken
 
     def leave_out(self, requests: int) -> None:
@@ -208,6 +213,8 @@ class Lives:
         if all(life.hello.state is HelloState.REFUSED for life in current):
             return refused(key.engine, last.hello.vllm or "", last.hello.reason)
         differing = next((life for life in current if life.trust.standing is Standing.DIFFERS), None)
+        if differing is not None and not differing.is_consistent:
+            return contradicts_itself(key.engine)
         return not_compared(key.engine) if differing is None else counts_otherwise(key.engine, differing.trust.ratio)
 
     def coverage(self, key: EngineKey) -> float | None:

@@ -6,6 +6,7 @@ from typing import Final
 from sidecar.requests.tally import Tally
 
 _PATIENCE: Final = 30.0  # seconds for which the plug-in, which reports once a second, or vLLM may be behind
+_MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may take a minute
 _COMPARED: Final = ("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -34,6 +35,7 @@ class Trust:
         self._before_latest: Tally | None = None  # by vLLM, at the last poll before the latest cut was there
         self._least: Tally | None = None  # by vLLM, at the last poll before the cut before that one; None: unknown
         self._off_since: float | None = None  # the first poll at which one was behind the other
+        self._unreported = 0  # polls since the latest cut at which vLLM had drafted more than at the poll before
 
     def compare(self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float) -> None:
         """Takes in a good poll at ``at``: the latest cut's ``total``, after ``reports`` reports, and vLLM's counters.
@@ -45,15 +47,18 @@ class Trust:
         if counted is None:
             self.standing, self.ratio = Standing.AGREES, None
             return
+        self._unreported += before is not None and counted.drafts > before.drafts
         if reports != self._reports:
+            self._unreported = 0
             self._least = before if reports > self._reports + 1 else self._before_latest
             self._before_latest, self._reports, self._is_confirmed = before, reports, False
         is_short = self._least is not None and _is_short(total, self._least, tolerance)
         # A confirmed cut falls behind while no report comes; so may the first one, of which nobody knows how old it is.
         may_be_old = self._is_confirmed or self._least is None
         is_off = _exceeds(total, counted, tolerance) or (may_be_old and _is_short(total, counted, tolerance))
+        is_silent = self._unreported > _MOST_UNREPORTED
         self._off_since = (at if self._off_since is None else self._off_since) if is_off else None
-        if is_short or (self._off_since is not None and at - self._off_since > _PATIENCE):
+        if is_short or is_silent or (self._off_since is not None and at - self._off_since > _PATIENCE):
             self.standing = Standing.DIFFERS
             self.ratio = _farthest(total, self._least if is_short and self._least is not None else counted)
         elif not is_off:

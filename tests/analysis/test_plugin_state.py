@@ -359,6 +359,21 @@ def test_finished_requests_that_wait_for_a_page_without_their_engine_take_no_roo
     assert server.temperature("0").ttft.count == 1
 
 
+def test_what_dead_lives_left_unfinished_takes_no_room(server):
+    """Each sent 200 finished requests of a report that never ended."""
+    for number in range(42):
+        dead = PluginEnd(server, number, start=f"dead {number}")
+        dead.send(ReportPart(finished=(finished(**UNDRAFTED),) * 200))
+        dead.close()
+    server.poll(snap(drafts=0))
+    alive = PluginEnd(server, 50, start="alive")
+    server.poll(snap(drafts=0))
+    alive.finish(**UNDRAFTED)
+    report = server.poll(snap(drafts=0))
+    assert server.temperature("0").ttft.count == 1
+    assert report.plugin.dropped["lost"] >= 8000
+
+
 def test_keys_and_lives_without_end_cost_bounded_memory(server):
     plugin = PluginEnd(server)
     for temperature in range(1000):

@@ -272,3 +272,22 @@ def test_adapters_have_names_only_where_asked_for_and_sixteen_at_most():
     assert (adapters["none"], adapters["other"]) == (20, 40)
     assert named.report().own.label_overflow["group"] == 4
     assert named.poll(snap(model="n"), seconds=1e6).own.label_overflow["group"] == 4  # though the model is forgotten
+
+
+def test_an_adapter_that_becomes_other_takes_no_history_into_others_window():
+    """After a restart of the sidecar, where the second engine's adapters are the older ones."""
+    server = Server(thresholds={"min_requests": 1}, plugin={"adapters": True})
+    first, second = PluginEnd(server, 1, start="a", started=1.0), PluginEnd(server, 2, start="b", started=1.0, engine=1)
+    for number in range(20):
+        first.serve(table="adapter", key=f"young-{number:02}", drafts=1000)
+    for number in range(10):
+        second.serve(table="adapter", key=f"old-{number:02}", drafts=10)
+    second.since = dict.fromkeys(second.since, 1.0)
+    first.tick()
+    server.poll(first.counted(), snap("1", 0))
+    first.serve(table="adapter", key="young-19", drafts=1).tick()
+    server.poll(first.counted(), snap("1", 0))
+    second.tick()
+    server.poll(first.counted(), second.counted(engine="1"))
+    other = server.group("other")
+    assert (other.tally.drafts, other.window.drafts) == (14_001, 1)

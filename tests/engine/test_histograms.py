@@ -41,3 +41,14 @@ def test_buckets_that_change_and_change_back_are_not_subtracted():
     other = (0.5, math.inf)
     assert grown((0, (10, 20, 30)), (10, (7, 9), other), (20, (1, 2, 3))) is None
     assert grown((0, (10, 20, 30)), (10, (7, 9), other), (20, (1, 2, 3)), (21, (1, 3, 4))) == (0, 1, 1)
+
+
+def test_a_histogram_that_the_first_page_after_a_restart_lacks_begins_anew():
+    kept = HistogramWindow(60.0)
+    reading = [{Phase.TTFT: HistogramReading(EDGES, counts)} for counts in ((100, 150, 200), (1, 2, 3), (2, 4, 6))]
+    kept.append(0, reading[0], has_restarted=False)
+    kept.append(1, {}, has_restarted=True)
+    kept.append(2, reading[1], has_restarted=False)
+    assert kept.growth(Phase.TTFT) is None
+    kept.append(3, reading[2], has_restarted=False)
+    assert kept.growth(Phase.TTFT).counts == (1, 2, 3)

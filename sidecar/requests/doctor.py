@@ -46,7 +46,7 @@ def _unknown(misfit: Callable[[dict[str, str]], str]) -> str:
 
 def _refused(path: str) -> str:
     """Why nobody can connect to the socket; empty if one can."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as link:
         try:
             link.connect(path)
         except OSError as error:
@@ -58,4 +58,14 @@ def _refused(path: str) -> str:
 def _methods(source: Path) -> dict[str, str]:
     """The parameters of each function in a file, by the function's name."""
     nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.FunctionDef)]
-    return {node.name: " ".join(argument.arg for argument in node.args.args) for node in nodes}
+    return {node.name: " ".join(_parameters(node.args)) for node in nodes}
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    """The names, each with * that cannot be given both by position and by name, as in the plug-in's own check."""
+    rest = [argument for argument in (arguments.vararg, *arguments.kwonlyargs, arguments.kwarg) if argument]
+    return (
+        [argument.arg + "*" for argument in arguments.posonlyargs]
+        + [argument.arg for argument in arguments.args]
+        + [argument.arg + "*" for argument in rest]
+    )

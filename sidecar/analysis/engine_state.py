@@ -31,11 +31,10 @@ class EngineState:
 
     def __init__(self, key: EngineKey, settings: Settings) -> None:
         self.key = key
-        self._histograms = HistogramWindow(settings.latency_window)
+        self._window_seconds = settings.latency_window
         self._kv_cache = KvCacheUsage(settings.kv_peak_window)
-        self._window, self._hour = CounterWindow(settings.latency_window), CounterWindow(HOUR)
         self._window_acceptances = Histogram(WINDOW_EDGES)
-        self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
+        self.restart_windows()
         self._latest: EngineSnapshot | None = None
         self._several_processes = False
         self._check = StepCheck()
@@ -45,6 +44,12 @@ class EngineState:
         self.steps: Steps | None = None  # between the last two polls; None if the page does not show them
         self.seen_at = 0.0
         self.process_start: float | None = None  # of the process that the last snapshot came from
+
+    def restart_windows(self) -> None:
+        """Takes the next snapshot as the first: what it has counted is not growth. Distributions go on."""
+        self._histograms = HistogramWindow(self._window_seconds)
+        self._window, self._hour = CounterWindow(self._window_seconds), CounterWindow(HOUR)
+        self.held: EngineSnapshot | None = None  # the last snapshot, with counters that never fell
 
     def observe(self, at: float, snapshot: EngineSnapshot, *, restarted: bool | None, several: bool) -> bool:
         """Takes in a poll at ``at``, Unix seconds; returns whether vLLM restarted before it.

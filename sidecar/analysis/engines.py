@@ -54,8 +54,8 @@ class Engines:
                 has_held |= had_counted
         has_restarted = bool(reset) and not has_held if is_another is None else is_another
         self.restarts += has_restarted
-        before = at - self._settings.history
         # If a running vLLM has not shown an engine for a long time, it serves another model now.
+        before = at if has_restarted else at - self._settings.history
         self.states = {key: state for key, state in self.states.items() if state.seen_at >= before}
         return Restarts(has_restarted, frozenset() if has_restarted else frozenset(reset))
 
@@ -88,8 +88,9 @@ class Engines:
         present, every = merge(rest), merge([*self._others.values()])
         counters, positions = every.counters, every.accepted_per_position
         other = replace(present, counters=counters, accepted_per_position=positions, histograms=every.histograms)
-        if has_new and OTHER in self.states:  # new windows: what a new engine has counted so far is not growth
-            last = self.states.pop(OTHER).held
+        if has_new and OTHER in self.states:  # what a new engine has counted so far is not growth
+            last = self.states[OTHER].held
+            self.states[OTHER].restart_windows()
             return held(last, other) if is_same and last is not None else other
         return other
 

@@ -162,7 +162,26 @@ def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
     server.poll(snap(drafts=1), snap(drafts=2, model="n"))
     assert server.drafts() == {"0": 1, "other": 2}
     server.poll(snap(drafts=3, model="n"), start=2.0)
-    assert {key.model_name for key in server.engines()} == {"n", "other"}
+    assert {key.model_name for key in server.engines()} == {"n"}
+
+
+def test_an_engine_that_a_restarted_vllm_no_longer_has_is_gone():
+    server = Server()
+    server.poll(snap("0", 10), snap("1", 20))
+    server.fail()
+    assert server.drafts() == {"0": 10, "1": 20}
+    server.poll(snap("0", 3), start=2.0)
+    assert server.drafts() == {"0": 3}
+
+
+def test_the_distributions_of_the_others_go_on_when_another_engine_becomes_one_of_them():
+    server = Server(limits={"engines": 1})
+    for polls, engines in enumerate(([snap("1", 10)], [snap("1", 20)], [snap("1", 30), snap("2", 5000)]), 1):
+        server.poll(snap("0"), *engines)
+        other = server.engines()[OTHER]
+        assert (other.kv_cache_usages.count, other.window_acceptances.count) == (polls, min(polls - 1, 1))
+    assert server.drafts()["other"] == 5030
+    assert server.engines()[OTHER].acceptance is None, "what the new one had counted is not growth"
 
 
 def test_finished_requests_of_a_model_past_the_bound_are_counted_as_dropped():

@@ -1,7 +1,7 @@
 """Everything known and judged at one poll, as one immutable tree: all that the sidecar shows or sends comes from it.
 
 Report → models → engines, temperatures, groups. Times are Unix seconds or seconds, ratios from 0 to 1. Unknown values
-are None or missing, never 0. Totals fall only when vLLM restarts.
+are None or missing, never 0. Totals fall only when their engine, vLLM or the sidecar restarts.
 """
 
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ class EngineReport:
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
     speculation: "Speculation | None"  # as the plug-in reports it
-    coverage: float | None  # the plug-in's draft tokens / vLLM's, both since the engine started
+    coverage: float | None  # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 from sidecar.analysis.report import PluginState
 from sidecar.engine.plan import EngineKey
 from sidecar.requests import messages
-from sidecar.requests.messages import ReportEnd, ReportPart
+from sidecar.requests.messages import ReportEnd, ReportPart, Table
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
@@ -89,6 +89,24 @@ def test_totals_start_again_at_0_when_vllm_does_and_windows_go_on(server):
     server.poll(new.counted(), start=2.0)
     assert drafts(server) == 7
     assert server.temperature("0").window.drafts == 107
+
+
+def test_an_engine_that_outlives_its_vllm_is_no_part_of_the_next_one(server):
+    """Its API server died and started again with an engine of its own; the old one never left the socket."""
+    old = PluginEnd(server, start="a").serve(drafts=100).tick()
+    server.poll(old.counted())
+    new = PluginEnd(server, 2, start="b").serve(drafts=3).tick()
+    server.poll(new.counted(), start=2.0)
+    for hello_again in (False, True):
+        if hello_again:
+            old.hello()
+        old.serve(drafts=50).finish()
+        new.serve(drafts=4).tick()
+        server.poll(new.counted(), start=2.0)
+        assert drafts(server) == new.total.drafts
+    assert server.temperature("0").window.drafts == 100 + new.total.drafts
+    assert server.report().plugin.dropped["other_engine"] > 0
+    assert len(server.report().plugin.engines) == 1
 
 
 @pytest.mark.parametrize("process", [1.0, None])
@@ -174,7 +192,7 @@ def test_a_plugin_that_was_away_when_vllm_restarted_is_compared_again(server):
     plugin.close()
     server.poll(snap(drafts=0), start=2.0)
     plugin.hello()
-    for total in range(10, 210, 10):
+    for total in range(10, 510, 10):
         plugin.serve(drafts=5).tick()
         server.poll(snap(drafts=total), start=2.0)
     (engine,) = server.engines().values()
@@ -220,6 +238,17 @@ def test_two_that_say_they_are_the_same_engine_are_noticed(server):
         server.poll(snap("0", 10 * count), snap("1", 10 * count))
     assert "several plug-ins claim to be engine 0" in server.model().split_withheld
     assert server.model().temperatures == ()
+    assert server.engines()[EngineKey("m", "0")].coverage == 0
+
+
+def test_one_that_contradicts_itself_covers_nothing(server):
+    plugin = PluginEnd(server)
+    serve(server, plugin, 5)
+    assert server.engines()[EngineKey("m", "0")].coverage == 1
+    plugin.rows[Table.OUTPUT, "free"] = Tally(drafts=1, draft_tokens=3)
+    serve(server, plugin, 5)
+    assert server.engines()[EngineKey("m", "0")].coverage == 0
+    assert "contradicts itself" in server.model().split_withheld
 
 
 def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):

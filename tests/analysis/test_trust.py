@@ -32,7 +32,8 @@ def compared(polls):
         ([(30 * n + ahead, 30 * n) for n, ahead in enumerate((0, 0, 27, 0, 15, 0, 29, 0), 10)], AGREES),
         ([(3000, 3000), (3030, 3150)], WAITS),  # the API server is behind
         ([(3000, 3000), (3030, 3150), (3150, 3150)], AGREES),
-        ([(60 * n, 30 * n) for n in range(1, 12)], DIFFERS),
+        ([(60 * n, 30 * n) for n in range(1, 12)], WAITS),  # as after a stall
+        ([(60 * n, 30 * n) for n in range(1, 40)], DIFFERS),
         ([(30 * n, 60 * n) for n in range(1, 5)], WAITS),
         ([(30 * n, 60 * n) for n in range(1, 40)], DIFFERS),
         ([(303 * n, 300 * n) for n in range(1, 100)], AGREES),  # the tolerance
@@ -69,6 +70,27 @@ def test_without_vllms_counters_nothing_contradicts_it():
     trust = Trust()
     trust.compare(0.0, 1, tally(300), None, 0.02)
     assert (trust.standing, trust.ratio) == (AGREES, None)
+
+
+@pytest.mark.parametrize(("factor", "ratio"), [(0.9, 0.9), (1.1, 1.1), (0.0, 0.0)])
+def test_a_plug_in_that_miscounts_after_a_long_exact_life_is_noticed(factor, ratio):
+    exact = [(10_000_000 + 300 * n, 10_000_000 + 300 * n) for n in range(1000)]
+    counted = exact[-1][0]
+    wrong = [(counted + 300 * n, counted + round(300 * factor * n) + n % 2) for n in range(1, 400)]
+    assert compared([*exact, *wrong[:20]]).standing is not DIFFERS
+    trust = compared([*exact, *wrong])
+    assert trust.standing is DIFFERS
+    assert trust.ratio == pytest.approx(ratio, abs=0.1)
+
+
+@pytest.mark.parametrize("behind", range(6))
+def test_bursts_between_polls_and_late_reports_contradict_nothing(behind):
+    counted = [1000 * (n // 50) + (n % 50 > 40) * 10 * (n % 50 - 40) for n in range(1000)]
+    trust = Trust()
+    for at, now in enumerate(counted):
+        cut = at - at % 7 - behind
+        trust.compare(float(at), cut // 7, tally(counted[max(cut, 0)]), tally(now), 0.02)
+        assert trust.standing is not DIFFERS
 
 
 def test_a_plug_in_that_falls_silent_is_noticed_however_much_it_has_counted():

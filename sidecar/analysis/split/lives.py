@@ -90,14 +90,15 @@ class Lives:
         if life is None:
             self._make_room()
             life = self._lives[hello.start] = Life(hello, from_start=hello.started >= self._since)
-        life.hello, life.is_over = hello, False
+        life.hello = hello
+        life.is_over = life.is_over and life.confirmed is not None
         self._end(connection)
         life.connections.add(connection)
         self._connected[connection] = life
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
-        if self._is_elsewhere(life):
+        if life.is_over or self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             part = replace(part, finished=())  # its tables are kept: it may still appear on the page
         lost, is_first = life.lost, life.latest is None
@@ -132,7 +133,8 @@ class Lives:
         """
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
         for life in self._lives.values():
-            life.is_over |= has_restarted and not life.connections
+            # What was confirmed before is of the last process; its engine may outlive that, and stay connected.
+            life.is_over |= has_restarted and (not life.connections or life.confirmed is not None)
             life.is_before_reset |= self.key(life) in reset and not life.connections
         for key, counted in self._counted.items():
             for life in self._current(key):
@@ -194,7 +196,7 @@ class Lives:
     def _engine_withheld(self, key: EngineKey) -> str:
         current = self._current(key)
         holding = [life for life in current if _holds(life)]
-        if sum(life.confirmed is not None and life.confirmed.total.drafts > 0 for life in holding) > 1:
+        if _are_several(current):
             return several_claim(key.engine)
         for life in holding or current:
             if life.disabled is not None:  # from then on its totals stand still
@@ -218,9 +220,15 @@ class Lives:
         return not_compared(key.engine) if differing is None else counts_otherwise(key.engine, differing.trust.ratio)
 
     def coverage(self, key: EngineKey) -> float | None:
-        """The engine's coverage: of the life that counts, else of any that is compared; None if it is unknown."""
+        """The engine's coverage: of the life that counts, else of any that is compared; None if it is unknown.
+
+        0 if nothing of it can be used although vLLM's counters do not contradict it.
+        """
         current = sorted(self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS)
-        return next((life.trust.ratio for life in current if life.observes), None)
+        life = next((life for life in current if life.observes), None)
+        if life is None or (life.is_consistent and not _are_several(current)):
+            return None if life is None else life.trust.ratio
+        return 0.0
 
     def speculation(self, key: EngineKey) -> Speculation | None:
         """How the engine drafts; None if it does not, or if no plug-in is connected."""
@@ -253,7 +261,7 @@ class Lives:
 
     def report(self, problem: str) -> PluginReport:
         """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
-        connected = [life for life in self._lives.values() if life.connections]
+        connected = [life for life in self._lives.values() if life.connections and not life.is_over]
         engines = tuple(_engine_report(self.key(life), life) for life in connected)
         report = PluginReport(
             state=worst([engine.state for engine in engines], has_unreadable=bool(self._unreadable)),
@@ -275,6 +283,12 @@ def _has_left(life: Life) -> bool:
 
 def _holds(life: Life) -> bool:
     return life.confirmed is not None and life.trust.standing is not Standing.DIFFERS
+
+
+def _are_several(current: Sequence[Life]) -> bool:
+    """Whether more than one that has drafted agrees with vLLM's counters."""
+    cuts = [life.confirmed for life in current if _holds(life)]
+    return sum(cut is not None and cut.total.drafts > 0 for cut in cuts) > 1
 
 
 def _counted(engine: EngineSnapshot) -> Tally | None:

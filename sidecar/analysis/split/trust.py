@@ -1,5 +1,7 @@
 """Whether what a life of the plug-in reports is what vLLM itself counted, both since the engine started."""
 
+from collections import deque
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -7,6 +9,8 @@ from sidecar.requests.tally import Tally
 
 _PATIENCE: Final = 30.0  # seconds for which the plug-in, which reports once a second, or vLLM may be behind
 _MOST_UNREPORTED: Final = 300  # with many requests and long steps, a report may take a minute
+_SPAN: Final = 300.0  # seconds over which growth is compared, too, since a long exact life hides a late fault
+_MARK_EVERY: Final = 60.0
 _COMPARED: Final = ("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -16,6 +20,16 @@ class Standing(StrEnum):
     WAITS = "waits"  # the next poll or report will tell; until then the last confirmed cut holds
     AGREES = "agrees"
     DIFFERS = "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """An earlier cut that agreed: its total, and what vLLM had counted at its moment, at least and at most."""
+
+    at: float
+    total: Tally
+    least: Tally
+    most: Tally
 
 
 class Trust:
@@ -35,6 +49,10 @@ class Trust:
         self._before_latest: Tally | None = None  # by vLLM, at the last poll before the latest cut was there
         self._least: Tally | None = None  # by vLLM, at the last poll before the cut before that one; None: unknown
         self._off_since: float | None = None  # the first poll at which one was behind the other
+        self._marks: deque[_Mark] = deque()  # a few, the oldest first
+        self._agreed: tuple[Tally, Tally] | None = (
+            None  # the total and the least of the cut that agreed at the last poll
+        )
         self._unreported = 0  # polls since the latest cut at which vLLM had drafted more than at the poll before
 
     def compare(self, at: float, reports: int, total: Tally, counted: Tally | None, tolerance: float) -> None:
@@ -52,20 +70,44 @@ class Trust:
             self._unreported = 0
             self._least = before if reports > self._reports + 1 else self._before_latest
             self._before_latest, self._reports, self._is_confirmed = before, reports, False
-        is_short = self._least is not None and _is_short(total, self._least, tolerance)
-        # A confirmed cut falls behind while no report comes; so may the first one, of which nobody knows how old it is.
-        may_be_old = self._is_confirmed or self._least is None
-        is_off = _exceeds(total, counted, tolerance) or (may_be_old and _is_short(total, counted, tolerance))
+        self._mark(at, counted)
+        off = self._off(total, counted, tolerance)
+        self._off_since = (at if self._off_since is None else self._off_since) if off is not None else None
         is_silent = self._unreported > _MOST_UNREPORTED
-        self._off_since = (at if self._off_since is None else self._off_since) if is_off else None
-        if is_short or is_silent or (self._off_since is not None and at - self._off_since > _PATIENCE):
-            self.standing = Standing.DIFFERS
-            self.ratio = _farthest(total, self._least if is_short and self._least is not None else counted)
-        elif not is_off:
+        # Not at once: after a stall of the sidecar, a poll may come before reports that are older than its page.
+        if is_silent or (self._off_since is not None and at - self._off_since > _PATIENCE):
+            self.standing, self.ratio = Standing.DIFFERS, _farthest(*(off or (total, counted)))
+        elif off is None:
             self.standing, self._is_confirmed = Standing.AGREES, True
             self.ratio = _ratio(total, self._within(total, counted))
+            self._agreed = None if self._least is None else (total, self._least)
         else:
             self.standing = Standing.AGREES if self._is_confirmed else Standing.WAITS
+
+    def _off(self, total: Tally, counted: Tally, tolerance: float) -> tuple[Tally, Tally] | None:
+        """What the plug-in and vLLM counted, since the start or since a mark, if that differs; else None."""
+        # A confirmed cut falls behind while no report comes; so may the first one, of which nobody knows how old it is.
+        least = counted if self._is_confirmed or self._least is None else self._least
+        if _is_short(total, least, tolerance):
+            return total, least
+        if _exceeds(total, counted, tolerance):
+            return total, counted
+        if self._marks:
+            mark = self._marks[0]
+            grown, most = total - mark.total, counted - mark.least
+            if self._least is not None and _is_short(grown, self._least - mark.most, tolerance):
+                return grown, self._least - mark.most
+            if _exceeds(grown, most, tolerance):
+                return grown, most
+        return None
+
+    def _mark(self, at: float, counted: Tally) -> None:
+        """Marks the cut of the last poll if it agreed: by now, vLLM's API server has counted all of it."""
+        agreed, self._agreed = self._agreed, None
+        if agreed is not None and (not self._marks or at - self._marks[-1].at >= _MARK_EVERY):
+            self._marks.append(_Mark(at, *agreed, most=counted))
+        while len(self._marks) > 1 and at - self._marks[1].at >= _SPAN:
+            self._marks.popleft()
 
     def _within(self, total: Tally, counted: Tally) -> Tally:
         """What vLLM may have counted at the moment of the cut: ``total`` itself if that lies between the two polls."""

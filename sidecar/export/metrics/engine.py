@@ -132,7 +132,8 @@ WAITING_FOR_CAPACITY = ENGINE.gauge(
 # What the plug-in says.
 COVERAGE = ENGINE.gauge(
     "request_coverage_ratio",
-    "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started.",
+    "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started. 0 if the plug-in "
+    "contradicts itself, or if several claim to be the engine.",
     lambda engine: engine.coverage,
 )
 SPECULATION_INFO = ENGINE.gauge(

@@ -234,9 +234,8 @@ class Observer:
         while rows or finished > self.lost:
             yield PACKET
             part, left = [*islice(rows, MAX_ROWS_SENT)], max(finished - self.lost, 0)  # the oldest may be dropped
-            ended = [] if part else [*islice(self.finished, min(left, MAX_FINISHED_SENT))]
-            is_last = len(part) == len(rows) and len(ended) == left
-            if not self.send("report", self.part(rows, part, ended, end if is_last else None)):
+            ended = [*islice(self.finished, min(left, 0 if part else MAX_FINISHED_SENT))]
+            if not self.send("report", self.part(rows, part, ended, end if len(part) == len(rows) else None)):
                 break
             for row in part:
                 del rows[row]
@@ -246,7 +245,7 @@ class Observer:
         self.changed = {**rows, **self.changed}  # what was not sent goes with the next report
 
     def part(self, rows: dict[Any, Any], keys: list[Any], finished: list[str], end: Any) -> str:
-        """One packet of a report: some of its ``rows``, then finished requests; the last one has the ``end``."""
+        """One packet of a report: some ``rows``, then finished requests; with the ``end`` once all rows are in."""
         part = {"end": end}
         for table, key in keys:
             counts = rows[table, key]._asdict()
@@ -381,6 +380,8 @@ def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
     @functools.wraps(make, WITH_DEFAULTS)
     def make_spec_decoding_stats(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
                                  num_invalid_spec_tokens, request_id):  # fmt: skip
+        result = make(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
+                      num_invalid_spec_tokens, request_id)  # fmt: skip
         if self._specdec is not None:
             try:
                 # Like vLLM's counters, leaves out tokens that the grammar rejected before verification.
@@ -388,8 +389,7 @@ def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
                 self._specdec.count(self.requests[request_id], num_draft_tokens - invalid, num_accepted_tokens)
             except Exception as error:
                 fail(self, "count", error)
-        return make(self, spec_decoding_stats, num_draft_tokens, num_accepted_tokens,
-                    num_invalid_spec_tokens, request_id)  # fmt: skip
+        return result
 
     @functools.wraps(update, WITH_DEFAULTS)
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:

@@ -107,7 +107,7 @@ class PlainReceiver:
         for name in TABLES:
             engine.arriving[name].update({row["key"]: row["counts"] for row in report.get(name, [])})
         if end := report["end"]:
-            engine.reports += 1
+            engine.reports += end["total"] != engine.total  # else more finished requests of the same cut
             self.fallen += _falls(engine.total, end["total"])
             engine.total, engine.lost = end["total"], end["lost"]
             for name in TABLES:

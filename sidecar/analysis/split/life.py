@@ -46,7 +46,7 @@ class Life:
         self.connections: set[int] = set()
         self.is_over = False  # its process of vLLM has ended
         self.is_before_reset = False  # vLLM's counters of its engine have started again at 0 since
-        self.is_consistent = True  # the tables sum to the total, finished requests to no more, and no total ever fell
+        self.is_consistent = True  # the tables sum to the total, finished requests to no more, and no number ever fell
         self._has_fallen = False
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
@@ -113,11 +113,13 @@ class Life:
         """Makes a cut of the report that has arrived."""
         before = self.latest or Cut()
         tables = {table: dict(rows) for table, rows in before.tables.items()}
+        self._has_fallen |= total.has_fallen(before.total)
         for (table, key), row in self._arriving.items():
+            known = tables[table].get(key)
+            self._has_fallen |= known is not None and row.counts.has_fallen(known.counts)
             tables[table][key] = row
         self.finished += self._arriving_finished
         self._finished_sum += _sum(self._arriving_finished)
-        self._has_fallen |= total.has_fallen(before.total)
         self.is_consistent = not (self._has_fallen or total.has_fallen(self._finished_sum)) and all(
             _sums_to(total, rows.values()) for rows in tables.values()
         )
@@ -125,7 +127,7 @@ class Life:
         self._arriving_finished.clear()
         self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))
         self.first = self.first or self.latest
-        self.reports += 1
+        self.reports += total != before.total  # else it is of the same moment, with more finished requests
 
 
 def _sum(requests: Collection[FinishedRequest]) -> Tally:

@@ -72,10 +72,9 @@ class State:
             model.mark(at)
         self._judge.judge([evidence(model, self._engines, self.plugin, at) for model in self._models.values()], at)
 
-    def failed(self, at: float, error: ScrapeError) -> None:
+    def failed(self, at: float, error: ScrapeError) -> None:  # noqa: ARG002 - the protocol's signature
         """Takes in a failed poll; see ``ScrapeSink``."""
         self._scrape.failed(error)
-        self._take_finished(at)
 
     @property
     def restarts(self) -> int:

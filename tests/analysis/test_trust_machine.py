@@ -1,14 +1,22 @@
 """Engines, plug-ins and liars in any order: what is exported is the engines' own or absent, and falls only with them.
 
-More and longer runs: ``pytest tests/analysis/test_trust_machine.py --hypothesis-profile=long``.
+More of it: ``python -m tests.analysis.test_trust_machine 2000``.
 """
 
 import itertools
+import sys
 from dataclasses import replace
 
 from hypothesis import assume, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sidecar.requests.messages import HelloState, ReportEnd, ReportPart, Row, StepTally, Table
 from sidecar.requests.tally import NOTHING, Tally
@@ -19,6 +27,7 @@ ENGINES = ("0", "1")
 engines, liars = st.sampled_from(ENGINES), st.integers(0, 2)
 labels = st.sampled_from(sorted(TEMPERATURES))
 sizes = st.sampled_from([0, 1, 7, 400, 10**6])
+polls = st.sampled_from([(), (1.0,), (1.0,), (1.0, 1.0), (40.0, 40.0)])  # seconds until each poll that follows
 _numbers = itertools.count(1)
 
 
@@ -51,6 +60,17 @@ class Engine:
                 cut = numbers(self.plugin.rows.get((Table.TEMPERATURE, temperature), NOTHING))
                 self.possible[label] |= {plus(sums, cut) for sums in self.before[label]}
 
+    def leave(self):
+        self.plugin.close()
+        self.is_connected = False
+
+    def connect_again(self):
+        self.leave()
+        self.plugin.connection = next(_numbers)
+        self.plugin.hello(engine=int(self.name))
+        self.is_connected = True
+        self.report()
+
 
 class Liar:
     """Writes to the socket in an engine's name whatever it likes."""
@@ -64,7 +84,9 @@ class Liar:
         self.engine = engine
         self.end = PluginEnd(self.server, next(_numbers), start=start, engine=int(engine), **hello)
 
-    def tell(self, total, rows, requests=()):
+    def tell(self, engine, total, rows, requests=()):
+        if self.end is None or self.engine != engine:
+            self.hello(engine)
         tables = {table: tuple(Row(key=key, since=0.0, counts=counts) for key, counts in rows.get(table, {}).items())
                   for table in Table}  # fmt: skip
         steps = (Row(key=0, since=0.0, counts=StepTally(steps=10**6, decodes=10**6, tokens=10**7)),)
@@ -89,67 +111,74 @@ class Trust(RuleBasedStateMachine):
         self.server = Server(thresholds={"min_requests": 1})
         self.process = 1.0
         self.engines = {name: Engine(self.server, name) for name in ENGINES}
+        self.orphans = []  # engines that outlived their process of vLLM
         self.liars = [Liar(self.server) for _ in range(3)]
         self.exported = {}  # by temperature, at the last poll that had a split
         self.finished = dict.fromkeys(TEMPERATURES, 0)
         self.drafted = dict.fromkeys(TEMPERATURES, 0)
         self.has_restarted = False
-        self.poll()
+        self.pass_time((1.0,))
 
     # vLLM
 
-    @rule(name=engines, label=labels, drafts=sizes)
-    def serve(self, name, label, drafts):
+    @rule(name=engines, label=labels, drafts=sizes, reports=st.booleans(), then=polls)
+    def serve(self, *, name, label, drafts, reports, then):
         engine = self.engines[name]
         engine.plugin.serve(TEMPERATURES[label], requests=0, drafts=drafts)
         engine.counted += drafts
         self.drafted[label] += drafts
+        if reports:
+            engine.report()
+        self.pass_time(then)
 
-    @rule(name=engines, label=labels)
-    def finish(self, name, label):
+    @rule(name=engines, label=labels, then=polls)
+    def finish(self, *, name, label, then):
         engine, request = self.engines[name], finished(TEMPERATURES[label], self.server.at)
         engine.plugin.serve(TEMPERATURES[label], drafts=10, accepted=20)
         engine.counted += 10
         self.drafted[label] += 10
         self.finished[label] += engine.is_connected
         engine.report(request)
+        self.pass_time(then)
 
-    @rule(name=engines)
-    def report(self, name):
-        self.engines[name].report()
+    @rule(name=engines, returns=st.booleans(), then=polls)
+    def leave(self, name, returns, then):
+        self.engines[name].leave()
+        self.pass_time(then)
+        if returns:
+            self.engines[name].connect_again()
 
-    @rule(name=engines)
-    def leave(self, name):
-        engine = self.engines[name]
-        engine.plugin.close()
-        engine.is_connected = False
-
-    @rule(name=engines)
-    def connect_again(self, name):
-        engine = self.engines[name]
-        engine.plugin.close()
-        engine.plugin.connection = next(_numbers)
-        engine.plugin.hello(engine=int(name))
-        engine.is_connected = True
-        engine.report()
-
-    @rule(name=engines)
-    def restart_engine(self, name):
+    @rule(name=engines, then=polls)
+    def restart_engine(self, name, then):
         """vLLM's counters of it go on, as a data-parallel supervisor has it."""
         engine = self.engines[name]
         engine.plugin.close()
         engine.before = engine.possible
         engine.restart()
         self.has_restarted = True
+        self.pass_time(then)
 
-    @rule(outlives=st.booleans())
-    def restart_vllm(self, outlives):
+    @rule(outlives=st.booleans(), then=polls)
+    def restart_vllm(self, outlives, then):
         self.process += 1
         for name, engine in self.engines.items():
-            if not (outlives and self._is_known(name)):
+            if outlives and self._is_known(name):
+                self.orphans = [*self.orphans, engine][-2:]
+            else:
                 engine.plugin.close()
             self.engines[name] = Engine(self.server, name)
         self.has_restarted = True
+        self.pass_time(then)
+
+    @rule(which=st.integers(0, 1), label=labels, drafts=sizes, comes_back=st.booleans(), then=polls)
+    def live_on(self, *, which, label, drafts, comes_back, then):
+        """An orphan reports."""
+        assume(len(self.orphans) > which)
+        plugin = self.orphans[which].plugin
+        if comes_back:
+            self.orphans[which].connect_again()
+        plugin.serve(TEMPERATURES[label], requests=0, drafts=drafts).tick()
+        self.pass_time(then)
 
     # Liars
 
@@ -157,62 +186,60 @@ class Trust(RuleBasedStateMachine):
     def lie_hello(self, liar, engine, state):
         self.liars[liar].hello(engine, state=state, reason="" if state is HelloState.OBSERVING else "x")
 
-    @rule(liar=liars, total=sizes, row=sizes, label=labels, table=st.sampled_from(Table))
-    def lie(self, liar, total, row, label, table):
+    @rule(liar=liars, engine=engines, total=sizes, row=sizes, label=labels, table=st.sampled_from(Table), then=polls)
+    def lie(self, *, liar, engine, total, row, label, table, then):
         """Numbers of any size, whose tables may or may not add up."""
-        assume(self.liars[liar].end is not None)
         rows = {by: {key: tally(total, 3)} for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()}
         rows[table] = {key: tally(row, 3) for key in rows[table]}
-        self.liars[liar].tell(tally(total, 3), rows)
+        self.liars[liar].tell(engine, tally(total, 3), rows)
+        self.pass_time(then)
 
-    @rule(liar=liars, label=labels, requests=st.integers(1, 5), total=sizes)
-    def lie_finished(self, liar, label, requests, total):
-        assume(self.liars[liar].end is not None)
+    @rule(liar=liars, engine=engines, label=labels, requests=st.integers(1, 5), total=sizes, then=polls)
+    def lie_finished(self, *, liar, engine, label, requests, total, then):
         lie = finished(TEMPERATURES[label], self.server.at, accepted_tokens=30)
-        self.liars[liar].tell(replace(tally(total), stopped=requests), {}, (lie,) * requests)
+        self.liars[liar].tell(engine, replace(tally(total), stopped=requests), {}, (lie,) * requests)
+        self.pass_time(then)
 
-    @rule(liar=liars, label=labels)
-    def copy(self, liar, label):
+    @rule(liar=liars, engine=engines, label=labels, row=st.none() | sizes, requests=st.integers(0, 2), then=polls)
+    def copy(self, *, liar, engine, label, row, requests, then):
         """All that vLLM has counted, at another temperature, once the engine's own plug-in was confirmed."""
-        end = self.liars[liar].end
-        assume(end is not None and self._is_known(self.liars[liar].engine))
-        counted = tally(self.engines[self.liars[liar].engine].counted, 2)
+        assume(self._is_known(engine))
+        counted = tally(self.engines[engine].counted, 2)
         rows = {by: {key: counted} for by, key in {**USUAL, Table.TEMPERATURE: TEMPERATURES[label]}.items()}
-        self.liars[liar].tell(counted, rows)
+        if row is not None:
+            rows[Table.TEMPERATURE] = {TEMPERATURES[label]: tally(row, 2)}
+        lie = finished(TEMPERATURES[label], self.server.at)
+        self.liars[liar].tell(engine, counted, rows, (lie,) * requests)
+        self.pass_time(then)
 
-    @rule(liar=liars)
-    def lie_close(self, liar):
-        self.liars[liar].close()
-
-    @rule(name=engines)
-    def crowd(self, name):
+    @rule(name=engines, returns=st.booleans(), then=polls)
+    def crowd(self, name, returns, then):
         """So many connections that everyone else's are closed."""
         for engine in self.engines.values():
-            engine.plugin.close()
-            engine.is_connected = False
+            engine.leave()
         for _ in range(40):
             PluginEnd(self.server, number := next(_numbers), start=f"crowd {number}", engine=int(name)).close()
+        self.pass_time(then)
+        for engine in self.engines.values() if returns else ():
+            engine.connect_again()
 
     # The sidecar
-
-    @rule(seconds=st.sampled_from([1.0, 5.0, 40.0]))
-    def poll(self, seconds=1.0):
-        shown = [snap(name, engine.counted) for name, engine in self.engines.items()]
-        self.server.poll(*shown, start=self.process, seconds=seconds)
-        self.has_polled = True
 
     @rule()
     def fail(self):
         self.server.fail()
 
-    @precondition(lambda self: hasattr(self, "engines"))
-    @invariant()
-    def what_is_exported_is_the_engines_own(self):
-        temperatures = self.server.model().temperatures if self.has_polled else ()
-        self.has_polled = False
-        for shown in temperatures:
+    @rule(then=polls)
+    def pass_time(self, then):
+        for seconds in then:
+            shown = [snap(name, engine.counted) for name, engine in self.engines.items()]
+            self.server.poll(*shown, start=self.process, seconds=seconds)
+            self._check()
+
+    def _check(self):
+        for shown in self.server.model().temperatures:
             first, second = (engine.possible.get(shown.temperature, {(0, 0, 0)}) for engine in self.engines.values())
-            own = {plus(one, other) for one in first for other in second}
+            own = {plus(left, right) for left in first for right in second}
             assert numbers(shown.tally) in own, shown.temperature
             assert shown.acceptances.count <= self.finished.get(shown.temperature, 0)
             assert shown.window.drafts <= self.drafted.get(shown.temperature, 0)
@@ -220,13 +247,25 @@ class Trust(RuleBasedStateMachine):
             if not self.has_restarted:
                 assert all(map(int.__ge__, numbers(shown.tally), before)), f"{shown.temperature} fell"
             self.exported[shown.temperature] = numbers(shown.tally)
-        self.has_restarted &= not temperatures
+        self.has_restarted &= not self.server.model().temperatures
+
+    @precondition(lambda self: hasattr(self, "engines"))
+    @invariant()
+    def memory_is_bounded(self):
+        assert len([*self.server.state.plugin.counting("m")]) <= 80
 
     def _is_known(self, name):
         lives = self.server.state.plugin
         start = self.engines[name].plugin.start
-        return any(life.hello.start == start and life.confirmed for life in lives.counting("m"))
+        return any(life.hello.start == start and life.confirmed.total.drafts for life in lives.counting("m"))
+
+
+def steps(examples):
+    return settings(max_examples=examples, stateful_step_count=50, deadline=None)
 
 
 TestTrust = Trust.TestCase
-TestTrust.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestTrust.settings = steps(60)
+
+if __name__ == "__main__":
+    run_state_machine_as_test(Trust, settings=steps(int(sys.argv[1])))

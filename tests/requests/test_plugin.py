@@ -484,8 +484,8 @@ def test_when_many_requests_end_at_once_the_totals_do_not_wait_for_all_of_them(s
         listener.listen(1)
         for name in many:
             scheduler.add(request(name))
-        scheduler.step({name: (0, 1) for name in many})
-        scheduler.step({name: (3, 3) for name in many})
+        scheduler.step(dict.fromkeys(many, (0, 1)))
+        scheduler.step(dict.fromkeys(many, (3, 3)))
         scheduler.end(*many)
         reading = listener.accept()[0]
     with reading:

@@ -18,7 +18,7 @@ _TEMPERATURE_EDGES: Final = (0.0, 0.3, 0.5, 0.7, 1.0)
 PROMPT_LABELS: Final = ("0-512", "512-2k", "2k-8k", "8k-32k", "32k+")
 OUTPUT_LABELS: Final = ("free", "structured")
 _PROMPT_EDGES: Final = (9, 11, 13, 15)  # the highest exponent of each but the last: 512 is 2**9
-_MOST_ADAPTERS: Final = 16
+MOST_ADAPTERS: Final = 9  # with "none"
 _NO_ADAPTER: Final = "none"
 
 Label = tuple[Table, str]
@@ -56,7 +56,7 @@ class Labels:
         for life in lives if self._names_adapters else ():
             for row in life.confirmed.tables[Table.ADAPTER].values() if life.confirmed is not None else ():
                 since[str(row.key)] = min(row.since, since.get(str(row.key), row.since))
-        named = frozenset(sorted(since, key=lambda name: (since[name], name))[:_MOST_ADAPTERS])
+        named = frozenset(sorted(since, key=lambda name: (since[name], name))[:MOST_ADAPTERS])
         before, self._adapters, self.overflowed = self._adapters, named, len(since) - len(named)
         return named != before
 

@@ -61,6 +61,7 @@ class Lives:
         self._lives: dict[str, Life] = {}  # by start
         self._connected: dict[int, Life] = {}
         self._unreadable: dict[int, int] = {}  # message formats that the sidecar cannot read, by connection
+        self._disputed: set[EngineKey] = set()  # engines that several have claimed, until vLLM restarts
         self._counted: dict[EngineKey, Tally | None] = {}  # what vLLM counted of each engine on the last page
         self._dropped = Counter(dict.fromkeys((*DROP_REASONS, OTHER_ENGINE, UNCONFIRMED, LOST, OVERFLOW), 0))
         self._has_heard = False
@@ -132,6 +133,8 @@ class Lives:
         counters have started again at 0 in the same process.
         """
         self._counted = {engine.key: _counted(engine) for engine in page.engines}
+        if has_restarted:
+            self._disputed.clear()
         for life in self._lives.values():
             # What was confirmed before is of the last process; its engine may outlive that, and stay connected.
             life.is_over |= has_restarted and (not life.connections or life.confirmed is not None)
@@ -139,6 +142,8 @@ class Lives:
         for key, counted in self._counted.items():
             for life in self._current(key):
                 self._judge(life, at, counted, self._of(key))
+            if _are_several(self._current(key)):  # nobody can know which it is, even if one of them leaves
+                self._disputed.add(key)
 
     def _judge(self, life: Life, at: float, counted: Tally | None, lives: Sequence[Life]) -> None:
         """Confirms the latest cut of one of an engine's ``lives`` if nothing contradicts it."""
@@ -161,6 +166,7 @@ class Lives:
             life
             for life in self._lives.values()
             if self.key(life).model_name == model_name and not life.is_over and life.confirmed is not None
+            if self.key(life) not in self._disputed
         ]
 
     def take_finished(self) -> dict[str, list[FinishedRequest]]:
@@ -169,10 +175,10 @@ class Lives:
         for life in self._lives.values() if self._counted else ():
             if self._is_elsewhere(life):
                 self._dropped[OTHER_ENGINE] += len(life.finished)
-            elif life.trust.standing is Standing.AGREES:
-                taken.setdefault(self.key(life).model_name, []).extend(life.finished)
-            elif life.trust.standing is Standing.DIFFERS:
+            elif life.trust.standing is Standing.DIFFERS or self.key(life) in self._disputed:
                 self._dropped[UNCONFIRMED] += len(life.finished)
+            elif life.latest is life.confirmed:
+                taken.setdefault(self.key(life).model_name, []).extend(life.finished)
             else:
                 continue
             life.finished = []
@@ -196,7 +202,7 @@ class Lives:
     def _engine_withheld(self, key: EngineKey) -> str:
         current = self._current(key)
         holding = [life for life in current if _holds(life)]
-        if _are_several(current):
+        if key in self._disputed:
             return several_claim(key.engine)
         for life in holding or current:
             if life.disabled is not None:  # from then on its totals stand still
@@ -226,7 +232,7 @@ class Lives:
         """
         current = sorted(self._current(key), key=lambda life: life.trust.standing is Standing.DIFFERS)
         life = next((life for life in current if life.observes), None)
-        if life is None or (life.is_consistent and not _are_several(current)):
+        if life is None or (life.is_consistent and key not in self._disputed):
             return None if life is None else life.trust.ratio
         return 0.0
 

@@ -1,14 +1,15 @@
 """Metrics of engines: vLLM's own counters, values derived from them, and what the plug-in says about an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from sidecar.analysis.latency import Latency
 from sidecar.analysis.report import EngineReport
-from sidecar.engine.names import Counter, Gauge
+from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.export.declaration import Values
-from sidecar.export.levels import ENGINE, SINGLE_ENGINE
+from sidecar.export.levels import BASELINE, ENGINE, SINGLE_ENGINE
 
-_QUANTILES: Final = frozenset({0.5, 0.95, 0.99})  # each costs one series per engine and phase
+_QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
 
 
 def _counted(counter: Counter) -> Callable[[EngineReport], Values]:
@@ -17,6 +18,20 @@ def _counted(counter: Counter) -> Callable[[EngineReport], Values]:
 
 def _polled(gauge: Gauge) -> Callable[[EngineReport], Values]:
     return lambda engine: engine.gauges.get(gauge)
+
+
+def _shown_quantiles(by_phase: Mapping[str, Mapping[float, float | None]]) -> Values:
+    return {
+        (phase, str(quantile)): seconds
+        for phase, quantiles in by_phase.items()
+        for quantile, seconds in quantiles.items()
+        if quantile in _QUANTILES
+    }
+
+
+def _gaps(engine: EngineReport, gap: Callable[[Latency], float | None]) -> Values:
+    """By phase, except for the queue: half of the requests hardly wait there, so it has no gap to speak of."""
+    return {phase: gap(latency) for phase, latency in engine.latencies.items() if phase is not Phase.QUEUE}
 
 
 def _speculation(engine: EngineReport) -> Values:
@@ -73,26 +88,28 @@ ENGINE_WINDOW_ACCEPTANCE = SINGLE_ENGINE.histogram(
 )
 ENGINE_LATENCY = SINGLE_ENGINE.gauge(
     "engine_latency_seconds",
-    "Quantiles 0.5, 0.95 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
-    lambda engine: {
-        (phase, str(quantile)): seconds
-        for phase, latency in engine.latencies.items()
-        for quantile, seconds in latency.quantiles.items()
-        if quantile in _QUANTILES
-    },
+    "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
+    lambda engine: _shown_quantiles({phase: latency.quantiles for phase, latency in engine.latencies.items()}),
+    "phase",
+    "quantile",
+)
+LATENCY_BASELINE = BASELINE.gauge(
+    "latency_baseline_seconds",
+    "The same quantiles in the configured baseline.",
+    lambda baseline: _shown_quantiles(baseline[0]),
     "phase",
     "quantile",
 )
 ENGINE_LATENCY_GAP = SINGLE_ENGINE.gauge(
     "engine_latency_gap_seconds",
-    "P99 - P50 over latency_window; absent where P99 is in vLLM's first bucket.",
-    lambda engine: {phase: latency.gap_seconds for phase, latency in engine.latencies.items()},
+    "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
+    lambda engine: _gaps(engine, lambda latency: latency.gap_seconds),
     "phase",
 )
 ENGINE_LATENCY_GAP_RATIO = SINGLE_ENGINE.gauge(
     "engine_latency_gap_ratio",
-    "P99 / P50 over latency_window; absent where P99 is in vLLM's first bucket.",
-    lambda engine: {phase: latency.gap_ratio for phase, latency in engine.latencies.items()},
+    "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
+    lambda engine: _gaps(engine, lambda latency: latency.gap_ratio),
     "phase",
 )
 ENGINE_LIMITATION = SINGLE_ENGINE.gauge(

@@ -85,20 +85,6 @@ THRESHOLD = SETTINGS.gauge(
     lambda settings: {**settings.thresholds.model_dump(), "latency_window": settings.latency_window},
     "name",
 )
-
-LATENCY_BASELINE = SETTINGS.gauge(
-    "latency_baseline_seconds",
-    "Latency quantiles in the configured baseline.",
-    lambda settings: {
-        (model, phase, str(quantile)): seconds
-        for model, phases in settings.baselines.items()
-        for phase, quantiles in phases.items()
-        for quantile, seconds in quantiles.items()
-    },
-    "model_name",
-    "phase",
-    "quantile",
-)
 PLUGIN_INFO = REPORT.gauge(
     "plugin_info",
     "1 for each engine whose plug-in is connected, labelled with its state and the versions of both.",

@@ -2,7 +2,7 @@
 
 from sidecar.analysis.report import ModelReport
 from sidecar.export.declaration import Values
-from sidecar.export.levels import ENGINE, LOAD, MODEL, SETTINGS, TEMPERATURE
+from sidecar.export.levels import BASELINE, ENGINE, LOAD, MODEL, TEMPERATURE
 
 
 def _plain_steps(model: ModelReport) -> Values:
@@ -27,13 +27,10 @@ PLAIN_STEP = MODEL.gauge(
     "running",
     "reference",
 )
-BASELINE_TIMESTAMP = SETTINGS.gauge(
+BASELINE_TIMESTAMP = BASELINE.gauge(
     "baseline_timestamp_seconds",
     "When the plain step times were measured.",
-    lambda settings: {
-        model: steps.measured.timestamp() for model, steps in settings.plain_step_times.items() if steps.measured
-    },
-    "model_name",
+    lambda baseline: baseline[1].measured.timestamp() if baseline[1] and baseline[1].measured else None,
 )
 SPEEDUP = TEMPERATURE.gauge(
     "speedup_ratio",

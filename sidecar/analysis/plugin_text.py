@@ -91,7 +91,8 @@ def several_claim(engine: str) -> str:
     """Explains that two senders with vLLM's numbers claim to be the same engine."""
     return (
         f"There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's own numbers. Only "
-        "one vLLM, with one plug-in per engine, may use this sidecar's socket. Remove the others, then restart the sidecar."
+        "one vLLM, with one plug-in per engine, may use this sidecar's socket. Remove the others, then restart the "
+        "sidecar."
     )
 
 

@@ -400,7 +400,7 @@ def test_what_dead_lives_left_unfinished_takes_no_room(server):
     alive.finish(**UNDRAFTED)
     report = server.poll(snap(drafts=0))
     assert server.temperature("0").ttft.count == 1
-    assert report.plugin.dropped["lost"] >= 8000
+    assert report.plugin.dropped["unconfirmed"] >= 8000
 
 
 def test_keys_and_lives_without_end_cost_bounded_memory(server):

@@ -46,6 +46,18 @@ def test_the_workflows_call_scripts_that_are_there():
         assert name in page
 
 
+def test_actions_are_pinned_to_commits_and_say_which_version_that_is():
+    used = [
+        line.split("uses:")[1].strip()
+        for path in WORKFLOWS
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert len(used) > 10
+    for action in used:
+        assert action.startswith("./") or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action), action
+
+
 def steps(path):
     return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job.get("steps", [])]
 

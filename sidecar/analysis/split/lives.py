@@ -185,7 +185,7 @@ class Lives:
         current = [life for key in self._counted for life in self._current(key)]
         for life in self._lives.values() if self._counted else ():
             if life not in current and not self._is_elsewhere(life):  # its report will not be completed
-                self._dropped[LOST] += life.abandon()
+                self._dropped[UNCONFIRMED if life.confirmed is None else LOST] += life.abandon()
         return taken
 
     def leave_out(self, requests: int) -> None:

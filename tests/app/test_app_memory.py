@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import re
 import signal
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
 
 from tests.app.app_tools import sidecar_settings
+from tests.requests.packets import HELLO, STEPS, packet, row
 
 LIMIT_KIB = 192 * 1024  # three quarters of what the manifests give its container
 ENDLESS = 400_000_000  # bytes
@@ -83,3 +87,76 @@ async def test_pages_without_end_cost_bounded_memory(served, recorded, http, pro
     # One for each change, whatever number of polls failed.
     assert len([line for line in lines if line["level"] == "warning"]) <= 6
     assert process.returncode == 0
+
+
+def long_names(engines=8):
+    """The real page, with names as long as the sidecar takes them."""
+    text = (Path(__file__).parents[1] / "data/pages/vllm-0.33.0.prom").read_text()
+    name = re.search(r'model_name="([^"]*)"', text)[1]
+    engine = re.compile(r'^(vllm:[^{]*\{)engine="0"(.*)$', re.MULTILINE)
+
+    def copies(match):
+        """The others have drafted nothing: nobody reports for them, and the split would be withheld."""
+        none = re.sub(r" \S+$", " 0.0", match[2]) if "spec_decode" in match[1] else match[2]
+        others = [f'{match[1]}engine="{number:0512}"{none}' for number in range(1, engines)]
+        return "\n".join([match[0], *others])
+
+    return engine.sub(copies, text.replace(f'"{name}"', f'"{MODEL}"')).encode()
+
+
+MODEL, DRAFTED = "m" * 512, {"drafts": 472, "draft_tokens": 1378, "accepted_tokens": 866}  # as on the page
+
+
+def every_row():
+    """A plug-in's report for the engine 0 with a row of each kind that has a label."""
+    of = {
+        "temperature": [(key, {}) for key in (20, 45, 60, 90, 150)],
+        "prompt_tokens": [(key, {}) for key in (10, 12, 14, 16)],
+        "output": [("structured", {})],
+        "adapter": [("a" * 250 + str(number), {}) for number in range(20)],
+    }
+    usual = {"temperature": 0, "prompt_tokens": 1, "output": "free", "adapter": ""}
+    rows = {table: [row(usual[table], **DRAFTED), *(row(key, **more) for key, more in of[table])] for table in of}
+    total = {**dict.fromkeys(("stopped", "length", "aborted", "error"), 0), **DRAFTED}
+    loads = [{"key": key, "since": 0, "counts": STEPS} for key in range(10)]
+    return packet(report={**rows, "steps": loads, "finished": [], "end": {"total": total, "lost": 0}})
+
+
+async def test_readers_that_do_not_read_cost_bounded_memory(served, http, program, socket_path):
+    """More than there may be, of the largest page, in more formats than are kept."""
+    page, links, loop = long_names(), [], asyncio.get_running_loop()
+
+    async def handler(_):
+        return web.Response(body=page)
+
+    async def largest():
+        while True:
+            with suppress(OSError):
+                async with http.get(f"http://{given['SPECDEC_LISTEN']}/metrics") as response:
+                    if b'by="adapter"' in (found := await response.read()):
+                        return found
+            await asyncio.sleep(0.02)
+
+    async with served(handler) as url:
+        given = sidecar_settings(url, PLUGIN__ADAPTERS="true", PLUGIN__SOCKET=socket_path)
+        host, port = given["SPECDEC_LISTEN"].split(":")
+        async with program("run", **given) as process:
+            while not socket_path.exists():
+                await asyncio.sleep(0.02)
+            links.append(plugin := socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            plugin.connect(str(socket_path))
+            plugin.send(packet(hello={**HELLO, "model": MODEL}))
+            plugin.send(every_row())
+            assert len(await largest()) > 700_000
+            for number in range(4 * 64):
+                links.append(link := socket.socket())
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                link.setblocking(False)
+                await loop.sock_connect(link, (host, int(port)))
+                accept = f"application/openmetrics-text; version=1.0.{number % 40}"
+                link.send(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+                await loop.sock_recv(link, 1)
+            peak = peak_kib(process.pid)
+    for link in links:
+        link.close()
+    assert peak < LIMIT_KIB, peak

@@ -1,0 +1,168 @@
+"""The image, and the three containers of a Pod from the manifests, as Debian's podman runs them."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from sidecar.analysis.split.labels import TemperatureBuckets
+from tests.debian_servers import free_port
+from tests.deploy.deploy_tools import ROOT, plugin_pods
+from tests.restarts.vllm import Options
+
+pytestmark = [pytest.mark.slow, pytest.mark.limit(1200)]
+BASE, IMAGE = "localhost/specdec-base", "localhost/specdec-sidecar:test"
+# The limits are those of a plain machine, where podman asks for more than it may have.
+OPTIONS = ("--network=host", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096", "--no-healthcheck")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# The simulated engine, with the plug-in that the init container wrote.
+ENGINE = """
+import asyncio, json, sys, specdec_plugin, sidecar.requests
+sys.modules["sidecar.requests.plugin"] = specdec_plugin
+from tests.restarts.vllm import Options, Server
+assert specdec_plugin.__file__ == "/plugin/specdec_plugin.py"
+asyncio.run(Server(Options(**json.loads(sys.argv[1]))).run())
+"""
+
+
+def podman(*arguments):
+    return subprocess.run(["podman", *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """The image, on Debian's Python, since a registry may not be reachable."""
+    if os.getuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip("podman runs here as root on Debian")
+    with (Path(tempfile.gettempdir()) / "specdec-containers.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
+        return _built(tmp_path_factory)
+
+
+def _built(tmp_path_factory):
+    subprocess.run([ROOT / "scripts/debian-tools", "podman", "runc", "debootstrap"], check=True)
+    if subprocess.run(["podman", "image", "exists", BASE], check=False).returncode != 0:
+        _make_base(tmp_path_factory.mktemp("base"))
+    done = subprocess.run(
+        ["podman", "run", "--rm", *OPTIONS, BASE, "true"], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"podman cannot run a container here: {done.stderr}")
+    environment = {**os.environ, "ENGINE": "podman", "IMAGE": IMAGE}
+    command = [ROOT / "scripts/image", "--network=host", "--build-arg", f"BASE={BASE}"]
+    subprocess.run(command, env=environment, check=True)
+    return IMAGE
+
+
+def _make_base(folder):
+    """This release of Debian with Python, which trusts the certificates that this machine trusts."""
+    target = "$(REPO_URI) $(CODENAME)"
+    indexes = ["apt-get", "indextargets", "--format", target, "Created-By: Packages", "Component: main"]
+    uri, release = subprocess.run(indexes, check=True, capture_output=True, text=True).stdout.split()[:2]
+    packages = "--include=python3-venv,ca-certificates"
+    command = ["debootstrap", "--variant=minbase", packages, release, folder, uri]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"debootstrap cannot make a base here: {done.stdout[-500:]}")
+    shutil.copy(CERTIFICATES, folder / CERTIFICATES.relative_to("/"))
+    (folder / "etc/pip.conf").write_text(f"[global]\ncert = {CERTIFICATES}\n")
+    with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as tar:
+        subprocess.run(["podman", "import", "-", BASE], stdin=tar.stdout, check=True, capture_output=True)
+
+
+def test_the_image_runs_as_kubernetes_would_run_it(image):
+    environment = {**os.environ, "ENGINE": "podman", "ENGINE_OPTIONS": " ".join(OPTIONS)}
+    subprocess.run([ROOT / "scripts/image-check", image], env=environment, check=True)
+
+
+class Pod:
+    """Runs a Pod's containers by their users, mounts and arguments; its volumes are as a kubelet makes them."""
+
+    def __init__(self, spec, folder):
+        self._group = spec["securityContext"]["fsGroup"]
+        self._folder = folder
+
+    def options(self, container):
+        context = container["securityContext"]
+        for volume in container["volumeMounts"]:
+            path = self._folder / volume["name"]
+            if not path.exists():
+                path.mkdir()
+                os.chown(path, 0, self._group)
+                path.chmod(0o2777)
+            yield f"--volume={path}:{volume['mountPath']}:{'ro' if volume.get('readOnly') else 'rw'}"
+        yield f"--user={context['runAsUser']}:{context['runAsGroup']}"
+        yield f"--group-add={self._group}"
+        yield f"--read-only={json.dumps(context.get('readOnlyRootFilesystem', False))}"
+        yield from ("--read-only-tmpfs=false", "--cap-drop=ALL", "--security-opt=no-new-privileges", *OPTIONS)
+
+    @contextmanager
+    def running(self, container, *more):
+        name = podman("run", "--detach", *self.options(container), *more)
+        try:
+            yield name
+        finally:
+            print(podman("logs", name))  # noqa: T201 - shown if the test fails
+            podman("rm", "--force", "--time=5", name)
+
+
+def get(url, method="GET"):
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
+        return answer.read().decode()
+
+
+def eventually(read, seconds=60.0):
+    """What ``read`` returns once it is neither empty nor fails with an OSError."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if found := read():
+                return found
+        except OSError:
+            pass
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
+    spec = plugin_pods()["overlay"]
+    writes, observes = spec["initContainers"]
+    (serves,) = spec["containers"]
+    pod, port, page = Pod(spec, tmp_path), free_port(), free_port()
+    podman("run", "--rm", *pod.options(writes), image, *writes["args"])
+    own = ("--env=SPECDEC_SCRAPE_INTERVAL=200ms", f"--env=SPECDEC_LISTEN=127.0.0.1:{page}")
+    own += (f"--env=SPECDEC_VLLM_URL=http://127.0.0.1:{port}",)
+    engine = ("--env=PYTHONPATH=/plugin:/source", f"--volume={ROOT}/tests:/source/tests:ro", "--workdir=/source")
+    options = json.dumps(asdict(Options(port, "/run/specdec/plugin.sock")))
+    with (
+        pod.running(observes, *own, image),
+        pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options),
+    ):
+        vllm, sidecar = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{page}"
+        eventually(lambda: get(f"{vllm}/metrics"))
+        get(f"{vllm}/traffic", "POST")
+        eventually(lambda: split(sidecar).total() > 2000)
+        get(f"{vllm}/drain", "POST")
+        truth = Counter()
+        for by, value, count in json.loads(get(f"{vllm}/truth")):
+            if by == "temperature":
+                truth[TemperatureBuckets().label(round(100 * float(value)))] += count
+        eventually(lambda: split(sidecar) == truth)
+    assert [path.name for path in (tmp_path / "specdec-plugin").iterdir()]
+
+
+def split(sidecar):
+    lines = [
+        line.split('"') for line in get(f"{sidecar}/metrics").splitlines() if line.startswith("specdec_drafts_total{")
+    ]
+    return Counter({line[3]: int(float(line[4].removeprefix("} "))) for line in lines})

@@ -186,7 +186,7 @@ class Observer:
         if outcome:
             growth = growth._replace(**{outcome: 1})
         self.add("temperature", counts.temperature, growth)
-        growth = Counts._make(growth[:7])
+        growth = Counts._make(growth[: len(Counts._fields)])
         self.add("prompt_tokens", counts.prompt_tokens, growth)
         self.add("output", counts.output, growth)
         self.add("adapter", counts.adapter, growth)

@@ -99,7 +99,8 @@ class Limits(Group):
     positions: int = Field(8, ge=1, le=64)
     """draft positions with their own label values; further ones become `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
-    """vLLM's own series exported if `reexport` is on"""
+    """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a label of more than
+    512 characters"""
 
 
 class Thresholds(Group):

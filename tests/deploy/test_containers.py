@@ -146,7 +146,7 @@ def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
     options = json.dumps(asdict(Options(port, "/run/specdec/plugin.sock")))
     with (
         pod.running(observes, *own, image),
-        pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options),
+        pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options) as served,
     ):
         vllm, sidecar = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{page}"
         eventually(lambda: get(f"{vllm}/metrics"))
@@ -158,6 +158,9 @@ def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
             if by == "temperature":
                 truth[TemperatureBuckets().label(round(100 * float(value)))] += count
         eventually(lambda: split(sidecar) == truth)
+        for path in ("/run/specdec/plugin.sock", "/plugin/specdec_plugin.py"):
+            done = subprocess.run(["podman", "exec", served, "rm", path], capture_output=True, text=True, check=False)
+            assert "Read-only file system" in done.stderr
     assert [path.name for path in (tmp_path / "specdec-plugin").iterdir()]
 
 

@@ -117,7 +117,7 @@ async def test_increase_and_rate_are_the_truth(scenario, http, folder):
         if by not in scenario.exact:
             continue
         off += [(by, value, error) for value, error in figures.errors().items() if abs(error) > CLOSE]
-        falls += [(by, value) for value, falls in figures.falls.items() if falls > scenario.may_fall(by, value)]
+        falls += [(by, value) for value, times in figures.falls.items() if times > scenario.may_fall(by, value)]
     assert (off, falls) == ([], [])
     assert max(measured[by].rate for by in scenario.exact) < SPIKE
 

@@ -251,6 +251,18 @@ def test_one_that_contradicts_itself_covers_nothing(server):
     assert "contradicts itself" in server.model().split_withheld
 
 
+def test_rows_that_fall_end_the_trust_although_they_sum_to_the_total(server):
+    plugin = PluginEnd(server)
+    plugin.serve(0, drafts=10).serve(150, drafts=10).tick()
+    server.poll(plugin.counted())
+    assert drafts(server) == 10
+    cold, hot = plugin.rows[Table.TEMPERATURE, 0], plugin.rows[Table.TEMPERATURE, 150]
+    plugin.rows |= {(Table.TEMPERATURE, 0): NOTHING, (Table.TEMPERATURE, 150): cold + hot}
+    plugin.tick()
+    server.poll(plugin.counted())
+    assert "contradicts itself" in server.model().split_withheld
+
+
 def test_without_vllm_s_counters_there_is_nothing_to_compare_with(server):
     plugin = PluginEnd(server)
     plugin.serve(drafts=10).tick()

@@ -47,7 +47,7 @@ class Life:
         self.is_over = False  # its process of vLLM has ended
         self.is_before_reset = False  # vLLM's counters of its engine have started again at 0 since
         self.is_consistent = True  # the tables sum to the total, finished requests to no more, and no number ever fell
-        self._has_fallen = False
+        self._adds_up, self._has_fallen = True, False
         self.lost = 0  # finished requests that could not be sent
         self.reports = 0
         self.first: Cut | None = Cut() if from_start else None  # what it had counted before this sidecar listened
@@ -112,22 +112,27 @@ class Life:
     def _complete(self, total: Tally) -> None:
         """Makes a cut of the report that has arrived."""
         before = self.latest or Cut()
-        tables = {table: dict(rows) for table, rows in before.tables.items()}
+        tables = before.tables
+        if self._arriving or total != before.total:  # else there are only more finished requests
+            tables = self._with_arrived(before.tables)
+            self._adds_up = all(_sums_to(total, rows.values()) for rows in tables.values())
         self._has_fallen |= total.has_fallen(before.total)
-        for (table, key), row in self._arriving.items():
-            known = tables[table].get(key)
-            self._has_fallen |= known is not None and row.counts.has_fallen(known.counts)
-            tables[table][key] = row
         self.finished += self._arriving_finished
         self._finished_sum += _sum(self._arriving_finished)
-        self.is_consistent = not (self._has_fallen or total.has_fallen(self._finished_sum)) and all(
-            _sums_to(total, rows.values()) for rows in tables.values()
-        )
+        self.is_consistent = self._adds_up and not (self._has_fallen or total.has_fallen(self._finished_sum))
         self._arriving.clear()
         self._arriving_finished.clear()
         self.latest = Cut(total, tables, sum(self._steps.values(), NO_STEPS))
         self.first = self.first or self.latest
         self.reports += total != before.total  # else it is of the same moment, with more finished requests
+
+    def _with_arrived(self, before: Mapping[Table, Rows]) -> Mapping[Table, Rows]:
+        tables = {table: dict(rows) for table, rows in before.items()}
+        for (table, key), row in self._arriving.items():
+            known = tables[table].get(key)
+            self._has_fallen |= known is not None and row.counts.has_fallen(known.counts)
+            tables[table][key] = row
+        return tables
 
 
 def _sum(requests: Collection[FinishedRequest]) -> Tally:

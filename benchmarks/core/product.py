@@ -111,7 +111,6 @@ def finished(number: int, poll: int) -> FinishedRequest:
         accepted_tokens=5,
         lengths=(0, 1, 2, 0),
         prompt_tokens=300,
-        cached_tokens=None,
         output_tokens=200,
         arrival=end - 4.0,
         first_token=end - 3.8,

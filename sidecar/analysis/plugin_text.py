@@ -6,7 +6,13 @@ from typing import Final
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
 from sidecar.requests.messages import VERSION
 
-_WORST_FIRST: Final = (PluginState.DISABLED, PluginState.REFUSED, PluginState.OBSERVING, PluginState.IDLE)
+_WORST_FIRST: Final = (
+    PluginState.DISABLED,
+    PluginState.REFUSED,
+    PluginState.CHECKING,
+    PluginState.OBSERVING,
+    PluginState.IDLE,
+)
 _HOW: Final = "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it."
 
 
@@ -28,7 +34,7 @@ def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> s
             text = _other_format(unreadable[0])
         case PluginState.NOT_CONNECTED:
             text = _not_connected(heard=report.heard, problem=problem)
-        case PluginState.REFUSED | PluginState.DISABLED:
+        case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
             text = _failed(next(one for one in report.engines if one.state is state))
         case _ if not observed and expected:
             text = "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
@@ -44,12 +50,22 @@ def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> s
 def _failed(one: PluginEngineReport) -> str:
     if one.state is PluginState.REFUSED:
         return refused(one.engine, one.vllm_version, one.reason)
+    if one.state is PluginState.CHECKING:
+        return checks(one.engine, one.reason)
     return took_itself_out(one.engine, one.reason)
 
 
 def refused(engine: str, vllm_version: str, reason: str) -> str:
     """Explains that the plug-in does not know an engine's scheduler."""
     return f"The plug-in does not observe engine {engine} of vLLM {vllm_version}: {reason}."
+
+
+def checks(engine: str, reason: str) -> str:
+    """Explains that an engine's scheduler overrides methods, and may not call vLLM's."""
+    return (
+        f"The split by temperature begins once a step with drafts has shown that engine {engine}'s scheduler calls "
+        f"vLLM's own methods: {reason}."
+    )
 
 
 def took_itself_out(engine: str, reason: str) -> str:
@@ -64,7 +80,7 @@ def restarted_without(engine: str) -> str:
     """Explains that only a process before vLLM's last start had the plug-in."""
     return (
         f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
-        "temperature. To find out why, run `python -m specdec_plugin` in vLLM's container."
+        "temperature. To find out why, run `python -m specdec_doctor` in vLLM's container."
     )
 
 
@@ -75,7 +91,7 @@ def counts_otherwise(engine: str, ratio: float | None) -> str:
     return (
         f"There is no split by temperature: on engine {engine} the plug-in counted {share} (drafts, draft tokens or "
         "accepted tokens). "
-        "To find out why, run `python -m specdec_plugin` in vLLM's container."
+        "To find out why, run `python -m specdec_doctor` in vLLM's container."
     )
 
 

@@ -160,6 +160,7 @@ class PluginState(StrEnum):
     NOT_CONNECTED = "not_connected"
     IDLE = "idle"  # connected; vLLM has not drafted yet
     OBSERVING = "observing"
+    CHECKING = "checking"  # the scheduler's class overrides what it wraps; the first step with drafts will tell
     REFUSED = "refused"  # it found something that it does not know, so it wraps nothing
     DISABLED = "disabled"  # it failed, and disabled itself
     OTHER_FORMAT = "other_format"  # its messages have another version

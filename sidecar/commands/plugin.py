@@ -14,7 +14,7 @@ from sidecar.settings import Settings
 HELP = "write the plug-in that vLLM loads into a directory, for PYTHONPATH"
 
 MODULE: Final = "specdec_plugin"
-_DOCTOR: Final = "specdec_doctor"  # what `python -m specdec_plugin` runs
+_DOCTOR: Final = "specdec_doctor"
 _SOURCES: Final = Path(__file__).parent.parent / "requests"
 _SUMMARY: Final = "Tells specdec-sidecar what each request drafts and accepts in vLLM's scheduler"
 _PROJECT: Final = "specdec-plugin"
@@ -78,7 +78,7 @@ Set these variables in vLLM's container, then restart vLLM:
   VLLM_PLUGINS
       only if it is set already: add specdec to it
 
-To check the setup, run in vLLM's container: python -m {MODULE}""")
+To check the setup, run in vLLM's container: python -m {_DOCTOR}""")
     return 0
 
 

@@ -47,7 +47,6 @@ def read_request(text: str) -> tuple[float, FinishedRequest]:
         accepted_tokens=int(numbers.get("num_accepted_draft_tokens", 0)),
         lengths=tuple(int(steps) for steps in numbers.get("acceptance_histogram") or ()),
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        cached_tokens=None,
         output_tokens=int(usage.get("completion_tokens") or 0),
         arrival=start,
         first_token=chunks[0] if chunks else None,

@@ -1,4 +1,4 @@
-"""``python -m specdec_plugin``: says what the plug-in needs in vLLM's container in order to work, and what is missing.
+"""``python -m specdec_doctor``: says what the plug-in needs in vLLM's container in order to work, and what is missing.
 
 It stands beside the plug-in as ``specdec_doctor.py``, without the sidecar: standard library only. vLLM never loads it.
 """
@@ -6,6 +6,7 @@ It stands beside the plug-in as ``specdec_doctor.py``, without the sidecar: stan
 import ast
 import os
 import socket
+import sys
 from collections.abc import Callable
 from importlib import metadata, util
 from pathlib import Path
@@ -69,3 +70,9 @@ def _parameters(arguments: ast.arguments) -> list[str]:
         + [argument.arg for argument in arguments.args]
         + [argument.arg + "*" for argument in rest]
     )
+
+
+if __name__ == "__main__":
+    from specdec_plugin import SOCKET, misfit  # type: ignore[import-not-found]  # beside this file, where it is written
+
+    sys.exit(main(misfit, SOCKET))

@@ -38,7 +38,10 @@ class HelloState(StrEnum):
     """What the plug-in does in an engine; ``Hello.reason`` says why if it does not observe."""
 
     OBSERVING = "observing"
-    REFUSED = "refused"  # it does not observe: the scheduler's methods are not those that it knows
+    CHECKING = (
+        "checking"  # the scheduler's class overrides methods; it reports once a step shows that vLLM's are called
+    )
+    REFUSED = "refused"  # it does not observe: the scheduler's methods are not those that it knows, or not called
     DISABLED = "disabled"  # it failed and disabled itself
 
 
@@ -46,7 +49,8 @@ class HelloState(StrEnum):
 class Speculation:
     """The engine's speculative configuration; the names are vLLM's.
 
-    ``per_batch_size``: the number of tokens follows a schedule by batch size.
+    ``per_batch_size``: the number of tokens follows a schedule by batch size. ``parallel_drafting``: a model drafts all
+    tokens in one pass.
     """
 
     method: Name | None
@@ -54,6 +58,7 @@ class Speculation:
     per_batch_size: bool = False
     adaptive_verification: bool = False
     rejection_sample_method: Name | None = None
+    parallel_drafting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ class FinishedRequest:
     ``temperature`` is the one in effect, in hundredths, rounded up. ``lengths[j]`` is the number of verification steps
     that accepted ``j`` draft tokens; ``lengths[MAX_POSITIONS]`` is for that many or more. ``arrival`` is by the API
     server's clock, the tokens' times are by the engine's. ``parameters`` names the request's sampling parameters that
-    not every vLLM supports with speculation.
+    vLLM from 0.14 on rejects while it speculates.
     """
 
     temperature: Hundredths
@@ -90,7 +95,6 @@ class FinishedRequest:
     accepted_tokens: Count
     lengths: Lengths
     prompt_tokens: Count
-    cached_tokens: Count | None
     output_tokens: Count
     arrival: UnixSeconds | None
     first_token: UnixSeconds | None

@@ -8,7 +8,8 @@ taken from the arguments of ``update_from_output``); ``update_from_output``, cal
 Each wrapper calls vLLM's own method once with the same arguments, returns its result, and lets its exceptions through.
 All else is inside ``try``: the first error disables the plug-in for good, with one line in the log. It starts no
 thread, waits for nothing, writes no file, reads nothing from its socket, changes nothing in a request but its own
-attribute ``_specdec``, and keeps a bounded amount. No text, token or id of a request leaves the process.
+attribute ``_specdec``, and keeps a bounded amount. No text, token or id of a request leaves the process. A subclass is
+not wrapped: if it has such methods of its own, nothing is reported until they are seen to call vLLM's.
 """
 
 import functools
@@ -45,9 +46,8 @@ KNOWN = {
 WITH_DEFAULTS = (*functools.WRAPPER_ASSIGNMENTS, "__defaults__")  # a call may omit what has a default
 OUTCOMES = {"STOPPED": "stopped", "REPETITION": "stopped", "LENGTH_CAPPED": "length", "IGNORED": "length",
             "ABORTED": "aborted"}  # any other status: "error"  # fmt: skip
-# Sampling parameters that not every vLLM supports with speculation, and the values that switch them off.
-PARAMETERS = {"min_p": [0], "logit_bias": [None, {}], "logprobs": [None], "frequency_penalty": [0],
-              "presence_penalty": [0], "repetition_penalty": [1]}  # fmt: skip
+# Sampling parameters that vLLM from 0.14 rejects while it speculates, and the values that switch them off.
+PARAMETERS = {"min_p": [0], "logit_bias": [None, {}]}
 log = logging.getLogger("vllm.specdec_plugin")  # logs where and how vLLM logs its own lines
 encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -73,9 +73,7 @@ class RequestCounts:
     """One request's counts, kept in an attribute of vLLM's Request and freed with it."""
 
     def __init__(self, request: Any, depth: int) -> None:
-        self.parameters = request.sampling_params
-        self.prefill = getattr(request, "prefill_stats", None)  # from 0.20; vLLM drops it at the first token
-        self.first_token, self.ended = 0.0, False
+        self.parameters, self.first_token, self.ended = request.sampling_params, 0.0, False
         self.drafts_by_length = [0] * (depth + 1)
         # The last is for drafts that came back without any token: -1 accepted for vLLM up to 0.15.
         self.drafts_by_accepted = [0] * (depth + 2)
@@ -85,30 +83,29 @@ class RequestCounts:
         self.temperature = ceil(round(100 * min(max(0, request.sampling_params.temperature), 100), 6))
         self.prompt_tokens = max(request.num_prompt_tokens - 1, 0).bit_length()
         self.output = "structured" if request.use_structured_output else "free"
-        adapter = request.lora_request.lora_name if request.lora_request is not None else ""
-        self.adapter = adapter[:200].encode("utf-8", "replace").decode()
+        adapter = request.lora_request.lora_name[:200] if request.lora_request is not None else ""
+        self.adapter = adapter.encode("utf-8", "replace").decode()
 
     def tally(self) -> Tally:
         """What it has drafted and accepted so far, in the terms of vLLM's counters."""
         *by_accepted, without_token = self.drafts_by_accepted
         drafted_at, accepted_at = by_position(self.drafts_by_length), by_position(by_accepted)
-        return Tally(
-            drafts=sum(self.drafts_by_length),
-            draft_tokens=sum(drafted_at),
-            accepted_tokens=max(sum(accepted_at) - without_token, self.counted.accepted_tokens),  # never falls
-            drafted_at=drafted_at,
-            accepted_at=accepted_at,
-        )
+        accepted = max(sum(accepted_at) - without_token, self.counted.accepted_tokens)  # never falls
+        return Tally(0, 0, 0, 0, sum(self.drafts_by_length), sum(drafted_at), accepted, drafted_at, accepted_at)
+
+
+class NotCalled(Exception):
+    """The scheduler's class has its own version of the method that is named, which does not call vLLM's."""
 
 
 class Observer:
-    """Counts for one Scheduler and reports to the sidecar."""
+    """Counts for one Scheduler, whose class may have its ``own`` methods beside vLLM's, and reports to the sidecar."""
 
-    def __init__(self, scheduler: Any, vllm_version: Any, path: str) -> None:
+    def __init__(self, scheduler: Any, vllm_version: Any, path: str, own: list[str]) -> None:
         self.hello, self.path = introduction(scheduler.vllm_config, vllm_version), path
-        self.socket, self.pid = None, os.getpid()  # None: not connected
+        self.state, self.own, self.requests = "checking" if own else "observing", own, {}
+        self.socket, self.total = None, Counts()  # None: not connected
         self.depth = scheduler.num_spec_tokens  # also the length of vLLM's own lists
-        self.total = Counts()
         self.tables = {"temperature": {}, "prompt_tokens": {}, "output": {}, "adapter": {}, "steps": {}}
         self.since = {}  # when a row's key first appeared, by table and key
         self.changed = {}  # rows that have changed since the last report began, by table and key
@@ -123,6 +120,8 @@ class Observer:
         clock, self.now, times, requests = time.monotonic(), time.time(), self.times, scheduler.requests
         self.length = clock - times[0] if len(times) == times.maxlen else 0.0
         times.append(clock)
+        if self.own:
+            self.requests = requests.copy()
         for new in scheduler_output.scheduled_new_reqs:
             request = requests.get(new.req_id)
             if request is not None and request.sampling_params is not None:  # None: a pooling request
@@ -142,9 +141,12 @@ class Observer:
         counts.drafts_by_length[drafted] += 1
         counts.drafts_by_accepted[accepted] += 1
 
-    def after_step(self, scheduler: Any, result: Any) -> None:
+    def after_step(self, scheduler: Any, scheduler_output: Any, result: Any) -> None:
         results = result.values() if isinstance(result, dict) else [result]  # a dict by client from 0.9.2
-        lengths = [len(output.new_token_ids) for outputs in results for output in outputs.outputs]
+        outputs = [output for outputs in results for output in outputs.outputs]
+        if self.own:
+            self.check(scheduler_output.scheduled_spec_decode_tokens, outputs)
+        lengths = [len(output.new_token_ids) for output in outputs]
         decodes, tokens = len(lengths) - lengths.count(0), sum(lengths)
         for request_id, request in [*self.starting.items()]:
             counts, output = request._specdec, request.num_output_tokens
@@ -158,12 +160,30 @@ class Observer:
             self.add("steps", (decodes - 1).bit_length(), Steps(1, self.length, decodes, decodes * self.length, tokens))
         self.go_on(scheduler)
 
+    def check(self, drafts: dict[str, Any], outputs: list[Any]) -> None:
+        """Checks, until a step with drafts and an end have shown it, that vLLM's methods are called as well."""
+        for output in outputs:
+            request, ended = self.requests.get(output.request_id), output.finish_reason is not None
+            counts, drafted = getattr(request, "_specdec", None), drafts.get(output.request_id)
+            if counts is None or not output.new_token_ids:  # None: a pooling request
+                continue
+            if drafted and not any(counts.drafts_by_length):
+                raise NotCalled("make_spec_decoding_stats")
+            if ended and not counts.ended:
+                raise NotCalled("_free_request")
+            if self.state == "checking" and (drafted or (ended and not self.depth)):
+                self.say("observing")
+            if self.state == "observing" and ended:
+                self.own, self.requests = [], {}
+
     def follow(self, request: Any) -> RequestCounts:
         """Returns a request's counts: new ones if it is new, or was resumed with other sampling parameters."""
         counts = request.__dict__.get("_specdec")
         if counts is None or counts.parameters is not request.sampling_params:
             if counts is not None:
                 self.settle(counts)
+            elif self.own and request.num_output_tokens:  # it got them in no step of vLLM's
+                raise NotCalled("update_from_output")
             counts = request._specdec = RequestCounts(request, self.depth)
         return counts
 
@@ -187,22 +207,16 @@ class Observer:
             growth = growth._replace(**{outcome: 1})
         self.add("temperature", counts.temperature, growth)
         growth = Counts._make(growth[: len(Counts._fields)])
-        self.add("prompt_tokens", counts.prompt_tokens, growth)
-        self.add("output", counts.output, growth)
-        self.add("adapter", counts.adapter, growth)
+        for table in ("prompt_tokens", "output", "adapter"):
+            self.add(table, getattr(counts, table), growth)
         self.total = Counts._make(map(add, self.total, growth))
 
     def add(self, table: str, key: Any, growth: Any) -> None:
         rows = self.tables[table]
         if key not in rows and len(rows) >= MAX_KEYS:
             key = "other"
-        if key in rows:
-            rows[key] = growth._make(map(add, rows[key], growth))
-        else:
-            rows[key], self.since[table, key] = growth, self.now
-        self.changed[table, key] = rows[key]
-
-    # How a report is sent
+        rows[key] = self.changed[table, key] = growth._make(map(add, rows[key], growth)) if key in rows else growth
+        self.since.setdefault((table, key), self.now)
 
     def go_on(self, scheduler: Any) -> None:
         """Reports for SLICE seconds if it is time; to the end if the engine is idle: its next step may be far off."""
@@ -220,15 +234,15 @@ class Observer:
 
     def report(self, requests: dict[str, Any]) -> Iterator[float]:
         """Sends one cut in parts that are spread over steps; yields how long the next part may take."""
-        if os.getpid() != self.pid:
-            return  # this is a copy of the engine's Observer, in a forked process
+        if self.socket is None:
+            self.say(self.state)
+        if self.state == "checking":
+            return
         for request_id in [*requests]:
             request = requests.get(request_id)  # None: it has ended since, and was settled then
             if request is not None and "_specdec" in request.__dict__:  # else it waits for its first step
                 self.settle(request._specdec)
             yield 0.0
-        if self.socket is None:
-            self.say("observing")
         rows, self.changed, finished = self.changed, {}, len(self.finished) + self.lost  # the cut: rows stay
         end = {"total": self.total._asdict(), "lost": self.lost}
         while rows or finished > self.lost:
@@ -254,6 +268,7 @@ class Observer:
 
     def say(self, state: str, reason: str = "") -> None:
         """Sends a hello, on a new connection if there is none; the next report then has every row."""
+        self.state = state
         if self.socket is None:
             with suppress(OSError):  # no free descriptor, or nobody is listening: the next report tries again
                 self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -283,14 +298,11 @@ def bounded(numbers: list[int], most: int) -> list[int]:
 
 
 def finished_request(request: Any, counts: RequestCounts, outcome: str, now: float) -> dict[str, Any]:
-    """What is sent about a finished request."""
     *lengths, without_token = counts.drafts_by_accepted
     lengths[0] += without_token
-    cached = getattr(counts.prefill or request, "num_cached_tokens", -1)
     last_token, parameters = now if request.num_output_tokens else None, counts.parameters
     return {
         "temperature": counts.temperature, "prompt_tokens": request.num_prompt_tokens, "outcome": outcome,
-        "cached_tokens": cached if cached >= 0 else None,  # -1: it was never scheduled
         "output_tokens": request.num_output_tokens, "structured": counts.output == "structured",
         "adapter": counts.adapter or None, "drafts": counts.counted.drafts,
         "draft_tokens": counts.counted.draft_tokens, "accepted_tokens": counts.counted.accepted_tokens,
@@ -314,6 +326,7 @@ def introduction(vllm: Any, vllm_version: Any) -> dict[str, Any]:
             "per_batch_size": bool(getattr(speculative, "num_speculative_tokens_per_batch_size", None)),
             "adaptive_verification": bool(getattr(speculative, "enable_adaptive_verification", None)),
             "rejection_sample_method": getattr(speculative, "rejection_sample_method", None),
+            "parallel_drafting": bool(getattr(speculative, "parallel_drafting", None)),
         },
     }  # fmt: skip
 
@@ -341,10 +354,13 @@ def fail(scheduler: Any, part: str, error: Exception) -> None:
     """From now on, the wrappers only call vLLM's own methods. Omits the error's text, which may name a request."""
     observer, scheduler._specdec = scheduler._specdec, None
     with suppress(Exception):  # a log handler may raise
-        reason = f"{part}: {type(error).__name__} at line {inspect.getinnerframes(error.__traceback__, 0)[-1].lineno}"
-        log.error("specdec %s disabled itself, and vLLM goes on without it; the error: %s", VERSION, reason)
-        observer.starting, observer.slices = {}, None  # it stays connected, but lets go of vLLM's requests
-        observer.say("disabled", reason)
+        state, line = "disabled", inspect.getinnerframes(error.__traceback__, 0)[-1].lineno
+        reason = f"{part}: {type(error).__name__} at line {line}"
+        if isinstance(error, NotCalled):
+            state, reason = "refused", f"{type(scheduler).__name__} has its own {error}, which does not call vLLM's"
+        log.error("specdec %s is %s, and vLLM goes on without it: %s", VERSION, state, reason)
+        observer.starting, observer.requests, observer.slices = {}, {}, None  # lets go of vLLM's requests
+        observer.say(state, reason)
 
 
 def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) -> None:
@@ -362,11 +378,12 @@ def install(scheduler_class: Any, vllm_version: Any = None, path: str = SOCKET) 
         construct(self, *args, **kwargs)
         try:
             own = [name for name, wrapper in wrappers.items() if getattr(type(self), name) is not wrapper]
-            reason = f"{type(self).__name__} has its own {' '.join(own)}" if own else refusal
-            self._specdec_link = observer = Observer(self, vllm_version, path)
-            self._specdec = None if reason else observer
-            observer.say("refused" if reason else "observing", reason)
-            log.info("specdec %s: %s", VERSION, f"refused: {reason}" if reason else f"observing for {path}")
+            self._specdec_link = observer = Observer(self, vllm_version, path, own)
+            self._specdec = None if refusal else observer
+            state = "refused" if refusal else observer.state
+            reason = refusal or (f"{type(self).__name__} has its own {' '.join(own)}" if own else "")
+            observer.say(state, reason)
+            log.info("specdec %s: %s for %s%s", VERSION, state, path, reason and f": {reason}")
         except Exception as error:
             fail(self, "__init__", error)
 
@@ -395,7 +412,7 @@ def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         attempt(self, Observer.before_step, self, scheduler_output, None if by_id else model_runner_output)
         result = update(self, scheduler_output, model_runner_output)
-        attempt(self, Observer.after_step, self, result)
+        attempt(self, Observer.after_step, self, scheduler_output, result)
         return result
 
     @functools.wraps(free)
@@ -411,9 +428,9 @@ def wrap(make: Any, update: Any, free: Any) -> dict[str, Any]:
 def register() -> None:
     """vLLM calls this in each of its processes. It never raises, because vLLM would then not start."""
     try:
+        program = getattr(sys.modules["__main__"], "__spec__", None)
         if "vllm.v1.worker.worker_base" in sys.modules and "vllm.v1.engine.core" not in sys.modules:
             return  # a worker: it has no scheduler, and importing one would take time
-        program = getattr(sys.modules["__main__"], "__spec__", None)
         if program is not None and program.name == "vllm.model_executor.models.registry":
             return  # vLLM inspects a model class in a process of its own
         import vllm
@@ -422,9 +439,3 @@ def register() -> None:
         install(Scheduler, vllm.__version__)
     except Exception as error:
         log.error("specdec %s: cannot observe this vLLM: %r", VERSION, error)
-
-
-if __name__ == "__main__":
-    import specdec_doctor  # `specdec-sidecar plugin DIR` writes it beside this file; vLLM never loads it
-
-    sys.exit(specdec_doctor.main(misfit, SOCKET))

@@ -272,6 +272,6 @@ def _request(hundredths, rate, at, pace):
     begun = at - 20
     return FinishedRequest(
         temperature=hundredths, drafts=33, draft_tokens=100, accepted_tokens=round(100 * rate), lengths=(),
-        prompt_tokens=10, cached_tokens=None, output_tokens=201, arrival=begun - 1, first_token=begun,
+        prompt_tokens=10, output_tokens=201, arrival=begun - 1, first_token=begun,
         last_token=begun + 200 * PLAIN_STEP / pace, outcome=Outcome.STOPPED,
     )  # fmt: skip

@@ -162,7 +162,6 @@ def finished(temperature=0, at=1000.0, **changes):
         "accepted_tokens": 20,
         "lengths": (0, 0, 10, 0),
         "prompt_tokens": 100,
-        "cached_tokens": None,
         "output_tokens": 31,
         "arrival": at - 2.5,
         "first_token": at - 2.0,

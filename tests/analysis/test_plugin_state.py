@@ -11,7 +11,7 @@ from sidecar.requests.messages import ReportEnd, ReportPart, Table
 from sidecar.requests.tally import NOTHING, Outcome, Tally
 from tests.analysis.analysis_tools import PluginEnd, Server, finished, snap
 
-REFUSED, DISABLED = messages.HelloState.REFUSED, messages.HelloState.DISABLED
+REFUSED, DISABLED, CHECKING = (messages.HelloState[name] for name in ("REFUSED", "DISABLED", "CHECKING"))
 
 
 @pytest.fixture
@@ -296,6 +296,7 @@ def test_before_there_is_a_page_nothing_is_refused():
     ("state", "reason", "expected", "words"),
     [
         (REFUSED, "no method _free_request", PluginState.REFUSED, "no method _free_request"),
+        (CHECKING, "Custom has its own _free_request", PluginState.CHECKING, "calls vLLM's own methods: Custom has"),
         (DISABLED, "ValueError", PluginState.DISABLED, "disabled itself"),
         (messages.HelloState.OBSERVING, "", PluginState.IDLE, "not drafted"),
     ],

@@ -11,7 +11,6 @@ def request(name, temperature=0.5, prompt=100, *, structured=False, adapter=None
         sampling_params=SimpleNamespace(temperature=temperature, **parameters),
         num_prompt_tokens=prompt,
         num_output_tokens=0,
-        num_cached_tokens=7,
         arrival_time=1000.0,
         use_structured_output=structured,
         lora_request=SimpleNamespace(lora_name=adapter) if adapter is not None else None,
@@ -98,8 +97,10 @@ class Scheduler:
             if draft := scheduler_output.scheduled_spec_decode_tokens.get(name):
                 self._stats(scheduler_output, name, len(draft), len(tokens) - 1)
             one.num_output_tokens += len(tokens)
-            outputs.append(SimpleNamespace(new_token_ids=tokens))
-            if one.num_output_tokens >= getattr(one, "max_tokens", 10**9):
+            ends = one.num_output_tokens >= getattr(one, "max_tokens", 10**9)
+            reason = "length" if ends else None
+            outputs.append(SimpleNamespace(request_id=name, new_token_ids=tokens, finish_reason=reason))
+            if ends:
                 self._end([name], "FINISHED_LENGTH_CAPPED")
         return {0: SimpleNamespace(outputs=outputs)}
 

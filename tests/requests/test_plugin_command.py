@@ -90,13 +90,13 @@ def test_it_names_every_file_that_it_wrote(folder, capsys):
 
 
 def doctor(written, socket_path, *, more="", **environment):
-    """What `python -m specdec_plugin` prints beside a vLLM whose _free_request has ``more`` parameters."""
+    """What `python -m specdec_doctor` prints beside a vLLM whose _free_request has ``more`` parameters."""
     source = written / "vllm" / "v1" / "core" / "sched"
     source.mkdir(parents=True)
     (written / "vllm" / "__init__.py").touch()
     (source / "scheduler.py").write_text(SCHEDULER.format(more=more))
     environment |= {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": str(socket_path)}
-    command = [sys.executable, "-m", "specdec_plugin"]
+    command = [sys.executable, "-m", "specdec_doctor"]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, [line[:4].strip() for line in done.stdout.splitlines()], done.stdout
@@ -121,7 +121,7 @@ def test_the_doctor_finds_everything_wrong(written, socket_path):
 def test_the_doctor_names_what_it_cannot_look_at(written, folder):
     """No vLLM, one without that scheduler, and a path that no socket can have."""
     environment = os.environ | {"PYTHONPATH": str(written), "SPECDEC_PLUGIN__SOCKET": "/x" * 200, "VLLM_PLUGINS": ""}
-    command = [sys.executable, "-m", "specdec_plugin"]
+    command = [sys.executable, "-m", "specdec_doctor"]
     for problem in ("this Python has no vLLM", "this vLLM is older than 0.9"):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (1, "")

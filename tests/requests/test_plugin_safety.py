@@ -140,18 +140,64 @@ def test_a_method_that_is_not_there_is_said(method, plain, socket_path):
     assert f"{method}(missing)" in plain.only.hello["reason"]
 
 
-@pytest.mark.parametrize("method", list(plugin.KNOWN))
-def test_a_custom_schedulers_own_method_is_not_counted_by(method, plain, installed):
-    base = installed()
+def custom(base, method, *, calls_vllms, **config):
+    """A scheduler of a subclass whose own ``method`` calls the base's, or only does the same."""
 
     def own(self, *args, **kwargs):
-        return getattr(base, method)(self, *args, **kwargs)
+        inherited = getattr(base, method)
+        return (inherited if calls_vllms else inherited.__wrapped__)(self, *args, **kwargs)
 
-    scheduler = type("Custom", (base,), {method: own})()
-    assert life(scheduler) == life(fresh(Scheduler)())
+    return type("Custom", (base,), {method: own})(**config)
+
+
+@pytest.mark.parametrize("method", list(plugin.KNOWN))
+def test_a_subclass_whose_own_method_calls_vllms_is_observed_once_a_step_with_drafts_has_shown_it(
+    method, plain, installed
+):
+    scheduler = custom(installed(), method, calls_vllms=True)
     plain.until(lambda: plain.engines)
-    assert plain.only.hello["reason"] == f"Custom has its own {method}"
-    assert (plain.only.hello["state"], plain.only.reports) == ("refused", 0)
+    assert (plain.only.hello["state"], plain.only.hello["reason"]) == ("checking", f"Custom has its own {method}")
+    scheduler.add(request("a"))
+    scheduler.step({"a": (0, 1)})
+    assert (scheduler._specdec.state, plain.only.reports) == ("checking", 0)
+    scheduler.step({"a": (3, 2)})
+    assert scheduler._specdec.state == "observing"
+    scheduler.requests["a"].max_tokens = 4
+    scheduler.step({"a": (3, 1)})
+    assert (scheduler._specdec.own, scheduler._specdec.requests) == ([], {})
+    assert life(scheduler) == life(fresh(Scheduler)())
+    plain.until(lambda: plain.total == tuple(scheduler.counted) and plain.only.hello["state"] == "observing")
+
+
+@pytest.mark.parametrize("method", list(plugin.KNOWN))
+def test_a_subclass_with_a_copy_of_a_method_is_refused_in_words(method, plain, installed, caplog):
+    scheduler, own = custom(installed(), method, calls_vllms=False), fresh(Scheduler)()
+    for each in (scheduler, own):
+        one = request("a")
+        one.max_tokens = 4
+        each.add(one)
+    for results in ({"a": (0, 1)}, {"a": (3, 2)}, {"a": (3, 3)}):
+        assert scheduler.step(results) == own.step(results)
+    assert life(scheduler) == life(own)
+    assert scheduler._specdec is None
+    plain.until(lambda: plain.engines and plain.only.hello["state"] == "refused")
+    assert plain.only.hello["reason"] == f"Custom has its own {method}, which does not call vLLM's"
+    assert plain.only.hello["reason"] in caplog.text
+
+
+@pytest.mark.parametrize("method", ["update_from_output", "_free_request"])
+@pytest.mark.parametrize("calls_vllms", [True, False])
+def test_without_speculation_the_first_end_tells(method, calls_vllms, plain, socket_path):
+    cls = fresh(Scheduler)
+    plugin.install(cls, "9.9", str(socket_path))
+    scheduler, one = custom(cls, method, calls_vllms=calls_vllms, depth=0, speculative=None), request("a")
+    one.max_tokens = 2
+    scheduler.add(one)
+    for _ in range(2):
+        assert scheduler._specdec.state == "checking"
+        scheduler.step({"a": (0, 1)})
+    assert (scheduler._specdec is not None) is calls_vllms
+    plain.until(lambda: plain.engines and plain.only.hello["state"] == ("observing" if calls_vllms else "refused"))
 
 
 def test_a_subclass_that_overrides_nothing_wrapped_is_observed(plain, installed):
@@ -212,7 +258,7 @@ def test_register_wraps_vllms_scheduler(monkeypatch):
 
 def test_the_file_is_what_it_promises_to_be():
     text = Path(plugin.__file__).read_text()
-    assert len(text.splitlines()) <= 430
+    assert len(text.splitlines()) <= 441
     assert __version__ == plugin.VERSION
     tree = ast.parse(text, feature_version=(3, 9))
     imported = {

@@ -10,7 +10,7 @@ from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.analysis.model_speed import costs_by_load
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, TemperatureReport
-from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup
+from sidecar.analysis.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
@@ -32,6 +32,7 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> M
         costs=costs,
         costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
         speculation=speculation,
+        is_data_parallel=any(state.key.engine != "0" for state in shown),
     )
     return ModelEvidence(
         model_name=model.name,
@@ -77,10 +78,8 @@ def model_report(
     at, fresh, min_requests = moment.at, moment.fresh, moment.min_requests
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
-    reference = model.speed.reference if fresh or model.speed.reference is Reference.BASELINE else None
-    plain = model.speed.plain_seconds if reference is not None else {}
     speed = _speed(model, [state for state in shown if state.speculates], plugin)
-    splits = _splits(model, plugin)
+    splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
     withheld = plugin.withheld(model.name) or moment.plugin_text
     return ModelReport(
         model_name=model.name,
@@ -99,8 +98,7 @@ def model_report(
         groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
         judgement=judged.whole,
         speed=speed,
-        reference=reference,
-        loads=tuple(one for one in model.speed.loads.report(plain) if one.tokens or one.plain_seconds is not None),
+        loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
         split_withheld="" if splits else withheld,
     )

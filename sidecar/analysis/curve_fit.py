@@ -13,7 +13,6 @@ from sidecar.settings.baselines import PlainStepTimes
 
 _SUPPORT: Final = 6  # minimum periods per load
 _BLOCKS: Final = 12  # maximum blocks of adjacent periods per load
-_SHARP: Final = 0.05  # highest standard error / S0 at which a curve from the engine's own steps is used
 
 _Groups = list[list[Steps]]
 
@@ -69,15 +68,3 @@ def _error(means: PlainStepTimes, group: Sequence[Steps]) -> float:
     off = [one.seconds - one.decode_steps * line(means, one.running).seconds for one in group]
     size = ceil(len(off) / _BLOCKS)
     return scatter([sum(off[start : start + size]) for start in range(0, len(off), size)]) / joined(*group).decode_steps
-
-
-def fit_undrafted(periods: Sequence[Steps]) -> PlainStepTimes | None:
-    """A speculating engine's curve without drafts, from periods that drafted nothing; None if its errors are too large.
-
-    A period with more than one token per step had drafts, even if a slow API process has not counted them yet.
-    """
-    curve = fit([one for one in periods if one.draft_tokens == 0 and one.tokens <= one.decode_steps])
-    if curve is None:
-        return None
-    is_sharp = all(error <= _SHARP * seconds for seconds, error in zip(curve.seconds, curve.errors, strict=True))
-    return curve if is_sharp else None

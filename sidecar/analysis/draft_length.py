@@ -60,10 +60,11 @@ def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: 
     return f"{text} speculate fewer tokens, {worth} instead of {len(position_rates)}: the next one {at}."
 
 
-def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
+def timed_advice(rates: Sequence[float], costs: StepCosts, *, can_schedule: bool) -> str | None:
     """Advises a smaller number of draft tokens for this load; None if it would gain too little.
 
     Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing about shorter ones.
+    ``can_schedule``: vLLM can let their number follow the batch size.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
@@ -72,10 +73,9 @@ def timed_advice(rates: Sequence[float], costs: StepCosts) -> str | None:
     if min(seconds) > (1 - _WORTH) * seconds[-1]:
         return None
     if best == 0:
-        return (
-            f"At this load a token takes {least} without speculation and {now} with it: "
-            "speculate only at lower loads (num_speculative_tokens_per_batch_size), or not at all."
-        )
+        how = "only at lower loads (num_speculative_tokens_per_batch_size)" if can_schedule else "with fewer requests"
+        text = f"At this load a token takes {least} without speculation and {now} with it"
+        return f"{text}: speculate {how}, or not at all."
     return (
         f"Set num_speculative_tokens to {best} instead of {len(rates)}: "
         f"about {least} per token instead of {now} at this load."

@@ -66,7 +66,7 @@ class EngineSpeedWindow:
         if speedup is None or speedup.tokens < _COVERED * steps.tokens:
             is_covered = covers(curve, steps.running)
             return EngineSpeed(steps=steps, withheld=Withheld.TOO_LITTLE if is_covered else Withheld.LOAD)
-        if not are_prompts_alike(curve, steps.prompt_share):
+        if not are_prompts_alike(curve, steps):
             return EngineSpeed(steps=steps, withheld=Withheld.PROMPTS)
         length = steps.length / speedup.ratio
         drafted = steps.draft_tokens / steps.decode_steps

@@ -69,7 +69,7 @@ class EngineState:
             self._check.add(self.grown)
             self._observe_acceptance(self.grown)
             if not several and self._check.trusts_page:
-                self.steps = counted_steps(self.grown)
+                self.steps = counted_steps(self.grown, snapshot.kv_cache_block_tokens)
         row = _row(snapshot, after)
         self._window.count(at, row, has_restarted=restarted)
         self._hour.count(at, row, has_restarted=restarted)
@@ -89,6 +89,11 @@ class EngineState:
     def speculates(self) -> bool:
         """Whether vLLM exports the number of drafts."""
         return self._latest is not None and Counter.DRAFTS in self._latest.counters
+
+    @property
+    def block_tokens(self) -> int:
+        """The size of a block of its KV cache; 0 if vLLM does not export it."""
+        return self._latest.kv_cache_block_tokens if self._latest is not None else 0
 
     @property
     def untimed(self) -> Withheld | None:

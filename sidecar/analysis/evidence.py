@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.draft_length import StepCosts
+from sidecar.engine.methods import drafts_by_token, follows_a_schedule, given_up
 
 if TYPE_CHECKING:
     from sidecar.requests.messages import Speculation
@@ -19,6 +20,14 @@ _SYNTHETIC: Final = "The acceptance rate is synthetic (rejection_sample_method):
 _LOSSY: Final = (
     "rejection_sample_method {} also accepts tokens that the model itself would not have sampled: part of the "
     "acceptance rate comes at the cost of quality."
+)
+_UNRULED: Final = (
+    "The rule of thumb on the acceptance rate is for models that draft token by token, and method {} does not: only a "
+    "measured speedup tells whether it pays. Measure a baseline with `specdec-sidecar baseline`."
+)
+_GIVEN_UP: Final = (
+    "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs). That is part of the "
+    "method's price, and only a baseline shows it."
 )
 
 
@@ -35,8 +44,8 @@ class Evidence:
     """What a judgement is based on: the speculation of a model, a temperature or an engine.
 
     ``window`` is over the sliding window, ``hour`` over the last hour, or as much of it as is known. ``speedup`` is
-    plain time per token / actual; None without a reference. ``speculation`` is how the engine drafts; None without the
-    plug-in.
+    plain time per token / actual; None without a baseline. ``speculation`` is how the engine drafts; None without the
+    plug-in. ``is_data_parallel``: vLLM has several engines for the model.
     """
 
     window: Acceptance = NO_DRAFTS
@@ -45,6 +54,7 @@ class Evidence:
     costs: StepCosts | None = None
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
     speculation: "Speculation | None" = None
+    is_data_parallel: bool = False
 
     @property
     def is_adaptive(self) -> bool:
@@ -56,10 +66,29 @@ class Evidence:
         """Whether the number of draft tokens follows a schedule by batch size."""
         return self.speculation is not None and self.speculation.per_batch_size
 
+    @property
+    def is_ruled(self) -> bool:
+        """Whether the rule of thumb on the acceptance rate applies, as it does if nothing is known of the method."""
+        found = self.speculation
+        by_token = found is None or drafts_by_token(found.method, in_parallel=found.parallel_drafting)
+        return by_token and not self.is_adaptive
+
+    @property
+    def can_schedule(self) -> bool:
+        """Whether vLLM is known to let the number of draft tokens follow the batch size."""
+        known = self.speculation is not None and follows_a_schedule(self.speculation.method)
+        return known and not self.is_data_parallel
+
     def caveats(self) -> tuple[str, ...]:
-        """Sentences on why the acceptance rate misleads."""
-        sampler = self.speculation.rejection_sample_method if self.speculation is not None else None
+        """Sentences on why the acceptance rate misleads, and on what the method costs that drafts do not show."""
+        if self.speculation is None:
+            return ()
+        sampler, method = self.speculation.rejection_sample_method, self.speculation.method
         sentences = [_ADAPTIVE] if self.is_adaptive else []
+        if self.speedup is None and not (self.is_ruled or self.is_adaptive):
+            sentences.append(_UNRULED.format(method))
+        if lost := given_up(method):
+            sentences.append(_GIVEN_UP.format(method, " and ".join(lost)))
         if sampler == "synthetic":
             sentences.append(_SYNTHETIC)
         elif sampler not in _EXACT_SAMPLERS:

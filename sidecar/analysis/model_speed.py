@@ -1,25 +1,20 @@
 """The speed of one model: plain against actual time, over all its engines and by temperature (docs/speedup.md)."""
 
-import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.curve_fit import fit_undrafted
 from sidecar.analysis.decode_clock import DecodeClock
 from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.engine_speed import EngineSpeedWindow, LoadTotals
 from sidecar.analysis.plain_curve import are_prompts_alike, by_load, plain_step
 from sidecar.analysis.report import LoadReport
-from sidecar.analysis.speedup import EngineSpeed, Reference, SlidingTimes, Speedup, Withheld
+from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Speedup, Withheld
 from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes
 
-_PERIODS: Final = 900  # periods of the model's own decoding that are kept to find steps without drafts
-_REFIT: Final = 30.0  # seconds between two fits to them
 _ENOUGH_STEPS: Final = 1000  # decode steps needed to know the step time at a load
 
 
@@ -29,7 +24,7 @@ class TemperatureSpeed:
     def __init__(self, window: float) -> None:
         self.times = SlidingTimes(window)
         self.speedup: Speedup | None = None  # over the window; None if the whole model has none
-        # Request-seconds since the start; None until there is a reference.
+        # Request-seconds since the start; None without a baseline.
         self.saved: float | None = None
         self.lost: float | None = None
 
@@ -43,7 +38,6 @@ class ModelSpeed:
         ``window`` is the sliding window, ``history`` how far back requests may have begun: both in seconds.
         """
         self.curve = curve
-        self.reference = Reference.BASELINE if curve is not None else None
         self._window = window
         self._missing = missing
         self.loads = LoadTotals()
@@ -51,8 +45,6 @@ class ModelSpeed:
         self._engines: dict[EngineKey, EngineSpeedWindow] = {}
         self._temperatures: dict[str, TemperatureSpeed] = {}
         self._clock = DecodeClock(history)
-        self._periods: deque[Steps] = deque(maxlen=_PERIODS)
-        self._fitted_at = -math.inf
         self.whole: EngineSpeed | None = None  # all engines together at the last good poll; None without steps
         self._read_engines: dict[EngineKey, EngineSpeed | None] = {}
 
@@ -70,22 +62,12 @@ class ModelSpeed:
                 window.add(found, plain)
             clock.append((found, plain))
             self.loads.add(found)
-            self._periods.append(found)
         self._clock.add(start, at, clock)
-        if self.reference is not Reference.BASELINE and not 0 <= at - self._fitted_at < _REFIT:
-            self.curve, self._fitted_at = fit_undrafted(list(self._periods)), at
-            self.reference = Reference.UNDRAFTED if self.curve is not None else None
-
-    def restarted(self) -> None:
-        """Forgets the steps without drafts: the new process of vLLM may decode at a different speed."""
-        self._periods.clear()
-        if self.reference is Reference.UNDRAFTED:
-            self.curve = self.reference = None
 
     def finished(self, requests: Mapping[str, Sequence[FinishedRequest]]) -> None:
         """Takes in the requests that finished since the last poll, by temperature."""
         steps = self.whole.steps if self.whole is not None else None
-        compares = steps is not None and self.curve is not None and are_prompts_alike(self.curve, steps.prompt_share)
+        compares = steps is not None and self.curve is not None and are_prompts_alike(self.curve, steps)
         for temperature, ended in requests.items():
             one = self.temperature(temperature)
             gained = 0.0

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from math import hypot, sqrt
 from typing import Final
 
-from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS
+from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
 from sidecar.settings.baselines import PlainStepTimes
 
 _BEYOND: Final = 1.05  # factor by which the outer segments extend past the lowest and highest measured load
@@ -75,9 +75,10 @@ def by_load(times: PlainStepTimes) -> dict[str, float]:
     return {label: step.seconds for label, step in found.items() if step is not None}
 
 
-def are_prompts_alike(times: PlainStepTimes, prompt_share: float) -> bool:
-    """Whether steps with this prompt share include about as much prefill as those that were measured."""
-    low, high = sorted((times.prompt_share, prompt_share))
+def are_prompts_alike(times: PlainStepTimes, steps: Steps) -> bool:
+    """Whether plain steps with the same prompts would include about as much prefill as those that were measured."""
+    share = min(max(times.prompt_share, steps.least_prompt_share), steps.prompt_share)
+    low, high = sorted((times.prompt_share, share))
     return high <= max(_ALIKE * low, _FEW)
 
 

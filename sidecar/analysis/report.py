@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.latency import Latency
 from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup
+from sidecar.analysis.speedup import EngineSpeed, Speedup
 from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
@@ -110,7 +110,7 @@ class TemperatureReport:
     tpot_quantiles: Quantiles  # the same
     judgement: Judgement
     speedup: Speedup | None
-    saved_seconds: float | None  # request-seconds saved against plain decoding; None until there is a reference
+    saved_seconds: float | None  # request-seconds saved against plain decoding; None without a baseline
     lost_seconds: float | None  # likewise, but lost
 
 
@@ -138,7 +138,7 @@ class ModelReport:
     """One model: all its engines together. Temperatures (coldest first) and groups are empty while there is no split.
 
     ``speed`` is None if the model does not speculate or the last poll is not fresh; its ``withheld`` says why there is
-    no speedup. ``reference`` is where the plain step times come from. ``acceptance_p10`` is of single requests, over
+    no speedup. ``acceptance_p10`` is of single requests, over
     latency_window or over the latest min_requests of an hour.
     """
 
@@ -148,7 +148,6 @@ class ModelReport:
     groups: tuple[GroupReport, ...]
     judgement: Judgement
     speed: EngineSpeed | None
-    reference: Reference | None
     loads: tuple[LoadReport, ...]  # all speculating engines together; every load at which anything is known
     acceptance_p10: float | None
     split_withheld: str  # why there are no temperatures, as text; empty if there are

@@ -18,13 +18,6 @@ from sidecar.engine.window import GrowthWindow, Row, subtract
 _FEWEST: Final = 5  # minimum parts of the window with data for an estimate
 
 
-class Reference(StrEnum):
-    """Where S0(b) comes from, best first."""
-
-    BASELINE = "baseline"  # measured on the same model without speculation
-    UNDRAFTED = "undrafted"  # this engine's own steps without drafts
-
-
 class Withheld(StrEnum):
     """Why there is no speedup."""
 
@@ -32,8 +25,8 @@ class Withheld(StrEnum):
     ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password; ITL does not measure steps
     NO_REFERENCE = "no_reference"  # the time of a plain step is unknown
     OTHER_MODEL = "other_model"  # the baseline is of other models
-    LOAD = "load"  # the reference does not cover the number of running requests
-    PROMPTS = "prompts"  # the reference was measured with other prompts
+    LOAD = "load"  # the baseline does not cover the number of running requests
+    PROMPTS = "prompts"  # the baseline was measured with other prompts
     TOO_LITTLE = "too_little"  # too few tokens so far
 
 
@@ -48,7 +41,7 @@ WITHHELD: Final = {
         "`specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
     ),
     Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
-    Withheld.LOAD: "the baseline does not cover this many running requests; measure it at higher loads: --load",
+    Withheld.LOAD: "the baseline was not measured with this number of running requests; add it to --load",
     Withheld.PROMPTS: (
         "the baseline was measured with a different ratio of prompt to generated tokens; "
         "measure it with prompts like those of the traffic: --prompts, --max-tokens"
@@ -132,5 +125,5 @@ class EngineSpeed:
             return None
         actual = self.steps.step_seconds
         drafted = self.steps.draft_tokens / self.steps.drafts
-        share = min(self.steps.drafts / self.steps.decode_steps, 1.0)
-        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted, share=share)
+        plain = actual / self.break_even_length
+        return StepCosts(actual=actual, plain=plain, drafted=drafted, share=self.steps.drafted_share)

@@ -61,9 +61,6 @@ class State:
         )
         self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
         self._keep_models()
-        if restarts.vllm:
-            for model in self._models.values():
-                model.speed.restarted()
         reported = self._take_counts()
         if before is not None and before < at:
             self._take_steps(before, at, reported)
@@ -130,7 +127,7 @@ class State:
                 continue
             steps = state.steps
             if state.untimed is not None and state.grown is not None:
-                steps = reported_steps(reported.get(key, NO_STEPS), state.grown)
+                steps = reported_steps(reported.get(key, NO_STEPS), state.grown, state.block_tokens)
                 state.is_reported = steps is not None or state.is_reported
             if steps is None:
                 continue

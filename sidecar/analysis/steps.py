@@ -16,7 +16,8 @@ class Steps(NamedTuple):
 
     A decode step is one request's part in one engine step. ``seconds`` is the time between the output events of a
     request, summed over requests. ``tokens`` are those from decode steps, without each request's first one.
-    ``prompt_tokens`` are those computed, without those found in the prefix cache.
+    ``prompt_tokens`` are those computed, without those found in the prefix cache. Plain decoding may have found up to
+    ``dropped_tokens`` of them there, since EAGLE and its like drop the last block of what a request finds.
     """
 
     seconds: float
@@ -25,6 +26,7 @@ class Steps(NamedTuple):
     tokens: float
     first_tokens: float = 0.0
     prompt_tokens: float = 0.0
+    dropped_tokens: float = 0.0
     drafts: float = 0.0
     draft_tokens: float = 0.0
 
@@ -44,9 +46,19 @@ class Steps(NamedTuple):
         return self.tokens / self.decode_steps
 
     @property
+    def drafted_share(self) -> float:
+        """The fraction of decode steps that have a draft, 0 to 1."""
+        return min(self.drafts / self.decode_steps, 1.0)
+
+    @property
     def prompt_share(self) -> float:
         """Prompt tokens computed per generated token: how much prefill S includes."""
         return self.prompt_tokens / (self.tokens + self.first_tokens)
+
+    @property
+    def least_prompt_share(self) -> float:
+        """The same without ``dropped_tokens``: at least what plain decoding would compute for the same prompts."""
+        return (self.prompt_tokens - self.dropped_tokens) / (self.tokens + self.first_tokens)
 
 
 def growth(
@@ -57,8 +69,11 @@ def growth(
     return {counter: value - start[counter] for counter, value in after.items() if counter in before}
 
 
-def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
-    """What an engine decoded according to vLLM's counters; None if nothing, or if vLLM does not export them."""
+def counted_steps(grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
+    """What an engine decoded according to vLLM's counters; None if nothing, or if vLLM does not export them.
+
+    ``block`` is the size of a block of its KV cache in tokens, 0 if unknown.
+    """
     if not grown.keys() >= _NEEDED or grown[Counter.DECODE_STEPS] <= 0 or grown[Counter.STEPS] <= 0:
         return None
     first, generated = grown[Counter.FIRST_TOKENS], grown[Counter.GENERATION_TOKENS]
@@ -70,11 +85,11 @@ def counted_steps(grown: Mapping[Counter, float]) -> Steps | None:
         engine_steps=grown[Counter.STEPS],
         tokens=generated - first,
         first_tokens=first,
-        **_prompts_and_drafts(grown),
+        **_prompts_and_drafts(grown, block),
     )
 
 
-def reported_steps(tally: StepTally, grown: Mapping[Counter, float]) -> Steps | None:
+def reported_steps(tally: StepTally, grown: Mapping[Counter, float], block: int = 0) -> Steps | None:
     """What an engine decoded by the plug-in's count of steps, with vLLM's prompts and drafts; None if nothing."""
     if tally.steps <= 0 or tally.decodes <= 0 or tally.request_seconds <= 0 or tally.tokens <= 0:
         return None
@@ -83,13 +98,15 @@ def reported_steps(tally: StepTally, grown: Mapping[Counter, float]) -> Steps | 
         decode_steps=tally.decodes,
         engine_steps=tally.steps,
         tokens=tally.tokens,
-        **_prompts_and_drafts(grown),
+        **_prompts_and_drafts(grown, block),
     )
 
 
-def _prompts_and_drafts(grown: Mapping[Counter, float]) -> dict[str, float]:
+def _prompts_and_drafts(grown: Mapping[Counter, float], block: int) -> dict[str, float]:
+    computed = max(grown.get(Counter.PROMPT_TOKENS, 0.0) - grown.get(Counter.PREFIX_CACHE_HITS, 0.0), 0.0)
     return {
-        "prompt_tokens": max(grown.get(Counter.PROMPT_TOKENS, 0.0) - grown.get(Counter.PREFIX_CACHE_HITS, 0.0), 0.0),
+        "prompt_tokens": computed,
+        "dropped_tokens": min(grown.get(Counter.FIRST_TOKENS, 0.0) * block, computed),
         "drafts": grown.get(Counter.DRAFTS, 0.0),
         "draft_tokens": grown.get(Counter.DRAFT_TOKENS, 0.0),
     }

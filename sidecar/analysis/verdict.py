@@ -79,7 +79,7 @@ class Judgement:
     @property
     def basis(self) -> Basis:
         """What ``verdict`` is based on."""
-        by_time = self.by_speedup is not None or self.evidence.is_adaptive
+        by_time = self.by_speedup is not None or not self.evidence.is_ruled
         return Basis.SPEEDUP if by_time else Basis.ACCEPTANCE
 
     @property
@@ -182,7 +182,7 @@ def judge(
         missing = _missing(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
         return Judgement(evidence=evidence, is_known=True, missing=missing)
     by_acceptance, by_speedup, stays = Verdict.INSUFFICIENT_DATA, None, ""
-    if not evidence.is_adaptive:
+    if evidence.is_ruled:
         lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
         by_acceptance, stays = _ruled(before.by_acceptance, Estimate(judged.rate), lines, Basis.ACCEPTANCE)
     if evidence.speedup is not None:
@@ -233,16 +233,17 @@ def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: flo
 
 
 def _losing(evidence: Evidence, judged: Acceptance) -> str:
-    varies = evidence.is_adaptive or evidence.has_schedule
+    varies = not evidence.is_ruled or evidence.has_schedule
     return _LOSING if varies or len(judged.position_rates) == 1 else _OR_FEWER
 
 
 def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:
     """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one."""
-    if evidence.is_adaptive:
+    if not evidence.is_ruled:
         return None
     rates = judged.position_rates
-    entries = schedule(rates, evidence.costs_by_load, varies=evidence.has_schedule)
+    loads = evidence.costs_by_load if evidence.can_schedule else {}
+    entries = schedule(rates, loads, varies=evidence.has_schedule)
     name = "num_speculative_tokens_per_batch_size"
     by_load = f"To adapt to the load, set {name} to {[list(one) for one in entries]}." if entries else ""
     if evidence.has_schedule:
@@ -250,7 +251,8 @@ def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Threshold
     fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
     if evidence.costs is None:
         return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more)
-    timed = timed_advice(rates, evidence.costs) or tokens_advice(judged.rate or 0.0, rates, fewer=0.0, more=more)
+    timed = timed_advice(rates, evidence.costs, can_schedule=evidence.can_schedule)
+    timed = timed or tokens_advice(judged.rate or 0.0, rates, fewer=0.0, more=more)
     return f"{timed or ''} {by_load}".strip() or None
 
 

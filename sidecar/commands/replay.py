@@ -61,7 +61,6 @@ def _as_json(model: ModelReport) -> dict[str, Any]:
         "coverage": max(coverages, key=lambda one: abs(one - 1), default=None),
         "speedup": speed.speedup.ratio if speed and speed.speedup else None,
         "break_even_acceptance": speed.break_even_acceptance if speed else None,
-        "reference": model.reference,
         "withheld": speed.withheld if speed else None,
     }
 

@@ -30,6 +30,13 @@ class HistogramPlan:
     buckets: tuple[tuple[int, ...], ...]
 
 
+class KvCache(NamedTuple):
+    """The KV cache's size and that of a block of it, in tokens; None and 0 where vLLM does not export them."""
+
+    capacity: int | None = None
+    block: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """Indices into a page's values; if a counter has several, each is one process's share of it."""
@@ -39,7 +46,7 @@ class EnginePlan:
     positions: tuple[tuple[int, ...], ...]
     gauges: Mapping[Gauge, tuple[int, ...]]
     histograms: Mapping[Phase, HistogramPlan]
-    kv_cache_capacity_tokens: int | None
+    kv_cache: KvCache
     traits: frozenset[Trait]
 
 
@@ -56,21 +63,21 @@ def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
         PageTooLarge: more than ``_MOST_ENGINES`` engines.
     """
     by_engine: dict[EngineKey, dict[str, list[_Sample]]] = defaultdict(lambda: defaultdict(list))
-    capacities: dict[str | None, set[int | None]] = defaultdict(set)
+    caches: dict[str | None, set[KvCache]] = defaultdict(set)
     for index, series in enumerate(page):
         prefix, name = names.split(series.name)
         sample = _Sample(index, dict(series.labels))
         if not prefix:
             continue
         if name == names.CACHE_CONFIG:  # has no model_name, and no engine either before 0.9
-            capacities[sample.labels.get("engine")].add(_capacity(sample.labels))
+            caches[sample.labels.get("engine")].add(_kv_cache(sample.labels))
         elif "model_name" in sample.labels:
             key = EngineKey(sample.labels["model_name"], sample.labels.get("engine", _NO_ENGINE))
             by_engine[key][name].append(sample)
             if len(by_engine) > _MOST_ENGINES:
                 raise PageTooLarge(f"more than {_MOST_ENGINES} pairs of model and engine")
     return tuple(
-        _engine_plan(key, by_engine[key], _agreed(capacities.get(key.engine) or capacities.get(None)))
+        _engine_plan(key, by_engine[key], _agreed(caches.get(key.engine) or caches.get(None)))
         for key in sorted(by_engine, key=_natural)
     )
 
@@ -85,12 +92,12 @@ def _natural(key: EngineKey) -> tuple[str, int, str]:
     return key.model_name, _whole(key.engine) or 0, key.engine
 
 
-def _agreed(capacities: set[int | None] | None) -> int | None:
-    """The capacity, if all agree: if they differ, nothing on the page says which model each belongs to."""
-    return next(iter(capacities)) if capacities is not None and len(capacities) == 1 else None
+def _agreed(caches: set[KvCache] | None) -> KvCache:
+    """The KV cache, if all agree: if they differ, nothing on the page says which model each belongs to."""
+    return next(iter(caches)) if caches is not None and len(caches) == 1 else KvCache()
 
 
-def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], capacity: int | None) -> EnginePlan:
+def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], kv_cache: KvCache) -> EnginePlan:
     counters = {counter: _indices(samples, wanted) for counter, wanted in names.COUNTERS.items()}
     traits = set()
     if counters[Counter.DRAFT_TOKENS] and not counters[Counter.DRAFTS]:
@@ -109,7 +116,7 @@ def _engine_plan(key: EngineKey, samples: Mapping[str, list[_Sample]], capacity:
         _positions(samples.get(names.ACCEPTED_PER_POSITION, [])),
         {gauge: indices for gauge, indices in gauges.items() if indices},
         {phase: plan for phase, plan in histograms.items() if plan is not None},
-        capacity,
+        kv_cache,
         frozenset(traits),
     )
 
@@ -149,12 +156,14 @@ def _histogram(samples: Mapping[str, list[_Sample]], candidates: Iterable[str]) 
     return None
 
 
-def _capacity(config: Mapping[str, str]) -> int | None:
-    """Capacity of the KV cache in tokens: exported since 0.32, number of blocks times block size before that."""
-    if (tokens := _whole(config.get("kv_cache_size_tokens", ""))) is not None:
-        return tokens
-    blocks, size = _whole(config.get("num_gpu_blocks", "")), _whole(config.get("block_size", ""))
-    return None if blocks is None or size is None else blocks * size
+def _kv_cache(config: Mapping[str, str]) -> KvCache:
+    """The capacity is exported since 0.32; before that, it is the number of blocks times the size of one."""
+    tokens, blocks, size = (
+        _whole(config.get(name, "")) for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+    )
+    if tokens is None and blocks is not None and size is not None:
+        tokens = blocks * size
+    return KvCache(tokens, size or 0)
 
 
 def _whole(text: str) -> int | None:

@@ -39,6 +39,7 @@ class EngineSnapshot:
     histograms: Mapping[Phase, HistogramReading]
     kv_cache_capacity_tokens: int | None
     traits: frozenset[Trait] = frozenset()
+    kv_cache_block_tokens: int = 0  # 0: not exported
 
     @property
     def speculates(self) -> bool:
@@ -99,8 +100,9 @@ def _engine(plan: EnginePlan, values: Sequence[float]) -> EngineSnapshot:
             if 0 <= value <= (1 if gauge is Gauge.KV_CACHE_USAGE else _LARGEST)
         },
         {phase: reading for phase, reading in histograms.items() if reading is not None},
-        plan.kv_cache_capacity_tokens,
+        plan.kv_cache.capacity,
         plan.traits,
+        plan.kv_cache.block,
     )
 
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.curve_fit import fit, fit_undrafted
+from sidecar.analysis.curve_fit import fit
 from sidecar.analysis.plain_curve import are_prompts_alike, plain_step
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import noisy, period
@@ -74,30 +74,9 @@ def test_neighbouring_periods_that_share_an_error_are_not_taken_as_independent()
     [(1.0, 1.4, True), (1.0, 0.7, True), (1.0, 1.6, False), (1.0, 0.5, False), (0.0, 0.1, True), (0.0, 1.0, False)],
 )
 def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(measured_with, share, alike):
-    assert are_prompts_alike(fit(measured(bent, prompt_share=measured_with)), share) is alike
-
-
-def test_periods_without_drafts_are_a_reference():
-    """As if the number of draft tokens fell to 0 under load."""
-    drafting = [period(load, 2.5 * bent(load), length=2, drafted=3) for load in (1, 2, 4) for _ in range(20)]
-    resting = [period(load, bent(load)) for load in (8, 16) for _ in range(20)]
-    curve = fit_undrafted(drafting + resting)
-    assert plain_step(curve, 8).seconds == pytest.approx(bent(8), rel=1e-3)
-    assert plain_step(curve, 16).seconds == pytest.approx(bent(16), rel=1e-3)
-    assert plain_step(curve, 2) is None
-
-
-def test_steps_with_drafts_tell_nothing_of_plain_steps():
-    assert fit_undrafted(measured(bent, length=2, drafted=3)) is None
-
-
-def test_steps_whose_drafts_are_not_counted_yet_are_no_reference():
-    assert fit_undrafted(measured(bent, length=2.5)) is None
-
-
-def test_a_reference_that_is_not_sharp_is_none():
-    random = Random(9)
-    assert fit_undrafted([noisy(period(4, 0.02), random, 0.9) for _ in range(12)]) is None
+    assert (
+        are_prompts_alike(fit(measured(bent, prompt_share=measured_with)), period(1, 0.01, prompt_share=share)) is alike
+    )
 
 
 @pytest.mark.parametrize(

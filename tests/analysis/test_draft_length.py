@@ -46,25 +46,25 @@ def test_the_expected_times_are_near_the_published_ones(name):
 
 def test_fewer_tokens_are_advised_with_what_they_save():
     table = TABLES["EAGLE-1"]
-    assert timed_advice(rates(table, 7), costs(table, 7)) == (
+    assert timed_advice(rates(table, 7), costs(table, 7), can_schedule=True) == (
         "Set num_speculative_tokens to 2 instead of 7: about 4.15 ms per token instead of 5.2 ms at this load."
     )
 
 
 def test_none_are_advised_where_plain_decoding_is_the_fastest():
-    found = timed_advice([0.6, 0.3, 0.1], StepCosts(actual=0.030, plain=0.010, drafted=3))
+    found = timed_advice([0.6, 0.3, 0.1], StepCosts(actual=0.030, plain=0.010, drafted=3), can_schedule=True)
     assert found.startswith("At this load a token takes 10 ms without speculation and 15 ms with it: ")
 
 
 def test_what_saves_little_is_not_advised():
-    assert timed_advice([0.8, 0.6, 0.5], StepCosts(actual=0.015, plain=0.010, drafted=3)) is None
-    assert timed_advice([], StepCosts(actual=0.012, plain=0.010, drafted=3)) is None
+    assert timed_advice([0.8, 0.6, 0.5], StepCosts(actual=0.015, plain=0.010, drafted=3), can_schedule=True) is None
+    assert timed_advice([], StepCosts(actual=0.012, plain=0.010, drafted=3), can_schedule=True) is None
 
 
 def test_a_number_of_draft_tokens_that_varies_gives_no_advice():
     """vLLM divides accepted tokens by position by all drafts, also those that had no such position."""
     varying = StepCosts(actual=0.030, plain=0.010, drafted=2.2)
-    assert timed_advice([0.6, 0.3, 0.1], varying) is None
+    assert timed_advice([0.6, 0.3, 0.1], varying, can_schedule=True) is None
     assert schedule([0.6, 0.3, 0.1], {1: varying, 2: varying}) == []
 
 

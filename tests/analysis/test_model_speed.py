@@ -3,8 +3,7 @@
 import pytest
 
 from sidecar.analysis.model_speed import ModelSpeed
-from sidecar.analysis.plain_curve import plain_step
-from sidecar.analysis.speedup import Reference, Withheld
+from sidecar.analysis.speedup import Withheld
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import finished
@@ -16,9 +15,9 @@ FLAT = PlainStepTimes(running=(1.0, 16.0), seconds=(0.02, 0.02), errors=(0.0, 0.
 class Model:
     """A model with one engine under observation."""
 
-    def __init__(self, reference=None):
+    def __init__(self, baseline):
         self.engine = Engine()
-        self.speed = ModelSpeed(reference, Withheld.NO_REFERENCE, window=300.0, history=900.0)
+        self.speed = ModelSpeed(baseline, Withheld.NO_REFERENCE, window=300.0, history=900.0)
 
     def run(self, polls, running, step_seconds, **options):
         for _ in range(polls):
@@ -50,7 +49,6 @@ def test_speedup_by_temperature_against_a_baseline():
         model.run(6, 4, 0.03, length=1.6, drafted=3)
         model.request("cold", tokens=200, seconds=3.0)
         model.request("hot", tokens=120, seconds=3.0)
-    assert model.speed.reference is Reference.BASELINE
     assert model.whole.speedup.ratio == pytest.approx(1.6 * 0.02 / 0.03)
     cold, hot = model.at("cold"), model.at("hot")
     assert cold.speedup.ratio == pytest.approx(200 * 0.02 / 3)
@@ -87,23 +85,6 @@ def test_a_request_whose_times_are_unknown_counts_nowhere(unknown):
         model.request("cold", tokens=200, seconds=3.0, **unknown)
     assert model.at("cold").speedup is None
     assert (model.at("cold").saved, model.at("cold").lost) == (0, 0)
-
-
-def test_steps_without_drafts_become_the_reference():
-    """Drafting stops under load, as with vLLM's schedule of draft tokens by batch size."""
-    model = Model()
-    for _ in range(10):
-        model.run(5, 4, 0.05, length=2.5, drafted=3)
-        model.run(5, 8, 0.03)
-    assert model.speed.reference is Reference.UNDRAFTED
-    assert plain_step(model.speed.curve, 8).seconds == pytest.approx(0.03)
-    assert model.whole.withheld is Withheld.LOAD  # nothing says how long a plain step takes with 4 requests
-
-
-def test_a_restart_leaves_the_measured_baseline():
-    model = Model(FLAT)
-    model.speed.restarted()
-    assert model.speed.reference is Reference.BASELINE
 
 
 def test_engines_that_left_are_forgotten_and_the_whole_stays():

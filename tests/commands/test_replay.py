@@ -35,7 +35,7 @@ def replayed(capsys, *argv, **environment):
 def test_json_has_the_documented_keys_and_the_exact_sums(capsys):
     found, truth = replayed(capsys, K3), sums()
     assert list(found) == [
-        "model", "temperatures", "coverage", "speedup", "break_even_acceptance", "reference", "withheld",
+        "model", "temperatures", "coverage", "speedup", "break_even_acceptance", "withheld",
     ]  # fmt: skip
     for label, temperature in (("0-0.3", 0.2), ("0.5-0.7", 0.6), ("1+", 1.2)):
         bucket = found["temperatures"][label]
@@ -55,7 +55,6 @@ def test_against_a_baseline_it_has_the_speedup_of_the_clients_times(capsys, tmp_
     assert {label: bucket["speedup"] for label, bucket in found["temperatures"].items()} == pytest.approx(
         {"0-0.3": 1.016, "0.5-0.7": 1.035, "1+": 0.928}, abs=0.07
     )
-    assert found["reference"] == "baseline"
     (tmp_path / "bad.yaml").write_text("plain_steps: {lab: {running: [2, 1], seconds: [1, 1], errors: [0, 0]}}")
     assert command("replay", K3, "--baseline", str(tmp_path / "bad.yaml")) == 2
     assert "running must rise" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from sidecar.analysis.report import (
     ScrapeReport,
     TemperatureReport,
 )
-from sidecar.analysis.speedup import EngineSpeed, Reference, Speedup, Withheld
+from sidecar.analysis.speedup import EngineSpeed, Speedup, Withheld
 from sidecar.analysis.steps import Steps
 from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
 from sidecar.analysis.verdict import Judgement, Verdict
@@ -185,7 +185,6 @@ def model(*temperatures, name="demo", engines=None, **changes):
         "groups": (),
         "judgement": judgement(Verdict.NET_POSITIVE, 0.7),
         "speed": speed(withheld=Withheld.NO_REFERENCE),
-        "reference": None,
         "loads": (),
         "acceptance_p10": 0.5,
         "split_withheld": "" if temperatures else "No plug-in has connected yet.",
@@ -204,7 +203,6 @@ def timed_model(*temperatures, **changes):
         *temperatures,
         **{
             "speed": speed(),
-            "reference": Reference.BASELINE,
             "loads": loads,
             "judgement": judgement(Verdict.NET_POSITIVE, 0.5, by_speedup=True),
         }

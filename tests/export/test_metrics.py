@@ -11,7 +11,6 @@ from prometheus_client import ProcessCollector, generate_latest
 
 from sidecar.analysis.limitation import Limitation
 from sidecar.analysis.report import LoadReport
-from sidecar.analysis.speedup import Reference
 from sidecar.analysis.split.labels import MOST_ADAPTERS
 from sidecar.analysis.state import State
 from sidecar.analysis.steps import LOAD_LABELS
@@ -75,7 +74,7 @@ def full(engines):
         for label in TEMPERATURES
     ]
     groups = tuple(reports.group(by, name) for by, name in (*GROUPS, *ADAPTERS))
-    whole = reports.model(*temperatures, engines=found, groups=groups, loads=loads, reference=Reference.BASELINE)
+    whole = reports.model(*temperatures, engines=found, groups=groups, loads=loads)
     own = {
         "failures": dict.fromkeys(("vllm", "alerts", "settings"), 0),
         "reloads": {"applied": 0, "refused": 0},

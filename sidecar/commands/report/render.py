@@ -78,7 +78,7 @@ def _speedup(model: _Json) -> str:
     if speed is None or speed["speedup"] is None:
         return f"no speedup: {WITHHELD[Withheld(speed['withheld'])]}" if speed and speed["withheld"] else ""
     found, break_even = speed["speedup"], speed["break_even_acceptance"]
-    text = f"speedup {found['ratio']:.3f} ± {2 * found['error']:.3f} (reference: {model['reference']})"
+    text = f"speedup {found['ratio']:.3f} ± {2 * found['error']:.3f}"
     return text if break_even is None else f"{text}; break-even acceptance rate {ratio(break_even)}"
 
 

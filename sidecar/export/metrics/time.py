@@ -6,7 +6,7 @@ from sidecar.export.levels import BASELINE, ENGINE, LOAD, MODEL, TEMPERATURE
 
 
 def _plain_steps(model: ModelReport) -> Values:
-    return {(load.running, str(model.reference)): load.plain_seconds for load in model.loads}
+    return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
 
 
 DECODE_SECONDS = LOAD.counter(

@@ -7,6 +7,7 @@ from typing import Final
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speedup import Speedup
+from sidecar.analysis.steps import Steps
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.export.page.text import counted, latency, percent
 
@@ -17,6 +18,7 @@ TONES: Final = {
     Verdict.INSUFFICIENT_DATA: "mute",
 }  # worst first
 _WORST_FIRST: Final = tuple(TONES.values())
+_ALMOST_ALL: Final = 0.95
 _ON_AVERAGE: Final = {
     Verdict.NET_NEGATIVE: "does not pay",
     Verdict.BREAK_EVEN: "roughly breaks even",
@@ -59,22 +61,22 @@ def _of(model: ModelReport) -> Answer:
         return _overall(model)
     if all(one.judgement.by_speedup is not None and one.speedup is not None for one in split):
         return _by_time(split, _at_load(model))
-    return _by_temperature(split)
+    return _by_temperature(split, _drafted(model))
 
 
 def _with(split: Split, verdict: Verdict) -> Split:
     return [one for one in split if one.judgement.verdict is verdict]
 
 
-def _by_temperature(split: Split) -> Answer:
+def _by_temperature(split: Split, drafted: str) -> Answer:
     losing, even = _with(split, Verdict.NET_NEGATIVE), _with(split, Verdict.BREAK_EVEN)
     if losing:
         share = percent(sum(one.window.share for one in losing))  # all of one window, whichever each was judged over
-        text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens)."
+        text = f"Speculation does not pay at {_temperatures(losing)} ({share} of the draft tokens){drafted}."
         return Answer(text, "bad", _listed(split))
     if even:
-        return Answer(f"Speculation roughly breaks even at {_temperatures(even)}.", "even", _listed(split))
-    return Answer("Speculation pays at every temperature with enough traffic.", "good", _listed(split))
+        return Answer(f"Speculation roughly breaks even at {_temperatures(even)}{drafted}.", "even", _listed(split))
+    return Answer(f"Speculation pays at every temperature with enough traffic{drafted}.", "good", _listed(split))
 
 
 def _temperatures(split: Split) -> str:
@@ -104,15 +106,16 @@ def _each(split: Split) -> str:
 def _overall(model: ModelReport) -> Answer:
     """The verdict on the model as a whole."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
-    window, is_adaptive, verdict = judged.evidence.window, judged.evidence.is_adaptive, judged.verdict
-    split = model.split_withheld or ("" if is_adaptive else "No temperature has enough traffic for a verdict.")
+    window, is_ruled, verdict = judged.evidence.window, judged.evidence.is_ruled, judged.verdict
+    split = model.split_withheld or ("No temperature has enough traffic for a verdict." if is_ruled else "")
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
     if verdict is Verdict.INSUFFICIENT_DATA:
-        if is_adaptive:
-            return Answer("The acceptance rate is not meaningful here, and no speedup is known.", "mute", why)
+        if not is_ruled:
+            text = "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
+            return Answer(text, "mute", why)
         return Answer("Not enough traffic for a verdict.", "mute", f"{why} {window.drafts:,.0f} drafts in the window.")
     if judged.by_speedup is None or speedup is None:
-        return Answer(f"Speculation {_ON_AVERAGE[verdict]} on average.", TONES[verdict], why)
+        return Answer(f"Speculation {_ON_AVERAGE[verdict]} on average{_drafted(model)}.", TONES[verdict], why)
     what = _ON_AVERAGE[verdict] if verdict is Verdict.BREAK_EVEN else effect(speedup)
     text = f"Speculation {what} on average{_at_load(model)}."
     return Answer(text, TONES[verdict], f"Decoding is {times_as_fast(speedup)}. {why}")
@@ -122,6 +125,18 @@ def _at_load(model: ModelReport) -> str:
     """The load for which the answer holds."""
     steps = model.speed.steps if model.speed else None
     return f", with {counted(round(steps.running), 'request')} running" if steps else ""
+
+
+def _drafted(model: ModelReport) -> str:
+    """For a verdict by acceptance, which is about drafts alone: how many steps have one, unless almost all do."""
+    steps = model.speed.steps if model.speed else None
+    share = steps.drafted_share if steps else 1.0
+    return f", but only {percent(share)} of the steps have a draft" if share < _ALMOST_ALL else ""
+
+
+def per_step(steps: Steps) -> str:
+    """The tokens that a request gets from a step, as a phrase."""
+    return f"{steps.length:.2f} tokens per step, with a draft in {percent(steps.drafted_share)} of the steps"
 
 
 def _listed(split: Split) -> str:

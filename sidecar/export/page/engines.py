@@ -16,7 +16,7 @@ _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
     """Three panels. ``baselines`` are the model's baseline latencies in seconds, by phase and quantile."""
     acceptance = engine.acceptance or NO_DRAFTS
-    length = f", {acceptance.length:.2f} tokens per step" if acceptance.length else ""
+    length = f", {acceptance.length:.2f} tokens per draft" if acceptance.length else ""
     load = ", ".join(f"{engine.gauges[gauge]:.0f} {what}" for gauge, what in _LOAD.items() if gauge in engine.gauges)
     capacity = engine.kv_cache_capacity_tokens
     tokens = "" if capacity is None else f" of {capacity:,} tokens"

@@ -3,9 +3,9 @@
 from html import escape
 
 from sidecar.analysis.report import GroupReport, LoadReport, ModelReport, TemperatureReport
-from sidecar.analysis.speedup import Speedup
+from sidecar.analysis.speedup import EngineSpeed
 from sidecar.analysis.verdict import Basis, Judgement
-from sidecar.export.page.answer import TONES, effect, seen, times_as_fast
+from sidecar.export.page.answer import TONES, effect, per_step, seen, times_as_fast
 from sidecar.export.page.charts import bar, distribution
 from sidecar.export.page.engines import value
 from sidecar.export.page.hints import marked
@@ -26,7 +26,7 @@ def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
-        f'<div class="line">{_line(judged, model.speed.speedup if model.speed else None)}</div>{advice}</div>'
+        f'<div class="line">{_line(judged, model.speed)}</div>{advice}</div>'
         f"{split}</div>{_lower(model)}{_without_drafts(model)}{_speed(model)}"
     )
 
@@ -48,15 +48,16 @@ def _verdict(judgement: Judgement) -> str:
     return f'<div class="verdict">{judgement.verdict.replace("_", " ")}</div>'
 
 
-def _line(judgement: Judgement, speedup: Speedup | None) -> str:
-    """Acceptance, speedup and milliseconds in one line."""
+def _line(judgement: Judgement, speed: EngineSpeed | None) -> str:
+    """Acceptance, tokens per draft and per step, speedup and milliseconds in one line."""
     window = seen(judgement)
     if not window.draft_tokens:
         return "No draft tokens in the window."
     accepted = f"{percent(window.rate)} of {counted(window.draft_tokens, 'draft token')} accepted"
-    length = f", {window.length:.2f} tokens per step" if window.length else ""
-    faster = f"; {times_as_fast(speedup)}, {effect(speedup)}" if speedup else ""
-    return f"{accepted} in the last {duration(window.seconds)}{length}{faster}"
+    length = f", {window.length:.2f} tokens per draft" if window.length else ""
+    steps = f"; {per_step(speed.steps)}" if speed and speed.steps else ""
+    faster = f"; {times_as_fast(speed.speedup)}, {effect(speed.speedup)}" if speed and speed.speedup else ""
+    return f"{accepted} in the last {duration(window.seconds)}{length}{steps}{faster}"
 
 
 def _split(model: ModelReport, thresholds: Thresholds) -> str:
@@ -139,20 +140,20 @@ def _name(group: GroupReport) -> str:
 
 
 def _speed(model: ModelReport) -> str:
-    """Times per token by load; empty without a reference."""
-    if model.speed is None or model.reference is None:
+    """Times per token by load; empty without a baseline."""
+    if model.speed is None or not any(load.plain_seconds for load in model.loads):
         return ""
     break_even = model.speed.break_even_acceptance
     least = "" if break_even is None else f"Break-even acceptance rate at this load: {percent(break_even)}."
     rows = "".join(map(_load, model.loads))
     return (
-        f"<h2>{escape(model.model_name)}: time per token <small>reference: {escape(model.reference)}</small></h2>"
-        "<table><tr><th>requests running</th><td>with speculation</td><td>without</td></tr>"
+        f"<h2>{escape(model.model_name)}: time per token</h2>"
+        "<table><tr><th>requests running</th><td>with speculation</td><td>without (baseline)</td></tr>"
         f'{rows}</table><p class="facts">{least}</p>'
     )
 
 
 def _load(load: LoadReport) -> str:
     times = (load.actual_seconds, load.plain_seconds)
-    cells = "".join(f"<td class=number>{'' if time is None else latency(time)}</td>" for time in times)
+    cells = "".join(f"<td class=number>{'not measured' if time is None else latency(time)}</td>" for time in times)
     return f"<tr><th>{load.running}</th>{cells}</tr>"

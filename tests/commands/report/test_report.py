@@ -56,7 +56,7 @@ async def test_a_temperature_is_shown_as_the_sidecar_judged_it(reported):
     assert {
         "  temperature 1+: Do.",
         "  temperature 0.7-1: No verdict.",
-        "  speedup 1.500 ± 0.020 (reference: baseline); break-even acceptance rate 0.310",
+        "  speedup 1.500 ± 0.020; break-even acceptance rate 0.310",
     } <= set(text.splitlines())
     said = status(shown(tree))
     assert text.startswith(f"Does speculation pay? {said['answer']['text']}\n\n{said['answer']['why']}\n")

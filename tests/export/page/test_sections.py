@@ -116,7 +116,7 @@ def test_position_rates_of_both_ways():
 
 def test_time_per_token_by_load():
     shown = text(reports.timed_model())
-    assert "demo: time per token reference: baseline" in shown
+    assert "demo: time per token requests running" in shown
     assert "with speculation without 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms Break-even acceptance rate" in shown
     assert "Break-even acceptance rate at this load: 31%." in shown
 

@@ -1,0 +1,33 @@
+"""What follows from vLLM's method of speculation, as in the code of 0.32 (config/vllm.py, v1/spec_decode/).
+
+A method that is not listed is taken for one that drafts token by token with a model, as most are.
+"""
+
+from typing import Final
+
+_NO_DRAFTER: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
+_ONE_PASS: Final = _NO_DRAFTER | {"dflash", "dspark", "medusa"}
+_CUSTOM: Final = "custom_class"
+_WITHOUT_ASYNC: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", _CUSTOM})
+_WITHOUT_RUNNER_V2: Final = _WITHOUT_ASYNC - {"ngram"}
+ENDED_BY_A_SCHEDULE: Final = frozenset({"suffix", "ngram_gpu", "medusa"})
+"""They assert that every step drafts ``num_speculative_tokens``."""
+IGNORE_A_SCHEDULE: Final = frozenset({_CUSTOM})
+
+
+def drafts_by_token(method: str | None, *, in_parallel: bool) -> bool:
+    """Whether each draft token costs a pass of a draft model, as the rule of thumb on acceptance assumes.
+
+    ``in_parallel``: vLLM's parallel_drafting is on. Unknown for a class of one's own, so not assumed.
+    """
+    return not in_parallel and method not in _ONE_PASS | {_CUSTOM}
+
+
+def follows_a_schedule(method: str | None) -> bool:
+    """Whether the number of draft tokens may follow the batch size."""
+    return method not in ENDED_BY_A_SCHEDULE | IGNORE_A_SCHEDULE
+
+
+def given_up(method: str | None) -> tuple[str, ...]:
+    """What vLLM does without because of the method, although plain decoding has it by default (0.14; 0.27, on GPUs)."""
+    return ("async scheduling",) * (method in _WITHOUT_ASYNC) + ("model runner V2",) * (method in _WITHOUT_RUNNER_V2)

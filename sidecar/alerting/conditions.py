@@ -35,7 +35,7 @@ def _slower(judgement: Judgement) -> float | None:
 
 def _p10(model: ModelReport, settings: Settings) -> float | None:
     p10, judgement = model.acceptance_p10, model.judgement
-    is_judged = judgement.acceptance is not None and not judgement.evidence.is_adaptive
+    is_judged = judgement.acceptance is not None and judgement.evidence.is_ruled
     return p10 if p10 is not None and is_judged and p10 < settings.thresholds.acceptance_p10 else None
 
 

@@ -98,3 +98,8 @@ class Engines:
 def _differ(before: float | None, now: float | None) -> bool | None:
     """Whether two start times belong to different processes; None if one is unknown."""
     return None if before is None or now is None else before != now
+
+
+def shown_positions(settings: Settings, engines: int) -> int:
+    """How many draft positions have label values of their own, such that a pod stays within its number of series."""
+    return min(settings.limits.positions, 8 + 6 * max(8 - engines, 0))

@@ -69,9 +69,7 @@ class Evidence:
     @property
     def is_ruled(self) -> bool:
         """Whether the rule of thumb on the acceptance rate applies, as it does if nothing is known of the method."""
-        found = self.speculation
-        by_token = found is None or drafts_by_token(found.method, in_parallel=found.parallel_drafting)
-        return by_token and not self.is_adaptive
+        return self.speculation is None or is_ruled(self.speculation)
 
     @property
     def can_schedule(self) -> bool:
@@ -94,6 +92,12 @@ class Evidence:
         elif sampler not in _EXACT_SAMPLERS:
             sentences.append(_LOSSY.format(sampler))
         return tuple(sentences)
+
+
+def is_ruled(found: "Speculation") -> bool:
+    """Whether the rule of thumb on the acceptance rate applies to engines that speculate like this."""
+    by_token = drafts_by_token(found.method, in_parallel=found.parallel_drafting)
+    return by_token and not found.adaptive_verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

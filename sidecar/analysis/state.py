@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
-from sidecar.analysis.engines import Engines
+from sidecar.analysis.engines import Engines, shown_positions
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
 from sidecar.analysis.scrape_state import ScrapeState
@@ -56,9 +56,9 @@ class State:
         before = self._scrape.last
         restarts = self._engines.observe(at, page)
         self._scrape.scraped(at, duration, interval, page)
-        self._overflow["position"] += sum(
-            max(len(engine.accepted_per_position) - self._settings.limits.positions, 0) for engine in page.engines
-        )
+        most = shown_positions(self._settings, len(self._engines.states))
+        past = max((len(engine.accepted_per_position) - most for engine in page.engines), default=0)
+        self._overflow["position"] = max(self._overflow["position"], past)
         self.plugin.polled(at, page, has_restarted=restarts.vllm, reset=restarts.engines)
         self._keep_models()
         reported = self._take_counts()

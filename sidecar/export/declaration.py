@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from sidecar.analysis.engines import shown_positions
 from sidecar.analysis.report import Distribution, Report
 from sidecar.settings import Settings
 
@@ -68,10 +69,11 @@ class Level(Generic[Node]):
         return self._metric(f"specdec_{name}", Kind.HISTOGRAM, text, value, ())
 
     def by_position(self, name: str, text: str, value: Callable[[Node], Sequence[float]]) -> Metric:
-        """A counter for each draft position, from 0; those past ``limits.positions`` are summed as ``other``."""
+        """A counter for each draft position, from 0; those past the limit are summed as ``other``."""
 
         def samples(shown: Shown) -> Iterator[Sample]:
-            most = shown.settings.limits.positions
+            engines = sum(len(model.engines) for model in shown.report.models)
+            most = shown_positions(shown.settings, engines)
             for labels, node in self.nodes(shown):
                 counts = value(node)
                 for position, count in enumerate(counts[:most]):

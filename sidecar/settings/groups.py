@@ -96,8 +96,9 @@ class Limits(Group):
     """pairs of model and engine with their own label values; further ones become `other`"""
     models: int = Field(1, ge=1, le=16)
     """models whose requests have their own label values; further ones become `other`"""
-    positions: int = Field(8, ge=1, le=64)
-    """draft positions with their own label values; further ones become `other`"""
+    positions: int = Field(32, ge=1, le=64)
+    """draft positions with their own label values; with more than 4 engines fewer, down to 8; further ones become
+    `other`"""
     passthrough_series: int = Field(1000, ge=1, le=100_000)
     """vLLM's own series exported if `reexport` is on; without metrics that are malformed or have a label of more than
     512 characters"""

@@ -9,6 +9,7 @@ LOW, AT, COLLAPSED = "SpecDecodeAcceptanceLow", "SpecDecodeAcceptanceLowAtTemper
 P10, EVEN, MIXED = "SpecDecodeAcceptanceP10Low", "SpecDecodeBreakEven", "SpecDecodeMixedWorkload"
 SLOWER, SLOWER_AT = "SpecDecodeSlowerThanPlain", "SpecDecodeSlowerThanPlainAtTemperature"
 ADAPTIVE = Speculation(method="eagle3", num_speculative_tokens=3, adaptive_verification=True)
+DFLASH = Speculation(method="dflash", num_speculative_tokens=15, parallel_drafting=True)
 
 
 def acceptance_low():
@@ -71,14 +72,17 @@ def by_time():
             Pod("slow").drafting(5, 0.7).timed(0.9),
             Pod("strict", speedup_net_negative=1.1, speedup_net_positive=1.2).drafting(5, 0.7).timed(1.05),
             Pod("adaptive").drafting(5, 0.17).speculating(ADAPTIVE),
+            Pod("one-pass").drafting(5, 0.2).speculating(DFLASH),
+            Pod("one-pass-slow").drafting(5, 0.2).timed(0.9).speculating(DFLASH),
             Pod("adaptive-idle").drafting(0.05, 0.2).speculating(ADAPTIVE),
             Pod("adaptive-slow").drafting(5, 0.7).timed(0.9).speculating(ADAPTIVE),
             Pod("better").drafting(5, after(20, 0.39, 0.9)).timed(1.3),
             Pod("faster").drafting(5, 0.7).timed(after(20, 0.9, 1.3)),
         ]
 
-    low = [of(one, value, severity="info") for one, value in (("pays", 0.39), ("even", 0.49), ("adaptive", 0.17))]
-    page = [of("loses", 0.39, severity="critical"), of("thumb", 0.39)]
+    judged_by_time = {"pays": 0.39, "even": 0.49, "adaptive": 0.17, "one-pass": 0.2}
+    low = [of(one, value, severity="info") for one, value in judged_by_time.items()]
+    page = [of("loses", 0.39, severity="critical"), of("thumb", 0.39), of("one-pass-slow", 0.2, severity="critical")]
     firing, better = [*low, *page], [of("better", one, severity="info") for one in (0.39, 0.492)]
     yield Scene(
         "a low acceptance pages unless time says otherwise",
@@ -86,16 +90,16 @@ def by_time():
         pods(),
         [(9, []), (13, [*firing, better[0]]), (25, [*firing, better[1]]), (30, firing)],
     )
-    slower = [of(one, 0.9) for one in ("loses", "slow", "adaptive-slow")] + [of("strict", 1.05)]
+    slower = [of(one, 0.9) for one in ("loses", "slow", "adaptive-slow", "one-pass-slow")] + [of("strict", 1.05)]
     both = [*slower, of("faster", 0.9)]
     yield Scene(
         "slower than plain, whatever is accepted", SLOWER, pods(), [(9, []), (13, both), (24, both), (30, slower)]
     )
     yield Scene(
-        "adaptive verification without a baseline is not judged",
+        "where acceptance does not tell, and there is no baseline, nothing is judged",
         "SpecDecodeNotJudged",
         pods(),
-        [(14, []), (30, [of("adaptive", reason="adaptive_verification")])],
+        [(14, []), (30, [of(one, reason="no_baseline") for one in ("adaptive", "one-pass")])],
     )
     yield Scene(
         "an engine that alone is slower than plain counts for its part",
@@ -155,6 +159,7 @@ def p10():
             Pod("idle").drafting(0.05, 0.7, requests=10).finishing(0.49),
             Pod("lenient", acceptance_p10=0.4).drafting(5, 0.7).finishing(0.49),
             Pod("adaptive").drafting(5, 0.7).finishing(0.2).speculating(ADAPTIVE),
+            Pod("one-pass").drafting(5, 0.7).finishing(0.2).speculating(DFLASH),
         ],
         [(15, []), (25, [of("low", 0.49)]), (47, [])],
     )

@@ -156,6 +156,14 @@ def test_engines_past_the_bound_are_summed_as_other():
     assert server.drafts() == {"0": 1, "1": 11, "other": 93}
 
 
+@pytest.mark.parametrize(("engines", "past"), [(1, 0), (6, 4), (8, 16)])
+def test_positions_are_as_many_as_the_engines_leave_series_for_and_the_others_are_counted_once(engines, past):
+    server, deep = Server(), (1.0,) * 24
+    for _ in range(3):
+        page = [replace(snap(str(number), 10), accepted_per_position=deep) for number in range(engines)]
+        assert server.poll(*page).own.label_overflow["position"] == past
+
+
 def test_a_model_past_the_bound_is_among_the_others_until_the_first_has_left():
     """As when vLLM restarts with another model."""
     server = Server(limits={"models": 1})

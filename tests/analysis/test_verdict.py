@@ -185,6 +185,57 @@ def test_where_verification_is_adaptive_only_time_decides(speedup, expected):
     assert found.advice == (ELSEWHERE if expected is NEGATIVE else None)
 
 
+@pytest.mark.parametrize(
+    ("speculation", "is_ruled"),
+    [
+        (Speculation("draft_model", 3), True),
+        (Speculation("eagle3", 3), True),
+        (Speculation("mtp", 3), True),
+        (Speculation("eagle", 3, parallel_drafting=True), False),
+        *((Speculation(method, 12), False) for method in ("dflash", "ngram", "suffix", "custom_class")),
+    ],
+)
+def test_the_rule_of_thumb_is_for_models_that_draft_token_by_token(speculation, is_ruled):
+    for rate, expected in ((0.2, NEGATIVE), (0.9, POSITIVE)):
+        found = judge(evidence(rate, speculation=speculation), THRESHOLDS, SECONDS)
+        assert found.verdict is (expected if is_ruled else NONE)
+        assert (found.is_low, found.acceptance) == (rate < 0.5, pytest.approx(rate))  # for information
+        assert (found.advice is not None) is is_ruled
+    timed = judge(evidence(0.2, speedup=(1.2, 0.01), speculation=speculation), THRESHOLDS, SECONDS)
+    assert (timed.verdict, timed.basis) == (POSITIVE, Basis.SPEEDUP)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("eagle3", []),
+        ("ngram", ["token by token, and method ngram does not", "does not use async scheduling, which"]),
+        ("suffix", ["method suffix does not", "does not use async scheduling and model runner V2, which"]),
+    ],
+)
+def test_what_a_method_costs_beside_its_drafts_is_said(method, words):
+    caveats = evidence(0.6, speculation=Speculation(method, 3)).caveats()
+    assert len(caveats) == len(words)
+    assert all(part in caveat for part, caveat in zip(words, caveats, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"speculation": Speculation("eagle3", 3)}, "[[1, 4, 3], [5, 8, 0]]"),
+        ({"speculation": Speculation("custom_class", 3)}, None),
+        ({"speculation": Speculation("eagle3", 3), "is_data_parallel": True}, None),
+        ({}, None),
+    ],
+)
+def test_a_schedule_is_advised_only_where_vllm_is_known_to_follow_it(changes, advice):
+    costs = {4: StepCosts(actual=0.012, plain=0.010, drafted=3), 8: StepCosts(actual=0.05, plain=0.010, drafted=3)}
+    accepted = window(0.6, accepted_per_position=(800, 600, 400))
+    found = Evidence(window=accepted, costs=costs[4], costs_by_load=costs, **changes)
+    said = judge(found, THRESHOLDS, SECONDS).advice or ""
+    assert said.partition("num_speculative_tokens_per_batch_size to ")[2].rstrip(".") == (advice or "")
+
+
 def test_where_a_schedule_varies_the_number_of_tokens_the_advice_is_on_the_schedule():
     scheduled = Speculation(method="eagle3", num_speculative_tokens=3, per_batch_size=True)
     assert judge(evidence(0.55, speculation=scheduled), THRESHOLDS, SECONDS).advice is None

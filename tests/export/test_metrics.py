@@ -86,7 +86,7 @@ def full(engines):
     return reports.shown(reports.report(whole, other, **own), ALERTING__RUNBOOKS="https://x", **BASELINE)
 
 
-@pytest.mark.parametrize("engines", [1, LIMITS.engines])
+@pytest.mark.parametrize("engines", [1, 4, 5, 6, 7, LIMITS.engines])
 def test_series_are_bounded(engines):
     collected = [*families(full(map(str, range(engines)))), *ProcessCollector(registry=None).collect()]
     found = [sample for family in collected for sample in family.samples]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from sidecar.analysis.evidence import is_ruled
 from sidecar.analysis.latency import Latency
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.names import Counter, Gauge, Phase
@@ -39,7 +40,8 @@ def _speculation(engine: EngineReport) -> Values:
         return None
     adaptive = str(found.adaptive_verification).lower()
     tokens = str(found.num_speculative_tokens)
-    return {(found.method or "", tokens, adaptive, found.rejection_sample_method or ""): 1}
+    ruled = str(is_ruled(found)).lower()
+    return {(found.method or "", tokens, adaptive, found.rejection_sample_method or "", ruled): 1}
 
 
 # vLLM's counters under one name for every version.
@@ -155,10 +157,12 @@ COVERAGE = ENGINE.gauge(
 )
 SPECULATION_INFO = ENGINE.gauge(
     "speculation_info",
-    "1, labelled with the engine's speculative configuration as the plug-in reads it.",
+    "1, labelled with the engine's speculative configuration as the plug-in reads it, and whether the rule of thumb on "
+    "the acceptance rate applies to it.",
     _speculation,
     "method",
     "num_speculative_tokens",
     "adaptive_verification",
     "rejection_sample_method",
+    "rule_of_thumb",
 )

@@ -154,6 +154,6 @@ def _speed(model: ModelReport) -> str:
 
 
 def _load(load: LoadReport) -> str:
-    times = (load.actual_seconds, load.plain_seconds)
-    cells = "".join(f"<td class=number>{'not measured' if time is None else latency(time)}</td>" for time in times)
+    times = ((load.actual_seconds, "no traffic"), (load.plain_seconds, "not measured"))
+    cells = "".join(f"<td class=number>{none if time is None else latency(time)}</td>" for time, none in times)
     return f"<tr><th>{load.running}</th>{cells}</tr>"

@@ -1,5 +1,7 @@
 """The sentence at the top of the page."""
 
+from dataclasses import replace
+
 import pytest
 
 from sidecar.analysis.speedup import Withheld
@@ -94,7 +96,18 @@ def test_without_a_split_it_answers_for_all_requests(verdict, expected):
     assert why(model).startswith("The acceptance rate over all requests is 50%. No plug-in has connected yet.")
 
 
-def test_without_a_split_but_with_a_reference():
+def test_a_verdict_on_drafts_says_how_few_of_the_steps_have_one():
+    seldom = replace(speed := reports.speed(withheld=Withheld.NO_REFERENCE), steps=speed.steps._replace(drafts=120.0))
+    hot = reports.temperature("1+", GOOD, 0.7)
+    assert said(reports.model(hot, speed=seldom)) == (
+        "Speculation pays at every temperature with enough traffic, but only 13% of the steps have a draft.", "good"
+    )  # fmt: skip
+    assert said(reports.model(speed=seldom))[0] == (
+        "Speculation pays on average, but only 13% of the steps have a draft."
+    )
+
+
+def test_without_a_split_but_with_a_baseline():
     text = "Speculation saves 10 ms per token on average, with 9 requests running."
     assert said(reports.timed_model()) == (text, "good")
     assert why(reports.timed_model()).startswith(
@@ -116,10 +129,13 @@ def test_a_fault_is_no_hot_traffic():
     assert why(model) == "Check the draft model."
 
 
-def test_with_adaptive_verification_acceptance_is_no_answer():
-    adaptive = Speculation("eagle3", 6, adaptive_verification=True)
-    judged = reports.judgement(NONE, 0.17, speculation=adaptive)
+@pytest.mark.parametrize(
+    "speculation", [Speculation("eagle3", 6, adaptive_verification=True), Speculation("dflash", 15)]
+)
+def test_with_adaptive_verification_or_drafts_in_one_pass_acceptance_is_no_answer(speculation):
+    judged = reports.judgement(NONE, 0.17, speculation=speculation)
     hot = reports.temperature("1+", NONE, 0.17)
     model = reports.model(hot, judgement=judged, speed=reports.speed(withheld=Withheld.NO_REFERENCE))
-    assert said(model) == ("The acceptance rate is not meaningful here, and no speedup is known.", "mute")
+    text = "The acceptance rate does not tell whether speculation pays here, and no speedup is known."
+    assert said(model) == (text, "mute")
     assert why(model) == "The acceptance rate over all requests is 17%."  # which is no matter of too little traffic

@@ -29,8 +29,9 @@ def test_each_model_and_temperature_has_its_verdict_in_a_line():
     hot = reports.timed("0.7-1", Verdict.NET_NEGATIVE, 0.3, 30, 33, saved_seconds=720.0, lost_seconds=8000.0)
     shown = text(reports.timed_model(hot))
     assert (
-        "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min, 2.50 tokens per step; 1.50 ± "
-        "0.02 times as fast as without speculation, saves 10 ms per token" in shown
+        "All requests net positive 50% of 3,000 draft tokens accepted in the last 5 min, 2.50 tokens per draft; 1.96 "
+        "tokens per step, with a draft in 98% of the steps; 1.50 ± 0.02 times as fast as without speculation, saves "
+        "10 ms per token" in shown
     )
     assert shown.count("± is the 95 % confidence interval") == 1
     assert "Marks" not in shown  # of a rule that does not decide here
@@ -117,11 +118,11 @@ def test_position_rates_of_both_ways():
 def test_time_per_token_by_load():
     shown = text(reports.timed_model())
     assert "demo: time per token requests running" in shown
-    assert "with speculation without 1 20 ms 5-8 20 ms 30 ms 9-16 30 ms Break-even acceptance rate" in shown
+    assert "with speculation without (baseline) 1 no traffic 20 ms 5-8 20 ms 30 ms 9-16 30 ms not measured" in shown
     assert "Break-even acceptance rate at this load: 31%." in shown
 
 
-def test_without_a_reference_it_says_how_to_get_one():
+def test_without_a_baseline_it_says_how_to_get_one():
     shown = text(reports.model(speed=reports.speed(withheld=Withheld.NO_REFERENCE)))
     assert "No speedup for demo: the step time without speculation is not known; measure it" in shown
     assert "demo: time per token" not in shown

@@ -7,6 +7,8 @@ import pytest
 from sidecar.commands.check.vllm_flags import findings
 from tests.commands.commands_tools import command
 
+SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 2, 3], [3, 16, 0]]}
+SAMPLED = {"draft_sample_method": "probabilistic"}
 GOOD = """vllm serve m --speculative-config
     '{"method": "draft_model", "model": "d", "num_speculative_tokens": 3}'"""
 
@@ -29,17 +31,26 @@ def config(**keys):
         "vllm serve m -sc.method ngram -sc.num_speculative_tokens 3",
         "vllm serve m --speculative_config.method=suffix",
         "vllm serve m --spec-method ngram --spec-tokens 3",
+        config(method="eagle3", use_local_argmax_reduction=False, **SAMPLED),
+        config(method="eagle3", **SCHEDULE) + " --data-parallel-size 1",
         config(method="mtp").replace("vllm serve m", "python -m vllm.entrypoints.openai.api_server --model m -tp 4"),
     ],
 )
 def test_valid_command_lines_have_no_fault(line):
     found = findings(line, (0, 32))
     assert found.faults == []
-    assert found.notes == [
+    assert found.notes[0] == (
         "speculation is off: --speculative-config is not set"
         if line == "vllm serve m"
         else "vLLM rejects requests with min_p or logit_bias (status 400) while it speculates"
-    ]
+    )
+    assert len(found.notes) == 1 + ("ngram" in line or "suffix" in line)
+
+
+def test_what_a_method_costs_beside_its_drafts_is_noted():
+    notes = findings(config(method="suffix"), (0, 32)).notes
+    assert any("does not use async scheduling and model runner V2, which" in note for note in notes)
+    assert len(findings(config(method="suffix"), (0, 12)).notes) == 0
 
 
 @pytest.mark.parametrize(
@@ -57,6 +68,17 @@ def test_valid_command_lines_have_no_fault(line):
         (config(method="ngram", num_speculative_tokens=3, disable_by_batch_size=4), "has had no effect since 0.10"),
         ("vllm serve m -sc.speculative-model=d", "use model instead"),
         (GOOD + " --disable-log-stats", "hides vLLM's metrics"),
+        (config(method="suffix", **SCHEDULE), "ends the engine (AssertionError)"),
+        (config(method="custom_class", **SCHEDULE), "has no effect with method custom_class"),
+        (config(method="eagle3", **SCHEDULE) + " --data_parallel_size=2", "has no effect with data parallelism"),
+        (config(method="eagle3", **SCHEDULE) + " -dp 2", "has no effect with data parallelism"),
+        (config(method="eagle3", max_model_len=4096), "is ignored by model runner V2"),
+        (config(method="eagle3", use_local_argmax_reduction=True, **SAMPLED), "stops vLLM from starting"),
+        (config(method="draft_model", use_heterogeneous_vocab=True, **SAMPLED), "stops vLLM from starting"),
+        (
+            "vllm serve m -sc.draft_sample_method probabilistic -sc.use-heterogeneous-vocab=true",
+            "use_heterogeneous_vocab with draft_sample_method probabilistic",
+        ),
     ],
 )
 def test_a_fault_is_reported_with_what_to_write(line, said):

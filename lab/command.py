@@ -29,6 +29,7 @@ METHODS: Final = {
 }
 _CUSTOM: Final = Path(__file__).parent / "custom"
 _PROPOSER: Final = "lab_proposer.Proposer"
+_SCHEDULERS: Final = {"dynamo": "dynamo.vllm.instrumented_scheduler.InstrumentedScheduler"}  # all others by class
 _GPU_SHARE: Final = "0.2"  # of its memory; so that several of these small models have room beside each other
 
 
@@ -41,6 +42,7 @@ class Serving:
     target: str | None = None
     speculative: Mapping[str, Any] = field(default_factory=dict)
     proposer: str = _PROPOSER
+    scheduler: str | None = None
     request_metrics: bool = True
     options: Sequence[str] = ()
 
@@ -54,6 +56,8 @@ def main() -> NoReturn:
         sys.exit(f"lab: {error}")
     if serving.method == "suffix" and not (printed or lab.suffix.is_dir()):
         sys.exit("lab: method suffix is not installed: install a C++ compiler and run `make lab`")
+    if serving.scheduler == "dynamo" and not (printed or lab.dynamo.is_dir()):
+        sys.exit("lab: Dynamo is not installed: it needs vLLM 0.31 or later; run `make lab`")
     command, more = command_line(lab, serving), environment(lab, serving, os.environ)
     if printed:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *command]))
@@ -79,6 +83,7 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
         "--speculative", type=json.loads, default={}, metavar="JSON", help="more fields of vLLM's config"
     )
     parser.add_argument("--proposer", default=_PROPOSER, metavar="MODULE.CLASS", help="what method custom loads")
+    parser.add_argument("--scheduler", metavar="MODULE.CLASS", help="vLLM's --scheduler-cls; dynamo: NVIDIA Dynamo's")
     parser.add_argument(
         "--no-request-metrics", action="store_true", help="no acceptance in responses, as before vLLM 0.29"
     )
@@ -90,6 +95,7 @@ def _arguments(given: Sequence[str]) -> tuple[Serving, bool]:
         target=ours.target,
         speculative=ours.speculative,
         proposer=ours.proposer,
+        scheduler=ours.scheduler,
         request_metrics=not ours.no_request_metrics,
         options=options,
     )
@@ -109,6 +115,8 @@ def command_line(lab: Installation, serving: Serving) -> list[str]:
         command += ["--speculative-config", json.dumps(config)]
         if serving.request_metrics and lab.is_at_least("0.29"):
             command += ["--per-request-spec-decode-metrics", "summary", "--enable-force-include-usage"]
+    if serving.scheduler is not None:
+        command += ["--scheduler-cls", _SCHEDULERS.get(serving.scheduler, serving.scheduler)]
     return [*command, *serving.options]
 
 
@@ -120,6 +128,8 @@ def environment(lab: Installation, serving: Serving, given: Mapping[str, str]) -
     paths = [str(_CUSTOM)]
     if serving.method == "suffix":
         paths.append(str(lab.suffix))
+    if serving.scheduler == "dynamo":
+        paths.append(str(lab.dynamo))
     if "PYTHONPATH" in given:
         paths.append(given["PYTHONPATH"])
     return more | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -24,6 +24,9 @@ from lab.installation import DEFAULT_VERSION, ROOT, Installation, LabError, want
 # PyTorch's own index of builds without CUDA, which the default index does not have.
 _TORCH_FOR_CPU: Final = "https://download.pytorch.org/whl/cpu"
 _ARCTIC: Final = "arctic-inference==0.1.1"
+# The runtime is what the scheduler logs with; what else Dynamo requires, the scheduler does not.
+_DYNAMO: Final = ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1")
+_DYNAMO_VLLM: Final = "0.31"  # the release that this Dynamo is for
 _ARCTIC_BUILD: Final = ("cmake", "ninja", "nanobind==2.9.2", "grpcio-tools")
 _MODELS_DRAFT: Final = "0.27"  # the first release of which models draft in the CPU build
 _PYTHONS: Final = ("python3.13", "python3.12", "python3.11")
@@ -92,6 +95,8 @@ class _Setup:
         self._step("models", _digest(*(_LAB / name for name in ("models.py", "chain.py", "heads.py"))), self._models)
         if "suffix" in _served(lab):
             self._step("suffix", _ARCTIC, self._suffix, optional="a C++ compiler and Python's headers")
+        if lab.is_at_least(_DYNAMO_VLLM):
+            self._step("dynamo", " ".join(_DYNAMO), self._dynamo)
         if not lab.is_ready:
             lab.set_ready(ready=True)
 
@@ -117,7 +122,7 @@ class _Setup:
 
     def _vllm(self) -> None:
         """From scratch: a half-installed package would look complete to pip."""
-        for folder in (self._stamps, self._lab.venv, self._lab.suffix):
+        for folder in (self._stamps, self._lab.venv, self._lab.suffix, self._lab.dynamo):
             shutil.rmtree(folder, ignore_errors=True)
         self._run(_python(), "-m", "venv", str(self._lab.venv))
         if self._lab.device == "cuda":
@@ -171,6 +176,11 @@ class _Setup:
             options = ("--no-deps", "--no-build-isolation", "--target", str(self._lab.suffix))
             path = f"{tools}/bin:{os.environ['PATH']}"
             self._pip("install", *options, _ARCTIC, PYTHONPATH=tools, PATH=path)
+
+    def _dynamo(self) -> None:
+        """Apart from the virtual environment, whose vLLM does not meet its requirements."""
+        shutil.rmtree(self._lab.dynamo, ignore_errors=True)
+        self._pip("install", "--no-deps", "--target", str(self._lab.dynamo), *_DYNAMO)
 
     def _site_packages(self) -> Path:
         python = self._lab.venv / "bin/python"

@@ -42,6 +42,11 @@ class Installation:
         """The folder with the package that method suffix needs; the virtual environment does not have it."""
         return self.folder / "suffix"
 
+    @property
+    def dynamo(self) -> Path:
+        """The folder with NVIDIA Dynamo's packages, which the virtual environment does not have either."""
+        return self.folder / "dynamo"
+
     def model(self, name: str) -> Path:
         """The folder of a model that ``lab/models.py`` makes."""
         return self.folder / "models" / name

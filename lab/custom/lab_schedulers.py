@@ -1,4 +1,4 @@
-"""Custom schedulers: ``lab/serve METHOD --scheduler-cls lab_schedulers.Cooperative``."""
+"""Custom schedulers: ``lab/serve METHOD --scheduler lab_schedulers.Cooperative``."""
 
 from typing import Any
 

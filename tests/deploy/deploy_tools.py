@@ -17,7 +17,8 @@ CHART = DEPLOY / "helm" / "specdec-sidecar"
 VERSIONS = ("1.29", "1.33")
 PROGRAMS = ROOT / ".venv" / "bin"  # into which scripts/kubectl-helm installs
 # By kind: the API, the list that it requires, the fields of what is in it, and others: those that we use, as in
-# prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74 and Google's prometheus-engine 0.19.
+# prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74, Google's prometheus-engine 0.19 and Dynamo 1.6's operator
+# (deploy/operator/api/v1beta1 of ai-dynamo/dynamo, whose podTemplate is Kubernetes' PodTemplateSpec).
 _OPERATOR = "monitoring.coreos.com/v1"
 _ENDPOINT = {"port", "path", "scheme", "interval", "tlsConfig"}
 _SCRAPE = _ENDPOINT | {"scrapeTimeout", "filterRunning"}
@@ -35,9 +36,11 @@ _OTHERS_KINDS = {
         _SCRAPE | _RELABEL_CONFIGS,
         _SELECTOR | {"sampleLimit"},
     ),
+    "DynamoGraphDeployment": ("nvidia.com/v1beta1", "components", {"name", "type", "replicas", "podTemplate"}, set()),
     "PodMonitoring": ("monitoring.googleapis.com/v1", "endpoints", _ENDPOINT | {"timeout"}, _SELECTOR | _GOOGLES),
 }
-_FREE = {"matchLabels", "tlsConfig", "rules"}  # whatever they hold; promtool checks rules
+# Whatever they hold; promtool checks rules, and Kubernetes' schema each podTemplate's Pod.
+_FREE = {"matchLabels", "tlsConfig", "rules", "podTemplate"}
 SIDECAR = "specdec-sidecar"
 WRITER = "specdec-plugin"
 
@@ -101,6 +104,7 @@ def plugin_pods() -> dict[str, dict]:
         "post-render": pod_of(post_rendered(RENDERED)),
         "llm-d": _llm_d(),
         "kserve": _kserve(),
+        "dynamo": dynamo_pods()["worker"],
     }
 
 
@@ -122,6 +126,13 @@ def _kserve() -> dict:
     pod = read(INTEGRATIONS / "kserve" / "llminferenceservice.yaml")["spec"]["template"]
     [engine] = pod["containers"]
     return {**pod, "containers": [{"image": "x", **engine}]}  # KServe's own template has the image
+
+
+def dynamo_pods() -> dict[str, dict]:
+    """The Pod of each component, by its type."""
+    graph = read(INTEGRATIONS / "dynamo" / "dynamographdeployment.yaml")
+    check_object(graph)
+    return {one["type"]: one["podTemplate"]["spec"] for one in graph["spec"]["components"]}
 
 
 def container(pod: dict, name: str) -> dict:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.deploy import pod_checks
-from tests.deploy.deploy_tools import build, check_object, main_container, option, pod_object
+from tests.deploy.deploy_tools import build, check_object, dynamo_pods, main_container, option, pod_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("programs")]
 
@@ -16,7 +16,7 @@ def test_every_object_is_one_that_kubernetes_knows(folder):
         check_object(one)
 
 
-@pytest.mark.parametrize("name", ["overlay", "post-render", "llm-d", "kserve"])
+@pytest.mark.parametrize("name", ["overlay", "post-render", "llm-d", "kserve", "dynamo"])
 def test_what_must_hold_of_every_pod_with_the_plugin(name, pods):
     check_object(pod_object(pods[name]))
     pod_checks.check_pod(pods[name])
@@ -44,3 +44,10 @@ def test_a_pod_has_the_time_to_end_what_it_has_begun(pods):
 def test_llm_ds_values_name_the_port_that_its_chart_gives_vllm(pods):
     # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000.
     assert pod_checks.settings_of(pods["llm-d"]).vllm_url.endswith(":8200")
+
+
+def test_dynamos_sidecar_reads_the_workers_system_port_and_its_frontend_is_one_that_kubernetes_knows(pods):
+    # DynamoSystemPort of deploy/operator/internal/consts, to which the operator sets DYN_SYSTEM_PORT.
+    assert pod_checks.settings_of(pods["dynamo"]).vllm_url.endswith(":9090")
+    assert main_container(pods["dynamo"])["command"] == ["python3", "-m", "dynamo.vllm"]
+    check_object(pod_object(dynamo_pods()["frontend"]))

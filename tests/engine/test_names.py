@@ -108,6 +108,16 @@ def test_the_openmetrics_form_of_a_page_gives_the_same(recorded, truth):
     assert_true(body, truth["vllm-0.6.6.post1-v0.prom"])
 
 
+def test_a_page_of_dynamos_worker_has_vllms_names_and_more_labels(recorded):
+    """A real one (Dynamo 1.6.1, vLLM 0.32.0, the lab): it leaves out what is not `vllm:`, as the process start."""
+    page = snapshot(recorded("extra/dynamo-1.6.1.txt"))
+    [engine] = page.engines
+    assert (page.process_start, engine.key) == (None, EngineKey("lab", "0"))
+    counted = {Counter.DRAFTS: 1163, Counter.DRAFT_TOKENS: 3489, Counter.ACCEPTED_TOKENS: 1800}  # the plug-in's as well
+    assert engine.counters.items() >= counted.items()
+    assert set(engine.histograms) == set(Phase)
+
+
 def test_a_page_as_vllms_rust_front_end_writes_it_gives_the_same(recorded):
     """OpenMetrics: families without ``_total``, exemplars, an end mark; no settings of the cache, no process."""
     lines = [

@@ -64,6 +64,14 @@ def test_the_environment_keeps_the_callers_path():
     assert more["PYTHONPATH"].split(":") == [str(ROOT / "lab/custom"), "/lab/suffix", "/plugin"]
 
 
+def test_dynamos_scheduler_has_a_short_name_and_its_folder_on_the_path():
+    named, own = (Serving(method="ngram", scheduler=name) for name in ("dynamo", "lab_schedulers.ByHelper"))
+    assert option(command_line(CPU, named), "--scheduler-cls").startswith("dynamo.vllm.")
+    assert option(command_line(CPU, own), "--scheduler-cls") == "lab_schedulers.ByHelper"
+    assert environment(CPU, named, {})["PYTHONPATH"].endswith("/lab/custom:/lab/dynamo")
+    assert environment(CPU, own, {})["PYTHONPATH"].endswith("/lab/custom")
+
+
 def test_version_device_and_folder_come_from_the_environment(tmp_path):
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     assert wanted(cache) == Installation(tmp_path / "specdec-lab/0.32.0", "0.32.0", "cpu")

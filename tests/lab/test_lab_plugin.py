@@ -35,10 +35,10 @@ Observer.{part} = _failing
 
 @pytest.fixture
 def plugin(lab, tmp_path, socket_path):
-    """Makes a server with the plug-in, whose text ``edit`` may change, and its receiver."""
+    """Makes a server with the plug-in, whose text ``edit`` may change, and its receiver; ``options`` are vLLM's."""
     made = []
 
-    def make(edit=lambda text: text, found=1):
+    def make(*options, edit=lambda text: text, found=1):
         folders = [tmp_path / str(number) for number in range(found)]
         for folder in folders:
             write_plugin(folder)
@@ -46,7 +46,7 @@ def plugin(lab, tmp_path, socket_path):
             path.write_text(edit(path.read_text()))
         made.append(PlainReceiver(socket_path))
         path = os.pathsep.join(map(str, folders))
-        return lab(*SERVED, PYTHONPATH=path, SPECDEC_PLUGIN__SOCKET=str(made[-1].path)), made[-1]
+        return lab(*SERVED, *options, PYTHONPATH=path, SPECDEC_PLUGIN__SOCKET=str(made[-1].path)), made[-1]
 
     yield make
     for one in made:
@@ -90,6 +90,32 @@ async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_wit
     plain = lab(*SERVED)
     await plain.start()
     assert await replies(plain.url) == with_it
+
+
+@pytest.mark.parametrize("scheduler", ["lab_schedulers.Cooperative", "lab_schedulers.ByHelper", "dynamo"])
+async def test_a_scheduler_that_calls_vllms_methods_is_counted_to_the_token(scheduler, plugin, installation):
+    """With ``dynamo`` it is the real one of NVIDIA Dynamo; vLLM's own are in the test above."""
+    if scheduler == "dynamo" and not installation.dynamo.is_dir():
+        pytest.skip("this vLLM is too old for it")
+    vllm, receiver = plugin("--scheduler", scheduler)
+    await vllm.start()
+    name = "InstrumentedScheduler" if scheduler == "dynamo" else scheduler.partition(".")[2]
+    hello = receiver.only.hello
+    assert (hello["state"], hello["reason"]) == ("checking", f"{name} has its own update_from_output")
+    tally = await traffic(vllm.url)
+    assert answered(tally)
+    await equal(receiver, vllm.url, tally)
+    assert receiver.only.hello["state"] == "observing"
+
+
+async def test_a_scheduler_that_replaces_vllms_methods_is_refused_with_a_reason(plugin):
+    vllm, receiver = plugin("--scheduler", "lab_schedulers.Replacing")
+    await vllm.start()
+    assert answered(await traffic(vllm.url))
+    await asyncio.to_thread(receiver.until, lambda: receiver.only.hello["state"] == "refused")
+    reason = receiver.only.hello["reason"]
+    assert reason == "Replacing has its own update_from_output, which does not call vLLM's"
+    assert receiver.only.reports == 0
 
 
 async def test_whatever_becomes_of_the_sidecar_requests_are_answered_and_totals_are_right_after(observed):
@@ -180,7 +206,7 @@ async def test_a_stranger_at_the_socket_costs_no_request_and_no_number(observed,
     ],
 )
 async def test_a_fault_of_ours_or_an_unknown_method_leaves_vllm_as_it_is(state, edit, plugin):
-    vllm, receiver = plugin(edit)
+    vllm, receiver = plugin(edit=edit)
     await vllm.start()
     assert answered(await traffic(vllm.url))
     (engine,) = receiver.engines.values()

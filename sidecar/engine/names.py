@@ -93,13 +93,14 @@ CAPACITY = "capacity"
 CACHE_CONFIG = "cache_config_info"  # a gauge of 1 whose labels are the settings of the KV cache
 DIFFUSION = "diffusion_num_denoising_steps_total"  # replaces spec_decode_* for diffusion models (0.25 on)
 PROCESS_START = "process_start_time_seconds"  # no prefix; single-process pages only
+CREATED = "generation_tokens_created"  # as well; the same but for a second, where Dynamo leaves out the former
 
 
 def wanted() -> frozenset[bytes]:
     """The full names of the samples in use, with every prefix; for most histograms, only the buckets."""
     names = {name for candidates in (*COUNTERS.values(), *GAUGES.values()) for name in candidates}
     names |= {f"{name}_bucket" for candidates in HISTOGRAMS.values() for name in candidates}
-    names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION}
+    names |= {ACCEPTED_PER_POSITION, WAITING_BY_REASON, CACHE_CONFIG, DIFFUSION, CREATED}
     return frozenset({f"{prefix}{name}".encode() for prefix in PREFIXES for name in names} | {PROCESS_START.encode()})
 
 

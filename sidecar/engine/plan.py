@@ -83,9 +83,13 @@ def engine_plans(page: Sequence[Series]) -> tuple[EnginePlan, ...]:
 
 
 def process_start(page: Sequence[Series]) -> int | None:
-    """The index of the process start time; None unless the page has exactly one."""
-    found = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
-    return found[0] if len(found) == 1 else None
+    """The index of the process start time, or else of the time at which it created a counter; None if there is none.
+
+    Pages of several processes have neither.
+    """
+    starts = [index for index, series in enumerate(page) if series.name == names.PROCESS_START]
+    created = [index for index, series in enumerate(page) if names.split(series.name)[1] == names.CREATED]
+    return starts[0] if len(starts) == 1 else created[0] if created and not starts else None
 
 
 def _natural(key: EngineKey) -> tuple[str, int, str]:

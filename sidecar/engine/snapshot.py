@@ -49,7 +49,7 @@ class EngineSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PageSnapshot:
-    """One page of ``/metrics``: ``process_start`` is Unix seconds, None if the page does not have exactly one."""
+    """One page of ``/metrics``: ``process_start`` is Unix seconds, None on a page of several processes."""
 
     engines: tuple[EngineSnapshot, ...]
     process_start: float | None

@@ -80,8 +80,8 @@ async def test_filtered_page_is_used_and_gives_the_same(vllm, source):
         assert same(await source.next(), vllm.body)
     assert (vllm.whole, vllm.part) == (1, 4)
     assert {name for name in vllm.asked if name.endswith(("_created", "_sum"))} == {
-        "vllm:inter_token_latency_seconds_sum"
-    }
+        "vllm:generation_tokens_created", "vllm:inter_token_latency_seconds_sum"
+    }  # fmt: skip
     assert len(vllm.filtered()) < len(vllm.body) / 2
 
 

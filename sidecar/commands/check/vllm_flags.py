@@ -174,7 +174,7 @@ def _contradictions(flags: Mapping[str, str], keys: Mapping[str, Any]) -> Iterat
     schedule, method = "num_speculative_tokens_per_batch_size", keys.get("method")
     if schedule in keys:
         if method in ENDED_BY_A_SCHEDULE:
-            yield f"with method {method}, {schedule} ends the engine (AssertionError) once the number changes; remove it"
+            yield f"with method {method}, {schedule} ends the engine (AssertionError) when it changes K; remove it"
         elif method in IGNORE_A_SCHEDULE:
             yield f"{schedule} has no effect with method {method}; remove it"
         elif not {flags.get(name, "1") for name in _DATA_PARALLEL} <= {"1"}:

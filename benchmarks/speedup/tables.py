@@ -1,6 +1,8 @@
 """The benchmark's tables: the sidecar's speedups and request times, compared with the clients'."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import unescape
 from statistics import fmean
 
 from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
@@ -10,6 +12,9 @@ from sidecar.analysis.split.labels import TemperatureBuckets
 from sidecar.analysis.temperature_state import measured
 from sidecar.commands.baseline.watch import Watched
 from sidecar.commands.sweep.sample import Sample
+from sidecar.export.declaration import Shown
+from sidecar.export.exporter import families
+from sidecar.export.page.page import content
 from sidecar.recording.replay import replay_events
 from sidecar.settings import Settings, load_settings
 from sidecar.settings.baselines import PlainStepTimes
@@ -21,6 +26,7 @@ _TITLES = (
 )
 _TIMES = ("ttft", "tpot", "duration")
 Round = Sequence[Seen]  # by server
+_INFO = "specdec_speculation_info"
 _Curves = Mapping[str, PlainStepTimes]  # by model
 
 
@@ -40,6 +46,8 @@ def report(names: Sequence[str], servers: Sequence[Server], found: Sequence[tupl
     for number, name in enumerate(names):
         for cell in cells:
             _times(name, cell, servers[number], [seen[number] for other, seen in found if other == cell])
+    for number, name in enumerate(names[1:], 1):
+        print(f"\nK = {name}, at the end:\n{_said(servers[number], found[-1][1][number], curves)}")
     return off
 
 
@@ -94,10 +102,23 @@ def _acceptance(samples: Sequence[Sample]) -> float:
 
 def _replayed(server: Server, seen: Seen, curves: _Curves) -> ModelReport | None:
     """What a sidecar that watched the server from its start would have reported on the cell, at its end."""
+    report = _shown(server, seen, curves).report
+    return report.models[0] if report.models else None
+
+
+def _shown(server: Server, seen: Seen, curves: _Curves) -> Shown:
     scrapes = [one for one in server.scrapes if one.at <= seen.ended]
     heard = [one for one in server.heard if one.at <= seen.ended]
-    report = replay_events(scrapes, heard, _settings(curves, seen.ended - seen.begun))
-    return report.models[0] if report.models else None
+    settings = _settings(curves, seen.ended - seen.begun)
+    return Shown(replay_events(scrapes, heard, settings), settings)
+
+
+def _said(server: Server, seen: Seen, curves: _Curves) -> str:
+    """The speculation that the sidecar exports, and its page's text, with a baseline and without."""
+    with_baseline, without = _shown(server, seen, curves), _shown(server, seen, {})
+    info = [dict(one.labels) for family in families(without) for one in family.samples if one.name == _INFO]
+    pages = [re.sub(r"\s+", " ", unescape(re.sub("<[^>]+>", " ", content(one)))) for one in (without, with_baseline)]
+    return f"{_INFO}{info}\nwithout a baseline:{pages[0]}\nwith:{pages[1]}"
 
 
 def _settings(curves: _Curves, window: float) -> Settings:

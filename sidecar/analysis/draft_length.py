@@ -5,7 +5,7 @@ with K. This spreads the fixed cost of drafting over the draft tokens, so it sli
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -15,15 +15,11 @@ _VARIES: Final = 0.25  # if drafts are on average this far below the number of p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none.
-
-    ``share`` is the fraction of a request's steps that have a draft: below 1 with n-gram, which finds none for some.
-    """
+    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none."""
 
     actual: float
     plain: float
     drafted: float
-    share: float = 1.0
 
     def step(self, tokens: int) -> float:
         """Seconds of a step with this number of draft tokens."""
@@ -33,10 +29,10 @@ class StepCosts:
 def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     """The expected seconds per token with 0, 1, 2, … draft tokens.
 
-    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + share (rates[0] + … +
-    rates[k - 1]) per step.
+    ``rates[i]`` is the share of drafts that accept the token at position i, so k tokens give 1 + rates[0] + … +
+    rates[k - 1] per step, if every step has a draft.
     """
-    lengths = accumulate((costs.share * rate for rate in rates), initial=1.0)
+    lengths = accumulate(rates, initial=1.0)
     return [costs.step(tokens) / length for tokens, length in enumerate(lengths)]
 
 
@@ -95,8 +91,7 @@ def schedule(
     for highest, costs in loads.items():
         if not rates or (not varies and costs.drafted < len(rates) - _VARIES):
             return []
-        # With a schedule, the steps at a load all have a draft or none has: the share is that of the loads with drafts.
-        seconds = token_seconds(rates, replace(costs, share=1.0) if varies else costs)
+        seconds = token_seconds(rates, costs)
         tokens = seconds.index(min(seconds))
         if entries and entries[-1][2] == tokens:
             entries[-1] = (entries[-1][0], highest, tokens)

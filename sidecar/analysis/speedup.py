@@ -125,5 +125,4 @@ class EngineSpeed:
             return None
         actual = self.steps.step_seconds
         drafted = self.steps.draft_tokens / self.steps.drafts
-        plain = actual / self.break_even_length
-        return StepCosts(actual=actual, plain=plain, drafted=drafted, share=self.steps.drafted_share)
+        return StepCosts(actual=actual, plain=actual / self.break_even_length, drafted=drafted)

@@ -4,19 +4,14 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
 from sidecar.log import redacted
-from sidecar.settings.tree import PREFIX, groups, keys, variable
+from sidecar.settings.tree import groups, keys, variable
 
 _MAX_CHARACTERS = 80  # of a key or a value
-REMOVED: Final = frozenset({"requests", "proxy", "middleware", "traces", "targets", "default_temperature"})
-_INSTEAD: Final = (
-    "removed: the plug-in in vLLM replaces all request sources (docs/plugin.md), and a sidecar watches one vLLM. If "
-    "clients use the proxy's port, first point them at vLLM's own port, then delete this setting (see CHANGELOG)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,7 @@ class Written:
 
     def unknown_key(self, key: str) -> str:
         """The line for a key of the file that is no setting."""
-        return f"{self._name(key.split('.'))}: {_unknown(key.partition('.')[0], key, [*keys(), *groups()])}"
+        return f"{self._name(key.split('.'))}: {_unknown(key, [*keys(), *groups()])}"
 
     def setting(self, key: str) -> str:
         """A setting that may also have its default."""
@@ -56,14 +51,11 @@ class Written:
 
 def unknown_variable(name: str) -> str:
     """The line for a variable that is no setting; its value stays out, as it may be a secret."""
-    key = name.removeprefix(PREFIX).lower().partition("__")[0]
-    return f"{_line(name)}: {_unknown(key, name.upper(), map(variable, keys()))}"
+    return f"{_line(name)}: {_unknown(name.upper(), map(variable, keys()))}"
 
 
-def _unknown(key: str, name: str, known: Iterable[str]) -> str:
-    """``key`` is the first part of the ``name``, which is not one of those ``known``."""
-    if key in REMOVED:
-        return _INSTEAD
+def _unknown(name: str, known: Iterable[str]) -> str:
+    """Says what the ``name``, which is not one of those ``known``, may have been meant for."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.9)
     return f"unknown setting; did you mean {close[0]}?" if close else "unknown setting; remove it"
 

@@ -30,7 +30,7 @@ An empty variable and a key without a value count as not set. Paths are relative
 a number of seconds, or a number and `ms`, `s`, `m` or `h`. Shares and acceptance rates run from 0 to 1. Variables that
 Kubernetes sets for a Service named `specdec…` are ignored.
 
-If settings are invalid, unknown or removed, the sidecar prints one line for each and exits with code 2.
+If settings are invalid or unknown, the sidecar prints one line for each and exits with code 2.
 
 `run` reloads the settings on SIGHUP and when the file or a mounted ConfigMap changes. `thresholds.*`, `log.level` and
 the content of `web_config_file` apply within seconds. Other settings need a restart; a log line names those that have

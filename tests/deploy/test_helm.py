@@ -12,7 +12,6 @@ import yaml
 
 from sidecar.app import running
 from sidecar.settings import load_settings
-from sidecar.settings.messages import REMOVED
 from tests.deploy.deploy_tools import (
     CHART,
     RENDERED,
@@ -132,12 +131,7 @@ def test_the_notes_say_what_to_do(arguments, said):
         ("--set=scrape.kind=podmonitor", "kind"),
         ("--set-string=scrape.interval=15", "interval"),
         ("--set-string=rules.enabled=yes", "enabled"),
-        # What is gone, and what the templates refuse.
-        ("--set=source=proxy", "source: removed. The plug-in in vLLM"),
-        ("--set=podMonitor.enabled=true,vllm.perRequestMetrics=false", "podMonitor, vllm.perRequestMetrics: removed"),
-        *[(f"--set=settings.{name}=x", f"settings.{name}: removed") for name in sorted(REMOVED)],
-        ("--set=env[0].name=SPECDEC_PROXY__LISTEN", "point clients at vLLM's own port first"),
-        ("--set=env[0].name=SPECDEC_TARGETS", "env SPECDEC_TARGETS: removed"),
+        # What the templates refuse.
         ("--set=vllm.enabled=false,scrape.kind=annotations", "specdec-sidecar.podAnnotations"),
         ("--set=vllm.enabled=false,scrape.kind=ServiceMonitor", "needs scrape.podLabels"),
     ],

@@ -157,22 +157,6 @@ def test_an_unknown_variable_is_named_without_its_value(messages, name, fault):
     assert messages(None, {name: "9911"}) == [f"{name}: {fault}"]
 
 
-@pytest.mark.parametrize(
-    ("variable", "text"),
-    [
-        ("SPECDEC_REQUESTS__SOURCE", "requests: {source: none}"),
-        ("SPECDEC_TARGETS", "targets: []"),
-        ("SPECDEC_DEFAULT_TEMPERATURE", "default_temperature: 1"),
-    ],
-)
-def test_a_removed_setting_is_refused_with_what_to_do(config, messages, variable, text):
-    for line in (*messages(None, {variable: "1"}), *messages(config(text), {})):
-        name, _, told = line.partition(": ")
-        assert name in {variable, f"{text.partition(':')[0]} (in config.yaml)"}
-        assert told.startswith("removed: the plug-in in vLLM replaces all request sources")
-        assert "first point them at vLLM's own port, then delete this setting" in told
-
-
 def test_all_faults_are_reported_at_once_and_invalid_values_cause_no_conflict(config, messages):
     path = config("thresholds: {acceptance_net_negative: 0.9, acceptance_break_even: high}\nhistory: 10\nlimit: 1")
     assert messages(path, {"SPECDEC_LISTEN": "x", "SPECDEC_LISTENS": "x"}) == [

@@ -79,6 +79,14 @@ def test_prompts_are_alike_up_to_half_as_many_again_or_if_there_are_hardly_any(m
     )
 
 
+def test_blocks_that_eagle_drops_from_the_prefix_cache_do_not_make_other_prompts():
+    """The lab's, for the same prompts: 2.96 prompt tokens computed per generated token, and 1.085 by plain decoding."""
+    plain, eagle = fit(measured(bent, prompt_share=1.085)), period(1, 0.01, prompt_share=2.96)
+    assert not are_prompts_alike(plain, eagle)
+    assert are_prompts_alike(plain, eagle._replace(dropped_tokens=0.6 * eagle.prompt_tokens))
+    assert not are_prompts_alike(plain, eagle._replace(dropped_tokens=0.3 * eagle.prompt_tokens))
+
+
 @pytest.mark.parametrize(
     ("deviations", "error"),
     [(((0.001,), (0.002,)), 0.0015), (((0.001,), (0, 0.002)), 0.00112), (((0.001,), (-0.001,)), 0)],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.steps import LOAD_LABELS, Steps, load_label
+from sidecar.analysis.steps import LOAD_LABELS, Steps, counted_steps, load_label
 from sidecar.engine.names import Counter
 from tests.analysis.decoding import Engine, period
 
@@ -45,6 +45,15 @@ def test_prompt_tokens_from_the_prefix_cache_cost_nothing():
     engine.counters[Counter.PREFIX_CACHE_HITS] += 30
     engine.run(1, 0.05, prompt_share=2)
     assert engine.steps.prompt_tokens == pytest.approx(10)
+
+
+@pytest.mark.parametrize(("requests", "least"), [(0, 2.0), (1, 1.2), (3, 0.0)])
+def test_up_to_a_block_a_request_of_the_prompts_computed_may_be_what_eagle_dropped(requests, least):
+    engine = Engine()
+    engine.run(1, 0.05, prompt_share=2)
+    grown = engine.polls[-1].counters | {Counter.FIRST_TOKENS: requests}
+    steps = counted_steps(grown | {Counter.GENERATION_TOKENS: 20.0 + requests}, block=16)
+    assert steps.least_prompt_share * (20 + requests) == pytest.approx(20 * least)
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,8 @@ class Observer:
 
     def report(self, requests: dict[str, Any]) -> Iterator[float]:
         """Sends one cut in parts that are spread over steps; yields how long the next part may take."""
-        if self.socket is None:
-            self.say(self.state)
+        if self.socket is None or self.state == "checking":
+            self.say(self.state, self.reason)
         if self.state == "checking":
             return
         for request_id in [*requests]:
@@ -268,7 +268,7 @@ class Observer:
 
     def say(self, state: str, reason: str = "") -> None:
         """Sends a hello, on a new connection if there is none; the next report then has every row."""
-        self.state = state
+        self.state, self.reason = state, reason
         if self.socket is None:
             with suppress(OSError):  # no free descriptor, or nobody is listening: the next report tries again
                 self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)

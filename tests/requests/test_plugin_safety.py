@@ -160,6 +160,13 @@ def test_a_subclass_whose_own_method_calls_vllms_is_observed_once_a_step_with_dr
     scheduler.add(request("a"))
     scheduler.step({"a": (0, 1)})
     assert (scheduler._specdec.state, plain.only.reports) == ("checking", 0)
+    plain.die()
+    plain.live_again()
+    for _ in range(3):  # it notices, connects, and says it again
+        scheduler._specdec.due = 0.0
+        scheduler.step({"a": (0, 1)})
+    plain.until(lambda: plain.only.hellos >= 2)
+    assert (plain.only.hello["state"], plain.only.hello["reason"]) == ("checking", f"Custom has its own {method}")
     scheduler.step({"a": (3, 2)})
     assert scheduler._specdec.state == "observing"
     scheduler.requests["a"].max_tokens = 4

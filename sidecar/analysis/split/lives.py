@@ -99,12 +99,16 @@ class Lives:
 
     def _report(self, life: Life, part: ReportPart) -> None:
         self._finished += len(part.finished)
+        if not life.observes:  # it has said itself that it has nothing to report
+            self._dropped[UNCONFIRMED] += max(len(part.finished), 1)
+            return
         if life.is_over or self._is_elsewhere(life):
             self._dropped[OTHER_ENGINE] += max(len(part.finished), 1)
             part = replace(part, finished=())  # its tables are kept: it may still appear on the page
         lost, is_first = life.lost, life.latest is None
-        waiting = sum(one.waiting for one in self._lives.values())
-        self._dropped[OVERFLOW] += life.receive(part, _MOST_WAITING - waiting)
+        room = _MOST_WAITING - sum(one.waiting for one in self._lives.values())
+        share = _MOST_WAITING // len(self._connected) - life.waiting  # no sender takes another's
+        self._dropped[OVERFLOW] += life.receive(part, min(room, share))
         if life.from_start or not is_first:  # not what was lost before this sidecar was listening
             self._dropped[LOST] += life.lost - lost
 
@@ -119,9 +123,7 @@ class Lives:
         gone = [life for life in self._lives.values() if not life.connections]
         if len(self._lives) >= _MOST_LIVES and gone:
             # ``min`` returns the oldest of those that matter least.
-            least = min(
-                gone, key=lambda life: (not life.is_over, life.confirmed is not None, not self._is_elsewhere(life))
-            )
+            least = min(gone, key=lambda life: (not life.is_over, _has_drafted(life), not self._is_elsewhere(life)))
             del self._lives[least.hello.start]
 
     # What vLLM says
@@ -144,6 +146,8 @@ class Lives:
                 self._judge(life, at, counted, self._of(key))
             if _are_several(self._current(key)):  # nobody can know which it is, even if one of them leaves
                 self._disputed.add(key)
+        if len(self._disputed) > _MOST_LIVES:  # a page that names other engines each time
+            self._disputed &= self._counted.keys()
 
     def _judge(self, life: Life, at: float, counted: Tally | None, lives: Sequence[Life]) -> None:
         """Confirms the latest cut of one of an engine's ``lives`` if nothing contradicts it."""
@@ -291,10 +295,14 @@ def _holds(life: Life) -> bool:
     return life.confirmed is not None and life.trust.standing is not Standing.DIFFERS
 
 
+def _has_drafted(life: Life) -> bool:
+    """Whether vLLM's counters have confirmed drafts of it, even if they contradict it by now."""
+    return life.confirmed is not None and life.confirmed.total.drafts > 0
+
+
 def _are_several(current: Sequence[Life]) -> bool:
-    """Whether more than one that has drafted agrees with vLLM's counters."""
-    cuts = [life.confirmed for life in current if _holds(life)]
-    return sum(cut is not None and cut.total.drafts > 0 for cut in cuts) > 1
+    """Whether more than one has agreed with vLLM's counters."""
+    return sum(map(_has_drafted, current)) > 1
 
 
 def _counted(engine: EngineSnapshot) -> Tally | None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.report import PluginReport, PluginState
 from sidecar.requests.messages import VERSION
 
 _WORST_FIRST: Final = (
@@ -13,7 +13,37 @@ _WORST_FIRST: Final = (
     PluginState.OBSERVING,
     PluginState.IDLE,
 )
+REFUSED: Final = "The plug-in does not observe engine {engine} of vLLM {vllm}: {reason}."
+CHECKING: Final = (
+    "The split by temperature begins once a step with drafts has shown that engine {engine}'s scheduler calls vLLM's "
+    "own methods: {reason}."
+)
+DISABLED: Final = (
+    "The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: {reason}. "
+    "vLLM is not affected; it loads the plug-in again when it restarts."
+)
+RESTARTED_WITHOUT: Final = (
+    "vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
+    "temperature. To find out why, run `python -m specdec_doctor` in vLLM's container."
+)
+CONTRADICTS_ITSELF: Final = (
+    "There is no split by temperature: the plug-in of engine {engine} contradicts itself, which a restart of vLLM "
+    "ends. Check what else writes to the sidecar's socket."
+)
+SEVERAL_CLAIM: Final = (
+    "There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's own numbers. Only "
+    "one vLLM, with one plug-in per engine, may use this sidecar's socket. Remove the others, then restart the "
+    "sidecar."
+)
+NOT_COMPARED: Final = (
+    "The split by temperature begins once vLLM's counters confirm what the plug-in reports of engine {engine}."
+)
+NOT_REPORTED: Final = (
+    "The split by temperature begins once the plug-in of engine {engine} has connected, which it does with the "
+    "engine's next request."
+)
 _HOW: Final = "`specdec-sidecar plugin DIR` writes it, and `PYTHONPATH=DIR vllm serve MODEL` loads it."
+UNOBSERVED: Final = {PluginState.REFUSED: REFUSED, PluginState.CHECKING: CHECKING, PluginState.DISABLED: DISABLED}
 
 
 def worst(states: Collection[PluginState], *, has_unreadable: bool) -> PluginState:
@@ -35,7 +65,8 @@ def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> s
         case PluginState.NOT_CONNECTED:
             text = _not_connected(heard=report.heard, problem=problem)
         case PluginState.REFUSED | PluginState.DISABLED | PluginState.CHECKING:
-            text = _failed(next(one for one in report.engines if one.state is state))
+            failed = next(one for one in report.engines if one.state is state)
+            text = UNOBSERVED[state].format(engine=failed.engine, vllm=failed.vllm_version, reason=failed.reason)
         case _ if not observed and expected:
             text = "The plug-in's engines are not in vLLM's metrics; each vLLM needs its own sidecar."
         case PluginState.IDLE:
@@ -47,43 +78,6 @@ def sentence(report: PluginReport, unreadable: Sequence[int], problem: str) -> s
     return text
 
 
-def _failed(one: PluginEngineReport) -> str:
-    if one.state is PluginState.REFUSED:
-        return refused(one.engine, one.vllm_version, one.reason)
-    if one.state is PluginState.CHECKING:
-        return checks(one.engine, one.reason)
-    return took_itself_out(one.engine, one.reason)
-
-
-def refused(engine: str, vllm_version: str, reason: str) -> str:
-    """Explains that the plug-in does not know an engine's scheduler."""
-    return f"The plug-in does not observe engine {engine} of vLLM {vllm_version}: {reason}."
-
-
-def checks(engine: str, reason: str) -> str:
-    """Explains that an engine's scheduler overrides methods, and may not call vLLM's."""
-    return (
-        f"The split by temperature begins once a step with drafts has shown that engine {engine}'s scheduler calls "
-        f"vLLM's own methods: {reason}."
-    )
-
-
-def took_itself_out(engine: str, reason: str) -> str:
-    """Explains that the plug-in failed on an engine."""
-    return (
-        f"The plug-in failed on engine {engine} and disabled itself, so its model has no split by temperature: "
-        f"{reason}. vLLM is not affected; it loads the plug-in again when it restarts."
-    )
-
-
-def restarted_without(engine: str) -> str:
-    """Explains that only a process before vLLM's last start had the plug-in."""
-    return (
-        f"vLLM has restarted, and since then no plug-in observes engine {engine}, so its model has no split by "
-        "temperature. To find out why, run `python -m specdec_doctor` in vLLM's container."
-    )
-
-
 def counts_otherwise(engine: str, ratio: float | None) -> str:
     """Explains that vLLM's counters contradict the plug-in; ``ratio`` is its number / vLLM's, if known."""
     is_near = ratio is None or abs(ratio - 1) < 0.005  # then it has been silent
@@ -92,36 +86,6 @@ def counts_otherwise(engine: str, ratio: float | None) -> str:
         f"There is no split by temperature: on engine {engine} the plug-in counted {share} (drafts, draft tokens or "
         "accepted tokens). "
         "To find out why, run `python -m specdec_doctor` in vLLM's container."
-    )
-
-
-def contradicts_itself(engine: str) -> str:
-    """Explains that the numbers of a plug-in cannot be right, whatever vLLM counted."""
-    return (
-        f"There is no split by temperature: the plug-in of engine {engine} contradicts itself, which a restart of vLLM "
-        "ends. Check what else writes to the sidecar's socket."
-    )
-
-
-def several_claim(engine: str) -> str:
-    """Explains that two senders with vLLM's numbers claim to be the same engine."""
-    return (
-        f"There is no split by temperature: several plug-ins claim to be engine {engine} with vLLM's own numbers. Only "
-        "one vLLM, with one plug-in per engine, may use this sidecar's socket. Remove the others, then restart the "
-        "sidecar."
-    )
-
-
-def not_compared(engine: str) -> str:
-    """Explains that no report of the plug-in has been compared with vLLM's counters yet."""
-    return f"The split by temperature begins once vLLM's counters confirm what the plug-in reports of engine {engine}."
-
-
-def not_reported(engine: str) -> str:
-    """Explains that an engine that has drafted has not connected, so that a sum over engines would lack it."""
-    return (
-        f"The split by temperature begins once the plug-in of engine {engine} has connected, which it does with the "
-        "engine's next request."
     )
 
 

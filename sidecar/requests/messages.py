@@ -120,23 +120,11 @@ class StepTally:
 
     def __add__(self, other: "StepTally") -> "StepTally":
         """Both together."""
-        return StepTally(
-            steps=self.steps + other.steps,
-            seconds=self.seconds + other.seconds,
-            decodes=self.decodes + other.decodes,
-            request_seconds=self.request_seconds + other.request_seconds,
-            tokens=self.tokens + other.tokens,
-        )
+        return StepTally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     def __sub__(self, before: "StepTally") -> "StepTally":
         """The growth since ``before``."""
-        return StepTally(
-            steps=self.steps - before.steps,
-            seconds=self.seconds - before.seconds,
-            decodes=self.decodes - before.decodes,
-            request_seconds=self.request_seconds - before.request_seconds,
-            tokens=self.tokens - before.tokens,
-        )
+        return StepTally(**{name: getattr(self, name) - getattr(before, name) for name in self.__slots__})
 
 
 Key = TypeVar("Key")

@@ -1,10 +1,11 @@
 """What requests drafted and accepted, and how those that finished ended: one shape from the packet to the report."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import zip_longest
-from typing import Annotated, Final
+from itertools import starmap, zip_longest
+from operator import add, sub
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -43,53 +44,26 @@ class Tally:
 
     def __add__(self, other: "Tally") -> "Tally":
         """Both together."""
-        return Tally(
-            stopped=self.stopped + other.stopped,
-            length=self.length + other.length,
-            aborted=self.aborted + other.aborted,
-            error=self.error + other.error,
-            drafts=self.drafts + other.drafts,
-            draft_tokens=self.draft_tokens + other.draft_tokens,
-            accepted_tokens=self.accepted_tokens + other.accepted_tokens,
-            drafted_at=tuple(map(sum, zip_longest(self.drafted_at, other.drafted_at, fillvalue=0))),
-            accepted_at=tuple(map(sum, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0))),
-        )
+        return self._with(add, other)
 
     def __sub__(self, before: "Tally") -> "Tally":
         """The growth since ``before``: an earlier tally of the same, so no number is negative."""
-        return Tally(
-            stopped=self.stopped - before.stopped,
-            length=self.length - before.length,
-            aborted=self.aborted - before.aborted,
-            error=self.error - before.error,
-            drafts=self.drafts - before.drafts,
-            draft_tokens=self.draft_tokens - before.draft_tokens,
-            accepted_tokens=self.accepted_tokens - before.accepted_tokens,
-            drafted_at=tuple(a - b for a, b in zip_longest(self.drafted_at, before.drafted_at, fillvalue=0)),
-            accepted_at=tuple(a - b for a, b in zip_longest(self.accepted_at, before.accepted_at, fillvalue=0)),
-        )
+        return self._with(sub, before)
+
+    def _with(self, act: Callable[[int, int], int], other: "Tally") -> "Tally":
+        drafted_at = tuple(starmap(act, zip_longest(self.drafted_at, other.drafted_at, fillvalue=0)))
+        accepted_at = tuple(starmap(act, zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)))
+        numbers: dict[str, Any] = {name: act(getattr(self, name), getattr(other, name)) for name in _NUMBERS}
+        return Tally(**numbers, drafted_at=drafted_at, accepted_at=accepted_at)
 
     def has_fallen(self, before: "Tally") -> bool:
         """Whether any number but those by position is lower than in ``before``: it is not a later tally of the same."""
-        return (
-            self.stopped < before.stopped
-            or self.length < before.length
-            or self.aborted < before.aborted
-            or self.error < before.error
-            or self.drafts < before.drafts
-            or self.draft_tokens < before.draft_tokens
-            or self.accepted_tokens < before.accepted_tokens
-        )
+        return any(getattr(self, name) < getattr(before, name) for name in _NUMBERS)
 
     @property
     def by_outcome(self) -> Mapping[Outcome, int]:
         """Finished requests by outcome."""
-        return {
-            Outcome.STOPPED: self.stopped,
-            Outcome.LENGTH: self.length,
-            Outcome.ABORTED: self.aborted,
-            Outcome.ERROR: self.error,
-        }
+        return {outcome: getattr(self, outcome) for outcome in Outcome}
 
     @property
     def requests(self) -> int:
@@ -114,4 +88,5 @@ class Tally:
         return accepts and (not self.drafted_at or sum(self.drafted_at) == self.draft_tokens)
 
 
+_NUMBERS: Final = (*Outcome, "drafts", "draft_tokens", "accepted_tokens")
 NOTHING: Final = Tally()

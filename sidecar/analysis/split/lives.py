@@ -5,18 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.plugin_text import (
-    contradicts_itself,
-    counts_otherwise,
-    not_compared,
-    not_reported,
-    refused,
-    restarted_without,
-    sentence,
-    several_claim,
-    took_itself_out,
-    worst,
-)
+from sidecar.analysis import plugin_text as text
+from sidecar.analysis.plugin_text import counts_otherwise, sentence, worst
 from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
 from sidecar.analysis.split.life import Life
 from sidecar.analysis.split.trust import Standing
@@ -27,7 +17,6 @@ from sidecar.requests.messages import (
     Dropped,
     FinishedRequest,
     Hello,
-    HelloState,
     Message,
     ReportPart,
     Speculation,
@@ -207,10 +196,10 @@ class Lives:
         current = self._current(key)
         holding = [life for life in current if _holds(life)]
         if key in self._disputed:
-            return several_claim(key.engine)
+            return text.SEVERAL_CLAIM.format(engine=key.engine)
         for life in holding or current:
             if life.disabled is not None:  # from then on its totals stand still
-                return took_itself_out(key.engine, life.disabled)
+                return text.DISABLED.format(engine=key.engine, reason=life.disabled)
         return "" if holding else self._why_none_holds(key, current)
 
     def _why_none_holds(self, key: EngineKey, current: Sequence[Life]) -> str:
@@ -218,16 +207,19 @@ class Lives:
         counted = self._counted[key]
         if not current:
             if any(life.is_over and self.key(life) == key for life in self._lives.values()):
-                return restarted_without(key.engine)
+                return text.RESTARTED_WITHOUT.format(engine=key.engine)
             is_missing = counted is not None and counted.drafts > 0 and self.counting(key.model_name)
-            return not_reported(key.engine) if is_missing else ""
-        last = current[-1]
-        if all(life.hello.state is HelloState.REFUSED for life in current):
-            return refused(key.engine, last.hello.vllm or "", last.hello.reason)
+            return text.NOT_REPORTED.format(engine=key.engine) if is_missing else ""
+        hello = current[-1].hello
+        if not any(life.observes for life in current):
+            state = PluginState(hello.state)
+            return text.UNOBSERVED[state].format(engine=key.engine, vllm=hello.vllm or "", reason=hello.reason)
         differing = next((life for life in current if life.trust.standing is Standing.DIFFERS), None)
         if differing is not None and not differing.is_consistent:
-            return contradicts_itself(key.engine)
-        return not_compared(key.engine) if differing is None else counts_otherwise(key.engine, differing.trust.ratio)
+            return text.CONTRADICTS_ITSELF.format(engine=key.engine)
+        if differing is None:
+            return text.NOT_COMPARED.format(engine=key.engine)
+        return counts_otherwise(key.engine, differing.trust.ratio)
 
     def coverage(self, key: EngineKey) -> float | None:
         """The engine's coverage: of the life that counts, else of any that is compared; None if it is unknown.

@@ -7,15 +7,11 @@ round, so that a drift of the machine affects all. The curve of plain step times
 cells. What each server said goes through the sidecar's own state. It prints Markdown tables of the speedups and of the
 requests' times, and exits with 1 if a speedup is off the clients' by more than 0.07. It takes (K's + 1) x loads x
 (temperatures + 1) x rounds x seconds, and half a minute for each start.
-
-With ``--synthetic`` vLLM accepts draft tokens at random, so that a step gives these numbers of tokens on average: the
-same draft model goes from loss to gain.
 """
 
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -47,7 +43,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=35.0, help="of each cell, server and round (default: 35)")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--port", type=int, default=8190, help="and the next ones")
-    parser.add_argument("--synthetic", type=_floats, default=(), metavar="L,L", help="acceptance lengths to force")
     parser.add_argument("--option", action="append", default=[], help="of the speculating servers; repeatable")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
     installed()
@@ -77,12 +72,7 @@ def _variants(arguments: argparse.Namespace) -> Iterator[_Variant]:
     yield _Variant(name="plain", method="off")
     more = tuple(arguments.option)
     for tokens in arguments.tokens:
-        if not arguments.synthetic:
-            yield _Variant(name=str(tokens), method=arguments.method, tokens=tokens, options=more)
-        for length in arguments.synthetic:
-            synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
-            options = ("--speculative", json.dumps(synthetic), *more)
-            yield _Variant(name=f"{tokens}, length {length:g}", method="draft_model", tokens=tokens, options=options)
+        yield _Variant(name=str(tokens), method=arguments.method, tokens=tokens, options=more)
 
 
 async def _measure(arguments: argparse.Namespace) -> int:
@@ -92,12 +82,12 @@ async def _measure(arguments: argparse.Namespace) -> int:
     variants, found = list(_variants(arguments)), list[tuple[Cell, Round]]()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="speedup-")))
-        path = _plugins(folder, synthetic=bool(arguments.synthetic))
+        subprocess.run([sys.executable, "-m", "sidecar", "plugin", str(folder)], check=True, stdout=subprocess.DEVNULL)
         servers = []
         for port, variant in enumerate(variants, arguments.port):
             url, socket = f"http://127.0.0.1:{port}", folder / f"{port}.sock"
             servers.append(await stack.enter_async_context(Server(url, socket, seed=1)))
-            environment = {"PYTHONPATH": path, "SPECDEC_PLUGIN__SOCKET": str(socket)}
+            environment = {"PYTHONPATH": str(folder), "SPECDEC_PLUGIN__SOCKET": str(socket)}
             command = ("--port", str(port), "--target", arguments.target)
             stack.enter_context(_serving(variant, command, environment))
         for port, server in enumerate(servers, arguments.port):
@@ -113,19 +103,6 @@ async def _measure(arguments: argparse.Namespace) -> int:
             off = report([one.name for one in variants], servers, found)
     print(f"\n{off} numbers off by more than {BAR}" if off else f"\nno number off by more than {BAR}")
     return 1 if off else 0
-
-
-def _plugins(folder: Path, *, synthetic: bool) -> str:
-    """The PYTHONPATH with the sidecar's plug-in and, if asked for, ``synthetic_sampling``."""
-    subprocess.run([sys.executable, "-m", "sidecar", "plugin", str(folder)], check=True, stdout=subprocess.DEVNULL)
-    if synthetic:
-        info = folder / "synthetic_sampling-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: synthetic-sampling\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(
-            "[vllm.general_plugins]\nsynthetic_sampling = synthetic_sampling:register\n"
-        )
-    return f"{folder}:{Path(__file__).parent}"
 
 
 @contextmanager

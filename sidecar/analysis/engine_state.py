@@ -43,6 +43,7 @@ class EngineState:
         self.grown: Mapping[Counter, float] | None = None  # growth of vLLM's counters between the last two polls
         self.steps: Steps | None = None  # between the last two polls; None if the page does not show them
         self.seen_at = 0.0
+        self.block_tokens = 0  # the size of a block of its KV cache; 0 if unknown
         self.process_start: float | None = None  # of the process that the last snapshot came from
 
     def restart_windows(self) -> None:
@@ -78,6 +79,7 @@ class EngineState:
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
             self._kv_cache.observe(at, usage)
         self._latest, self.seen_at, self._several_processes = snapshot, at, several
+        self.block_tokens = snapshot.kv_cache_block_tokens
         return restarted
 
     @property
@@ -89,11 +91,6 @@ class EngineState:
     def speculates(self) -> bool:
         """Whether vLLM exports the number of drafts."""
         return self._latest is not None and Counter.DRAFTS in self._latest.counters
-
-    @property
-    def block_tokens(self) -> int:
-        """The size of a block of its KV cache; 0 if vLLM does not export it."""
-        return self._latest.kv_cache_block_tokens if self._latest is not None else 0
 
     @property
     def untimed(self) -> Withheld | None:

@@ -13,9 +13,8 @@ from typing import Self
 
 import structlog
 
-from sidecar.commands.sweep.client import Client
+from sidecar.commands.sweep.client import Client, Sample
 from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions
-from sidecar.commands.sweep.sample import Sample
 from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError

@@ -11,7 +11,7 @@ from sidecar.analysis.speedup import Speedup
 from sidecar.analysis.split.labels import TemperatureBuckets
 from sidecar.analysis.temperature_state import measured
 from sidecar.commands.baseline.watch import Watched
-from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.client import Sample
 from sidecar.export.declaration import Shown
 from sidecar.export.exporter import families
 from sidecar.export.page.page import content

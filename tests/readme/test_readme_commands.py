@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.app import running
-from sidecar.commands.sweep.results import encode
+from sidecar.commands.sweep.measured import encode
 from sidecar.demo.options import SimulatorOptions
 from sidecar.demo.traffic import MIXED, Phase, Traffic, TrafficOptions
 from sidecar.settings import load_settings

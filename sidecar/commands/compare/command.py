@@ -10,7 +10,7 @@ from typing import Final
 from sidecar.commands.arguments import share
 from sidecar.commands.compare.comparison import compare
 from sidecar.commands.compare.render import Gate, gate, text
-from sidecar.commands.sweep.results import load
+from sidecar.commands.sweep.measured import load
 from sidecar.settings import Settings
 
 HELP = "compare two saved sweeps, before and after a change: differences, their errors and a verdict"

@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.commands.estimates import LEAST_BATCHES, Interval, batches, least_size, relative_change
-from sidecar.commands.sweep.measured import Measured
+from sidecar.commands.sweep.measured import Measured, SweepResult
 from sidecar.commands.sweep.metrics import METRICS, Metric, Values, values
-from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.workload import Level
 
 CONFIDENCE: Final = 0.95  # probability that none of the claimed differences is spurious

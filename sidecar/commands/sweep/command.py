@@ -10,9 +10,9 @@ from typing import Final
 
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, number, whole, written
 from sidecar.commands.stopping import stop_on_signals
+from sidecar.commands.sweep.measured import SweepResult, encode
 from sidecar.commands.sweep.options import MOST_AT_ONCE, SweepOptions, add_request_arguments, request_options
 from sidecar.commands.sweep.render import text
-from sidecar.commands.sweep.results import SweepResult, encode
 from sidecar.commands.sweep.summary import summarize
 from sidecar.commands.sweep.sweep import sweep
 from sidecar.commands.sweep.workload import Load, Workload, levels

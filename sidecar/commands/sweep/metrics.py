@@ -7,8 +7,8 @@ from typing import Final
 
 from sidecar.analysis.quantile import quantile
 from sidecar.commands.estimates import Interval, batches, estimate
+from sidecar.commands.sweep.client import Sample
 from sidecar.commands.sweep.measured import Measured
-from sidecar.commands.sweep.sample import Sample
 from sidecar.commands.sweep.workload import Level, Load
 from sidecar.commands.tables import aligned, count, milliseconds, number, ratio
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sidecar.commands.estimates import Interval
+from sidecar.commands.sweep.measured import SweepResult
 from sidecar.commands.sweep.metrics import METRICS, Cells, cells, table
-from sidecar.commands.sweep.results import SweepResult
 from sidecar.commands.sweep.summary import LevelSummary
 
 _ACCEPTANCE: Final = tuple(METRICS)[tuple(METRICS).index("draft tokens") :]

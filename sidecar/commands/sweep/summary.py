@@ -7,9 +7,8 @@ from typing import Final, Literal
 from sidecar.analysis.evidence import Estimate, Evidence
 from sidecar.analysis.verdict import Verdict, judge
 from sidecar.commands.estimates import Interval, relative_change
-from sidecar.commands.sweep.measured import Measured
+from sidecar.commands.sweep.measured import LevelResult, Measured, SweepResult
 from sidecar.commands.sweep.metrics import METRICS, Values, values
-from sidecar.commands.sweep.results import LevelResult, SweepResult
 from sidecar.commands.sweep.workload import Level, alone
 from sidecar.settings.groups import Thresholds
 

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from sidecar.commands.sweep.results import LevelResult, SweepResult
-from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.client import Sample
+from sidecar.commands.sweep.measured import LevelResult, SweepResult
 from sidecar.commands.sweep.workload import Level, Load, alone
 from tests.commands.sweep.sweep_tools import measured
 

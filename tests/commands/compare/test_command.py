@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sidecar.commands.sweep.results import encode
+from sidecar.commands.sweep.measured import encode
 from tests.commands.commands_tools import command
 from tests.commands.compare.made_sweeps import level, swept
 

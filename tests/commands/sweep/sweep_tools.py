@@ -3,8 +3,7 @@
 import asyncio
 
 from sidecar.commands.sweep.measured import Measured
-from sidecar.commands.sweep.options import ENDPOINTS, RequestOptions, SweepOptions
-from sidecar.commands.sweep.prompts import BUILT_IN
+from sidecar.commands.sweep.options import BUILT_IN, ENDPOINTS, RequestOptions, SweepOptions
 from sidecar.commands.sweep.render import text
 from sidecar.commands.sweep.summary import summarize
 from sidecar.commands.sweep.sweep import sweep

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from sidecar.commands.sweep import prompts as module
-from sidecar.commands.sweep.prompts import read_prompts
+from sidecar.commands.sweep import options as module
+from sidecar.commands.sweep.options import read_prompts
 from sidecar.errors import InputError
 
 MARKER = "zebrafish"

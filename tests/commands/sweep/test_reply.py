@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from sidecar.commands.sweep.reply import BadReply, read_reply
+from sidecar.commands.sweep.client import BadReply, read_reply
 
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}], "usage": None, "metrics": None}
 CHAT = {"choices": [{"delta": {"content": "a"}}]}

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from sidecar.commands.sweep.results import LevelResult
-from sidecar.commands.sweep.sample import Sample
+from sidecar.commands.sweep.client import Sample
+from sidecar.commands.sweep.measured import LevelResult
 from sidecar.commands.sweep.workload import Level, Load, Workload, alone
 from tests.commands.compare.made_sweeps import swept
 from tests.commands.sweep.sweep_tools import measured, printed, summarized

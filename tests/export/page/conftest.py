@@ -52,8 +52,14 @@ class Tab:
         return result["result"].get("value")
 
     async def until(self, expression):
-        while not await self.value(expression):
-            await asyncio.sleep(0.05)
+        """Waits until ``expression`` holds; fails with what the page shows instead."""
+        try:
+            async with asyncio.timeout(30):
+                while not await self.value(expression):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            shown = await self.value("[document.hidden, document.body.innerText]")
+            pytest.fail(f"expected {expression}; hidden, and the page's text: {shown}")
 
     async def screenshot(self, path: Path):
         picture = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
@@ -69,6 +75,16 @@ class Tab:
         """The browser's complaints about the page: errors of scripts and of the security policy."""
         logged = [event for event in self.events if event["method"] in {"Log.entryAdded", "Runtime.exceptionThrown"}]
         return [event["params"] for event in logged if "favicon" not in str(event)]
+
+
+async def first_tab(session, targets):
+    """The address of the only tab: a second one may hide it at any time, and a hidden page does not renew itself."""
+    while True:
+        async with session.get(targets) as response:
+            for target in await response.json():
+                if target["type"] == "page":
+                    return target["webSocketDebuggerUrl"]
+        await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -89,8 +105,7 @@ def browser(tmp_path):
                 while b"DevTools listening on" not in (line := await process.stderr.readline()):
                     assert line, "chromium ended"
                 port = line.decode().split(":")[-1].split("/")[0]
-                async with session.put(f"http://127.0.0.1:{port}/json/new") as response:
-                    address = (await response.json())["webSocketDebuggerUrl"]
+                address = await first_tab(session, f"http://127.0.0.1:{port}/json/list")
                 draining = asyncio.create_task(process.stderr.read())
             async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
                 yield Tab(socket)

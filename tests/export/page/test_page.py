@@ -117,7 +117,7 @@ async def test_the_page_in_a_browser(browser, pictures):
             for report, said, name in (
                 (mixed(), "Speculation does not pay at temperature 0.7-1 (38% of the draft tokens).", "failing"),
                 (without_plugin(), "No plug-in has connected yet", "no-plugin"),
-                (misleading(), "The acceptance rate is not meaningful here", "adaptive"),
+                (misleading(), "The acceptance rate does not tell whether speculation pays here", "adaptive"),
                 (collapsed(), "Almost no draft tokens are accepted.", "collapsed"),
                 (lossy(), "part of the acceptance rate comes at the cost of quality", "lossy"),
                 (by_token(), "one observation per token, so it does not show how long a step takes", "itl-by-token"),

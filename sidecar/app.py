@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import structlog
 
 from sidecar.alerting.push import Push
-from sidecar.analysis.changes import LoggedState
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
+from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
 from sidecar.http.guard import GuardedServer

@@ -8,12 +8,12 @@ from operator import attrgetter
 import structlog
 
 from benchmarks.core.pages import later
-from sidecar.analysis.changes import LoggedState
 from sidecar.analysis.state import State
 from sidecar.engine import names
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import SPECULATION
 from sidecar.engine.snapshot import EngineSnapshot, PageSnapshot, SnapshotReader
+from sidecar.export.changes import LoggedState
 from sidecar.export.declaration import Shown
 from sidecar.log import StateLog
 from sidecar.requests.messages import FinishedRequest, Hello, HelloState, Other, ReportEnd, ReportPart, Row

@@ -6,10 +6,10 @@ from html import unescape
 from statistics import fmean
 
 from benchmarks.speedup.cells import Cell, Seen, Server, seconds_per_token
+from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.report import ModelReport
-from sidecar.analysis.speedup import Speedup
-from sidecar.analysis.split.labels import TemperatureBuckets
-from sidecar.analysis.temperature_state import measured
+from sidecar.analysis.speed.speedup import Speedup
+from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.commands.baseline.watch import Watched
 from sidecar.commands.sweep.client import Sample
 from sidecar.export.declaration import Shown
@@ -168,7 +168,7 @@ def _times(name: str, cell: Cell, server: Server, rounds: Sequence[Seen]) -> Non
     ended = [request for one in heard if one.report is not None for request in one.report.finished]
     for temperature in cell.temperatures:
         clients = [one for seen in rounds for one in seen.samples if one.temperature == temperature]
-        ours = [measured(one) for one in ended if one.temperature == round(100 * temperature)]
+        ours = [request_numbers(one) for one in ended if one.temperature == round(100 * temperature)]
         row = [name, str(cell.at_once), str(temperature), f"{len(clients)}"]
         for time in _TIMES:
             row += [_mean(getattr(one, time) for one in requests) for requests in (clients, ours)]

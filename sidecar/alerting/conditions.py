@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sidecar.analysis.latency import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.report import EngineReport, ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Gauge, Phase

@@ -1,4 +1,4 @@
-"""Acceptance over a window: of one engine, of several together, of a temperature or a group."""
+"""Acceptance over a window: of one engine, of several sum_windows, of a temperature or a group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Acceptance:
 NO_DRAFTS: Final = Acceptance()
 
 
-def together(acceptances: Sequence[Acceptance]) -> Acceptance:
+def sum_windows(acceptances: Sequence[Acceptance]) -> Acceptance:
     """Merges windows that end at the same moment: takes the longest ``seconds``, sums the rest, averages nothing."""
     requests = [one.requests for one in acceptances]
     return Acceptance(

@@ -2,19 +2,25 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
-from sidecar.analysis.acceptance import Acceptance, together
-from sidecar.analysis.engine_state import EngineState
-from sidecar.analysis.engines import Engines
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.analysis.distributions import Ordered, quantile
+from sidecar.analysis.engine.engine_state import EngineState
+from sidecar.analysis.engine.engines import Engines
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
-from sidecar.analysis.model_speed import costs_by_load
 from sidecar.analysis.model_state import ModelState
-from sidecar.analysis.report import ModelReport, TemperatureReport
-from sidecar.analysis.speedup import EngineSpeed, Speedup
+from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
+from sidecar.analysis.speed.model_speed import costs_by_load
+from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.requests.messages import Speculation
+
+_BINS: Final = 10
+_SPREAD: Final = (0.1, 0.5, 0.9)
+_TIMES: Final = (0.5, 0.95, 0.99)
 
 
 def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> ModelEvidence:
@@ -26,8 +32,8 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> M
     loads = model.speed.loads.report(model.speed.plain_seconds)
     short, hour = model.windows() if present and _splits(model, plugin) else ({}, {})
     whole = Evidence(
-        window=_at_positions(together([state.window for state in shown]), short.values()),
-        hour=_at_positions(together([state.hour for state in shown]), hour.values()),
+        window=_at_positions(sum_windows([state.window for state in shown]), short.values()),
+        hour=_at_positions(sum_windows([state.hour for state in shown]), hour.values()),
         speedup=_estimate(speed.speedup) if speed is not None else None,
         costs=costs,
         costs_by_load=costs_by_load(speed, loads) if speed is not None else {},
@@ -84,14 +90,7 @@ def model_report(
     return ModelReport(
         model_name=model.name,
         engines=tuple(
-            state.report(
-                at,
-                fresh=state in shown,
-                judgement=judged.engines.get(state.key.engine, Judgement()),
-                speed=_engine_speed(model, state, plugin) if state.speculates else None,
-                speculation=plugin.speculation(state.key),
-                coverage=plugin.coverage(state.key),
-            )
+            _engine_report(model, state, plugin, judged.engines.get(state.key.engine, Judgement()), moment)
             for state in states
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
@@ -104,11 +103,66 @@ def model_report(
     )
 
 
+def _engine_report(
+    model: ModelState, state: EngineState, plugin: Lives, judgement: Judgement, moment: Moment
+) -> EngineReport:
+    """The engine as of the last good poll; includes current values only if it was on that page and that is fresh."""
+    latest = state.latest if moment.fresh and state.seen_at == moment.at else None
+    window = state.window if latest else NO_DRAFTS
+    return EngineReport(
+        key=state.key,
+        counters=state.held.counters if state.held is not None else {},
+        accepted_per_position=state.held.accepted_per_position if state.held is not None else (),
+        kv_cache_usages=state.kv_cache.distribution.snapshot(),
+        window_acceptances=state.window_acceptances.snapshot(),
+        loads=state.load_reports,
+        judgement=judgement,
+        gauges=latest.gauges if latest else {},
+        kv_cache_peak=state.kv_cache.peak(moment.at) if latest else None,
+        kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
+        latencies=state.latencies if latest else {},
+        acceptance=window if window.draft_tokens > 0 else None,
+        limitations=state.limitations if latest else frozenset(),
+        speed=_engine_speed(model, state, plugin) if latest and state.speculates else None,
+        speculation=plugin.speculation(state.key),
+        coverage=plugin.coverage(state.key) if latest else None,
+    )
+
+
 def _temperatures(model: ModelState, judged: ModelJudgement, moment: Moment) -> Iterable[TemperatureReport]:
     windows = model.windows()[0] if moment.fresh else {}
     for label, state in model.temperatures.items():
-        judgement, speed = judged.temperatures.get(label, Judgement()), model.speed.temperature(label)
-        yield state.report(label, moment.at, windows.get(label), judgement, speed)
+        judgement, window = judged.temperatures.get(label, Judgement()), windows.get(label)
+        speed = model.speed.temperature(label)
+        acceptances, ttft, tpot = (
+            recent.ordered(moment.at) if window is not None else Ordered(())
+            for recent in (state.recent_acceptances, state.recent_ttft, state.recent_tpot)
+        )
+        yield TemperatureReport(
+            temperature=label,
+            tally=state.tally.total,
+            acceptances=state.acceptances.snapshot(),
+            lengths=state.lengths.snapshot(),
+            ttft=state.ttft.snapshot(),
+            tpot=state.tpot.snapshot(),
+            durations=state.durations.snapshot(),
+            window=window or replace(NO_DRAFTS, share=0.0),
+            acceptance_quantiles={share: quantile(acceptances, share) for share in _SPREAD},
+            acceptance_bins=_bins(acceptances),
+            ttft_quantiles={share: quantile(ttft, share) for share in _TIMES},
+            tpot_quantiles={share: quantile(tpot, share) for share in _TIMES},
+            judgement=judgement,
+            speedup=speed.speedup if window is not None else None,
+            saved_seconds=speed.saved,
+            lost_seconds=speed.lost,
+        )
+
+
+def _bins(acceptances: Ordered) -> tuple[int, ...]:
+    bins = [0] * _BINS
+    for acceptance, count in acceptances.counts:
+        bins[min(int(acceptance * _BINS), _BINS - 1)] += count
+    return tuple(bins)
 
 
 def _splits(model: ModelState, plugin: Lives) -> bool:
@@ -122,7 +176,7 @@ def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | N
 
 
 def _speed(model: ModelState, speculating: list[EngineState], plugin: Lives) -> EngineSpeed | None:
-    """The speed of all speculating engines together; None if there are none, and for ``other``."""
+    """The speed of all speculating engines sum_windows; None if there are none, and for ``other``."""
     if not speculating or model.name == OTHER.model_name:
         return None
     found = model.speed.whole or EngineSpeed(withheld=speculating[0].idle)
@@ -146,7 +200,7 @@ def _estimate(speedup: Speedup | None) -> Estimate | None:
 
 def _at_positions(window: Acceptance, temperatures: Iterable[Acceptance]) -> Acceptance:
     """The window with the plug-in's counts by position, which include the tokens drafted at each."""
-    split = together(list(temperatures))
+    split = sum_windows(list(temperatures))
     if not any(split.drafted_per_position):
         return window
     return replace(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
-from sidecar.analysis.draft_length import StepCosts
+from sidecar.analysis.speed.steps import StepCosts
 from sidecar.engine.methods import drafts_by_token, follows_a_schedule, given_up
 
 if TYPE_CHECKING:

@@ -3,23 +3,88 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.model_speed import ModelSpeed
-from sidecar.analysis.quantile import quantile
-from sidecar.analysis.recent import Recent, acceptance_bin
-from sidecar.analysis.speedup import Withheld
-from sidecar.analysis.split.groups import Groups
-from sidecar.analysis.split.labels import Label, Labels, LiveTally, Tallies, TemperatureBuckets, together
+from sidecar.analysis.distributions import (
+    ACCEPTANCE_EDGES,
+    Histogram,
+    Recent,
+    acceptance_bin,
+    duration_bin,
+    quantile,
+)
+from sidecar.analysis.speed.model_speed import ModelSpeed
+from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.split.life import Cut, Life
-from sidecar.analysis.temperature_state import TemperatureState, measured
+from sidecar.analysis.split.tallies import Groups, Label, Labels, LiveTally, Tallies, TemperatureBuckets, sum_by_label
 from sidecar.requests.messages import FinishedRequest, Table
-from sidecar.requests.tally import NOTHING
+from sidecar.requests.tally import NOTHING, Outcome
 from sidecar.settings import Settings
 from sidecar.settings.groups import MOST_MIN_REQUESTS
 
+LENGTH_EDGES: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0)  # few: each edge costs a series per temperature
+TTFT_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TPOT_EDGES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+DURATION_EDGES: Final = (1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
 _HOUR: Final = 3600.0
+
+
+class RequestNumbers(NamedTuple):
+    """One finished request's numbers; None if it has none, or if a time would be negative."""
+
+    acceptance: float | None
+    length: float | None
+    ttft: float | None
+    tpot: float | None
+    duration: float | None
+
+
+def request_numbers(request: FinishedRequest) -> RequestNumbers:
+    """The numbers of a request. A failed one has no times; one whose client left has the times until then."""
+    arrival, first, last = request.arrival, request.first_token, request.last_token
+    failed = request.outcome is Outcome.ERROR
+    decoded = request.output_tokens - 1
+    decoding = None if failed or decoded < 1 else _between(first, last)
+    return RequestNumbers(
+        acceptance=request.accepted_tokens / request.draft_tokens if request.draft_tokens else None,
+        length=1 + request.accepted_tokens / request.drafts if request.drafts else None,
+        ttft=None if failed else _between(arrival, first),
+        tpot=None if decoding is None else decoding / decoded,
+        duration=None if failed else _between(arrival, last),
+    )
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None or end < start else end - start
+
+
+class TemperatureState:
+    """One temperature; bounded whatever the traffic."""
+
+    def __init__(self, window: float) -> None:
+        """``window`` is the sliding window in seconds."""
+        self.tally = LiveTally(window)
+        self.acceptances, self.lengths = Histogram(ACCEPTANCE_EDGES), Histogram(LENGTH_EDGES)
+        self.ttft, self.tpot = Histogram(TTFT_EDGES), Histogram(TPOT_EDGES)
+        self.durations = Histogram(DURATION_EDGES)
+        self.recent_acceptances = Recent(window, acceptance_bin)
+        self.recent_ttft, self.recent_tpot = Recent(window, duration_bin), Recent(window, duration_bin)
+
+    def finished(self, at: float, found: RequestNumbers) -> None:
+        """Adds a request that finished before ``at``."""
+        for histogram, value in zip(
+            (self.acceptances, self.lengths, self.ttft, self.tpot, self.durations), found, strict=True
+        ):
+            if value is not None:
+                histogram.observe(value)
+        for recent, value in zip(
+            (self.recent_acceptances, self.recent_ttft, self.recent_tpot),
+            (found.acceptance, found.ttft, found.tpot),
+            strict=True,
+        ):
+            if value is not None:
+                recent.add(at, value)
 
 
 class ModelState:
@@ -57,7 +122,7 @@ class ModelState:
                     if not tally.has_fallen(earlier := known.get(label, NOTHING)):
                         self._tally(label).grow(tally - earlier)
             self._taken[start] = (cut, tallies)
-        totals = together(tallies for _, tallies in self._taken.values())
+        totals = sum_by_label(tallies for _, tallies in self._taken.values())
         self.groups.keep_adapters({group for by, group in totals if by is Table.ADAPTER})
         for label in {*self._labelled(), *totals}:
             self._tally(label).total = totals.get(label, NOTHING)
@@ -79,7 +144,7 @@ class ModelState:
         for request in requests:
             label = self._buckets.label(request.temperature)
             by_temperature.setdefault(label, []).append(request)
-            found = measured(request)
+            found = request_numbers(request)
             self._of(label).finished(at, found)
             if found.acceptance is not None:
                 self._acceptances.add(at, found.acceptance)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from sidecar.analysis.report import PluginReport, PluginState
+from sidecar.analysis.split.plugin_state import PluginReport, PluginState
 from sidecar.requests.messages import VERSION
 
 _WORST_FIRST: Final = (

@@ -6,59 +6,22 @@ are None or missing, never 0. Totals fall only when their engine, vLLM or the si
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.latency import Latency
-from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.speedup import EngineSpeed, Speedup
+from sidecar.analysis.distributions import Distribution
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.engine.polling import ScrapeReport
+from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
+from sidecar.analysis.split.plugin_state import PluginReport
+from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey
-from sidecar.errors import ScrapeError
-
-if TYPE_CHECKING:
-    from sidecar.requests.messages import Speculation
-    from sidecar.requests.tally import Tally
+from sidecar.requests.messages import Speculation
+from sidecar.requests.tally import Tally
 
 Quantiles = Mapping[float, float | None]  # of single requests over the sliding window; None without requests
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Observations by bucket since the start: ``counts[i]`` were at most ``edges[i]``, the last count is all of them.
-
-    So ``counts`` is one longer than ``edges``, which has no +Inf.
-    """
-
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
-
-    @property
-    def count(self) -> int:
-        """All observations."""
-        return self.counts[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    """What was decoded while ``running`` requests ran (a label: 1, 2, 3-4, …), since the start.
-
-    ``plain_seconds`` is S0 at this load, the time of a step without speculation; None if unknown, as for one engine.
-    """
-
-    running: str
-    seconds: float = 0.0  # between a request's steps, summed over requests
-    steps: float = 0.0  # counted once for each request that decoded in them
-    tokens: float = 0.0  # from these steps
-    plain_seconds: float | None = None
-
-    @property
-    def actual_seconds(self) -> float | None:
-        """Mean seconds per token; None if nothing was decoded."""
-        return self.seconds / self.tokens if self.tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +45,7 @@ class EngineReport:
     acceptance: Acceptance | None  # over latency_window, by vLLM's counters; None if nothing was drafted
     limitations: frozenset[Limitation]
     speed: EngineSpeed | None  # None if it does not speculate
-    speculation: "Speculation | None"  # as the plug-in reports it
+    speculation: Speculation | None  # as the plug-in reports it
     coverage: float | None  # the plug-in's draft tokens / vLLM's, both since the engine started; 0 if not usable
 
 
@@ -97,7 +60,7 @@ class TemperatureReport:
     """
 
     temperature: str
-    tally: "Tally"
+    tally: Tally
     acceptances: Distribution
     lengths: Distribution
     ttft: Distribution
@@ -112,25 +75,6 @@ class TemperatureReport:
     speedup: Speedup | None
     saved_seconds: float | None  # request-seconds saved against plain decoding; None without a baseline
     lost_seconds: float | None  # likewise, but lost
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
-    """One model's requests in one group: ``by`` is prompt_tokens, output or adapter; ``tally`` as above.
-
-    ``accepts_less``: its acceptance over the window is clearly below that of the model's other requests.
-    ``difference`` is how far it lies above theirs, ``error`` the standard error of that; None if either is unknown.
-    ``without_drafts``: vLLM drafted nothing for its requests of the window, but did for others.
-    """
-
-    by: str
-    group: str
-    tally: "Tally"
-    window: Acceptance
-    difference: float | None
-    error: float | None
-    accepts_less: bool
-    without_drafts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,62 +95,6 @@ class ModelReport:
     loads: tuple[LoadReport, ...]  # all speculating engines together; every load at which anything is known
     acceptance_p10: float | None
     split_withheld: str  # why there are no temperatures, as text; empty if there are
-
-
-class PluginState(StrEnum):
-    """The state of the plug-in in vLLM."""
-
-    NOT_CONNECTED = "not_connected"
-    IDLE = "idle"  # connected; vLLM has not drafted yet
-    OBSERVING = "observing"
-    CHECKING = "checking"  # the scheduler's class overrides what it wraps; the first step with drafts will tell
-    REFUSED = "refused"  # it found something that it does not know, so it wraps nothing
-    DISABLED = "disabled"  # it failed, and disabled itself
-    OTHER_FORMAT = "other_format"  # its messages have another version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginEngineReport:
-    """One engine that is connected. ``reason`` is empty while it observes."""
-
-    model_name: str
-    engine: str
-    version: str
-    vllm_version: str
-    state: PluginState
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginReport:
-    """The plug-in in all engines: ``observed`` of the ``expected`` engines on the page are observed.
-
-    ``state`` is the worst of the engines'; ``text`` explains it, and says what to do, if anything.
-    """
-
-    state: PluginState
-    text: str
-    problem: str  # why the sidecar cannot listen for it; empty if it can
-    observed: int
-    expected: int
-    heard: bool  # whether any plug-in has connected since this sidecar started
-    engines: tuple[PluginEngineReport, ...]
-    events: int  # finished requests received
-    dropped: Mapping[str, int]  # what was lost or refused, by reason, each starting at 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeReport:
-    """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force now."""
-
-    up: bool
-    last_scrape: float | None  # when the last good poll was; None before the first
-    duration: float | None
-    interval: float
-    errors: Mapping[str, int]  # failed polls by ``ScrapeError.reason``, each starting at 0
-    last_error: ScrapeError | None  # None while up
-    malformed_lines: int
-    vllm_restarts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.analysis.build import Moment, evidence, model_report
-from sidecar.analysis.engines import Engines, shown_positions
+from sidecar.analysis.engine.engines import Engines, shown_positions
+from sidecar.analysis.engine.polling import ScrapeState
 from sidecar.analysis.model_state import ModelState
 from sidecar.analysis.report import ModelReport, OwnReport, Report
-from sidecar.analysis.scrape_state import ScrapeState
+from sidecar.analysis.speed.steps import Steps, reported_steps
 from sidecar.analysis.split.life import NO_STEPS
 from sidecar.analysis.split.lives import Lives
-from sidecar.analysis.steps import Steps, reported_steps
 from sidecar.analysis.verdict import Judge, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.engine.plan import EngineKey

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.draft_length import schedule, timed_advice, tokens_advice
+from sidecar.analysis.advice import schedule, timed_advice, tokens_advice
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 

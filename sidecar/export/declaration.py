@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from sidecar.analysis.engines import shown_positions
-from sidecar.analysis.report import Distribution, Report
+from sidecar.analysis.distributions import Distribution
+from sidecar.analysis.engine.engines import shown_positions
+from sidecar.analysis.report import Report
 from sidecar.settings import Settings
 
 Labels = tuple[str, ...]  # values, in the order of the label names

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from sidecar.analysis.report import Distribution
+from sidecar.analysis.distributions import Distribution
 from sidecar.export.declaration import Shown
 from sidecar.export.metrics import METRICS
 

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from sidecar.analysis.report import EngineReport, GroupReport, LoadReport, ModelReport, Report, TemperatureReport
+from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
+from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.split.tallies import GroupReport
 from sidecar.engine.merge import OTHER
 from sidecar.export.declaration import Labels, Level, Shown
 from sidecar.settings import Settings

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sidecar.analysis.limitation import EXPLANATIONS
+from sidecar.analysis.engine.engine_state import EXPLANATIONS
 from sidecar.export.metrics import METRICS
 
 

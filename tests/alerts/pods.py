@@ -10,7 +10,8 @@ from itertools import groupby
 from math import ceil
 from threading import Lock
 
-from sidecar.analysis.report import Distribution, OwnReport
+from sidecar.analysis.distributions import Distribution
+from sidecar.analysis.report import OwnReport
 from sidecar.analysis.state import State
 from sidecar.engine.exposition import PageReader
 from sidecar.engine.names import wanted

@@ -1,7 +1,7 @@
 """An engine that decodes at a given load and speed, as its counters show it."""
 
-from sidecar.analysis.plain_curve import PlainStep
-from sidecar.analysis.steps import Steps, counted_steps, growth
+from sidecar.analysis.speed.plain import PlainStep
+from sidecar.analysis.speed.steps import Steps, counted_steps, counter_growth
 from sidecar.engine.names import Counter
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot
@@ -66,7 +66,7 @@ class Engine:
     @property
     def steps(self):
         """What was decoded between the last two polls."""
-        return counted_steps(growth(*(poll.counters for poll in self.polls[-2:]), has_restarted=False))
+        return counted_steps(counter_growth(*(poll.counters for poll in self.polls[-2:]), has_restarted=False))
 
 
 def noisy(steps, random, share):

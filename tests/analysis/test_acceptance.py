@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, together
+from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
 
 
 def test_acceptance():
@@ -35,16 +35,16 @@ def test_several_are_summed_not_averaged():
     other = Acceptance(
         seconds=200, requests=1, drafts=1, draft_tokens=300, accepted_tokens=30, accepted_per_position=(1, 1)
     )
-    found = together([one, other])
+    found = sum_windows([one, other])
     assert found.rate == pytest.approx(0.3)
     assert (found.seconds, found.requests, found.accepted_per_position) == (300, 10, (10, 1))
-    assert together([one, Acceptance()]).requests is None
-    assert together([]).rate is None
+    assert sum_windows([one, Acceptance()]).requests is None
+    assert sum_windows([]).rate is None
 
 
 def test_positions_that_one_of_several_does_not_tell_are_not_those_of_the_others():
     told = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(8, 4), drafted_per_position=(10, 10))
     silent = Acceptance(drafts=10, draft_tokens=20, accepted_per_position=(9, 9))
-    assert together([told, silent]).position_rates == (17 / 20, 13 / 20)
-    assert together([told, Acceptance(drafts=10, draft_tokens=20)]).position_rates == ()
-    assert together([told, NO_DRAFTS]).position_rates == (0.8, 0.4)
+    assert sum_windows([told, silent]).position_rates == (17 / 20, 13 / 20)
+    assert sum_windows([told, Acceptance(drafts=10, draft_tokens=20)]).position_rates == ()
+    assert sum_windows([told, NO_DRAFTS]).position_rates == (0.8, 0.4)

@@ -1,7 +1,7 @@
 """Log lines about vLLM and its plug-in."""
 
-from sidecar.analysis.changes import LoggedState
 from sidecar.errors import TimedOut, Unreachable
+from sidecar.export.changes import LoggedState
 from sidecar.log import StateLog
 from sidecar.requests.messages import HelloState
 from tests.analysis.analysis_tools import PluginEnd, Server, snap

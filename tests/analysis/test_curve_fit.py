@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.curve_fit import fit
-from sidecar.analysis.plain_curve import are_prompts_alike, plain_step
+from sidecar.analysis.speed.plain import are_prompts_alike, fit, plain_step
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import noisy, period
 

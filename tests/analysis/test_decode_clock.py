@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from sidecar.analysis.decode_clock import DecodeClock
+from sidecar.analysis.speed.plain import DecodeClock
 from tests.analysis.decoding import period, plain
 
 

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from sidecar.analysis.draft_length import StepCosts, schedule, timed_advice, token_seconds, tokens_advice
+from sidecar.analysis.advice import schedule, timed_advice, token_seconds, tokens_advice
+from sidecar.analysis.speed.steps import StepCosts
 
 # vLLM issue 20780: an 8B model, one request at a time; plain TPOT 7.07 ms. Length and TPOT by number of draft tokens.
 PLAIN = 0.00707

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.histogram import ACCEPTANCE_EDGES, USAGE_EDGES, Histogram
+from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, Histogram
 
 
 def test_thresholds_are_edges():

@@ -5,7 +5,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.analysis.kv_cache import KvCacheUsage
+from sidecar.analysis.engine.engine_state import KvCacheUsage
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 40), st.floats(0, 1)), min_size=1, max_size=60))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.limitation import EXPLANATIONS, Limitation
+from sidecar.analysis.engine.engine_state import EXPLANATIONS, Limitation
 from sidecar.engine.names import Trait
 from sidecar.engine.plan import EngineKey
 from tests.analysis.analysis_tools import Server, snap

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sidecar.analysis.model_speed import ModelSpeed
-from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.speed.model_speed import ModelSpeed
+from sidecar.analysis.speed.speedup import Withheld
 from sidecar.engine.plan import EngineKey
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.analysis_tools import finished

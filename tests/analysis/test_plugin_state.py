@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from sidecar.analysis.report import PluginState
+from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.engine.plan import EngineKey
 from sidecar.requests import messages
 from sidecar.requests.messages import ReportEnd, ReportPart, Table

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sidecar.analysis.quantile import histogram_quantile, quantile
+from sidecar.analysis.distributions import histogram_quantile, quantile
 from sidecar.engine.snapshot import HistogramReading
 
 INF = math.inf

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.analysis.quantile import quantile
-from sidecar.analysis.recent import ACCEPTANCE_BIN, DURATION_BIN, Ordered, Recent, acceptance_bin, duration_bin
+from sidecar.analysis.distributions import (
+    ACCEPTANCE_BIN,
+    DURATION_BIN,
+    Ordered,
+    Recent,
+    acceptance_bin,
+    duration_bin,
+    quantile,
+)
 
 WINDOW = 300.0
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.temperature_state import measured
+from sidecar.analysis.model_state import request_numbers
 from sidecar.analysis.verdict import Verdict
 from sidecar.requests.tally import Outcome
 from sidecar.settings import Settings
@@ -75,8 +75,8 @@ def test_a_model_that_left_the_page_is_judged_no_longer_and_its_split_stays_for_
 
 
 def test_numbers_of_a_finished_request():
-    assert measured(finished()) == pytest.approx((20 / 30, 3.0, 0.5, 2.0 / 30, 2.5))
-    none = measured(finished(drafts=0, draft_tokens=0, accepted_tokens=0, output_tokens=1))
+    assert request_numbers(finished()) == pytest.approx((20 / 30, 3.0, 0.5, 2.0 / 30, 2.5))
+    none = request_numbers(finished(drafts=0, draft_tokens=0, accepted_tokens=0, output_tokens=1))
     assert (none.acceptance, none.length, none.tpot) == (None, None, None)
 
 
@@ -91,7 +91,7 @@ def test_numbers_of_a_finished_request():
     ],
 )
 def test_a_time_that_is_not_known_is_absent_rather_than_0(changes, absent):
-    found = measured(finished(**changes))
+    found = request_numbers(finished(**changes))
     assert {name for name in ("ttft", "tpot", "duration") if getattr(found, name) is None} == absent
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from sidecar.analysis.engine_speed import EngineSpeedWindow
-from sidecar.analysis.plain_curve import plain_step
-from sidecar.analysis.speedup import SlidingTimes, Withheld
+from sidecar.analysis.speed.plain import plain_step
+from sidecar.analysis.speed.speedup import EngineSpeedWindow, SlidingTimes, Withheld
 from sidecar.settings.baselines import PlainStepTimes
 from tests.analysis.decoding import period, plain
 

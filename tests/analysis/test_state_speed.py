@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Basis, Verdict
 from sidecar.engine.names import Counter
 from sidecar.requests.messages import Speculation

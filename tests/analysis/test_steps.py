@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.steps import LOAD_LABELS, Steps, counted_steps, load_label
+from sidecar.analysis.speed.steps import LOAD_LABELS, Steps, counted_steps, load_label
 from sidecar.engine.names import Counter
 from tests.analysis.decoding import Engine, period
 

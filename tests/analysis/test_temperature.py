@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.analysis.split.labels import TemperatureBuckets
+from sidecar.analysis.split.tallies import TemperatureBuckets
 
 
 @pytest.mark.parametrize(

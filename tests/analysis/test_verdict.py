@@ -1,8 +1,8 @@
 import pytest
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.draft_length import StepCosts
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
+from sidecar.analysis.speed.steps import StepCosts
 from sidecar.analysis.verdict import Basis, Judge, Judgement, Verdict, judge
 from sidecar.requests.messages import Speculation
 from sidecar.settings.groups import Thresholds

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.analysis.split.labels import TemperatureBuckets
+from sidecar.analysis.split.tallies import TemperatureBuckets
 from tests.debian_servers import free_port
 from tests.deploy.deploy_tools import ROOT, plugin_pods
 from tests.restarts.vllm import Options

@@ -3,26 +3,16 @@
 from dataclasses import replace
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
+from sidecar.analysis.distributions import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES, Distribution
+from sidecar.analysis.engine.latency import QUANTILES, Latency
+from sidecar.analysis.engine.polling import ScrapeReport
 from sidecar.analysis.evidence import Evidence
-from sidecar.analysis.histogram import ACCEPTANCE_EDGES, USAGE_EDGES, WINDOW_EDGES
-from sidecar.analysis.latency import QUANTILES, Latency
-from sidecar.analysis.report import (
-    Distribution,
-    EngineReport,
-    GroupReport,
-    LoadReport,
-    ModelReport,
-    OwnReport,
-    PluginEngineReport,
-    PluginReport,
-    PluginState,
-    Report,
-    ScrapeReport,
-    TemperatureReport,
-)
-from sidecar.analysis.speedup import EngineSpeed, Speedup, Withheld
-from sidecar.analysis.steps import Steps
-from sidecar.analysis.temperature_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
+from sidecar.analysis.model_state import DURATION_EDGES, LENGTH_EDGES, TPOT_EDGES, TTFT_EDGES
+from sidecar.analysis.report import EngineReport, ModelReport, OwnReport, Report, TemperatureReport
+from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup, Withheld
+from sidecar.analysis.speed.steps import Steps
+from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.engine.plan import EngineKey

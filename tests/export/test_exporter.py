@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.verdict import Verdict
 from sidecar.export.exporter import Families, chosen, families, rendered
 from tests.export import reports

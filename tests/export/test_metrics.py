@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
 
-from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.report import LoadReport
-from sidecar.analysis.split.labels import MOST_ADAPTERS
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.speed.steps import LOAD_LABELS
+from sidecar.analysis.split.tallies import MOST_ADAPTERS
 from sidecar.analysis.state import State
-from sidecar.analysis.steps import LOAD_LABELS
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.merge import OTHER
 from sidecar.engine.names import Counter, Gauge, Phase

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, fields, is_dataclass
 
-from sidecar.analysis.limitation import Limitation
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.report import Report
 from sidecar.analysis.verdict import Verdict
 from sidecar.errors import TimedOut

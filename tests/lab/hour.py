@@ -20,7 +20,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import aiohttp
 
-from sidecar.analysis.split.labels import TemperatureBuckets
+from sidecar.analysis.split.tallies import TemperatureBuckets
 from tests.debian_servers import free_port, running_prometheus
 from tests.demo.http_traffic import send
 from tests.lab.conftest import ObservedLab, Pages

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from sidecar.analysis.split.labels import TemperatureBuckets
+from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.app import running
 from sidecar.settings import load_settings
 from tests.lab.conftest import completed

@@ -10,11 +10,10 @@ from random import Random
 
 import pytest
 
-from sidecar.analysis.curve_fit import fit
-from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.plain_curve import plain_step
-from sidecar.analysis.speedup import SlidingTimes, Withheld
-from sidecar.analysis.split.labels import TemperatureBuckets
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.speed.plain import fit, plain_step
+from sidecar.analysis.speed.speedup import SlidingTimes, Withheld
+from sidecar.analysis.split.tallies import TemperatureBuckets
 from sidecar.commands.baseline.watch import Watched
 from sidecar.engine.names import Counter
 from sidecar.recording.recording import read_heard, read_scrapes

@@ -7,8 +7,8 @@ from typing import Final
 
 from sidecar.analysis import plugin_text as text
 from sidecar.analysis.plugin_text import counts_otherwise, sentence, worst
-from sidecar.analysis.report import PluginEngineReport, PluginReport, PluginState
 from sidecar.analysis.split.life import Life
+from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginReport, PluginState
 from sidecar.analysis.split.trust import Standing
 from sidecar.engine.names import Counter as Counted
 from sidecar.engine.plan import EngineKey

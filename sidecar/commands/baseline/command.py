@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from sidecar.analysis.latency import latency
+from sidecar.analysis.engine.latency import latency
 from sidecar.commands.arguments import base_url, duration, file_to_write, listed, whole, written
 from sidecar.commands.baseline.watch import Watched, from_recording, watch
 from sidecar.commands.sweep.options import MOST_AT_ONCE, add_request_arguments, request_options

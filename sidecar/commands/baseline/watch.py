@@ -11,9 +11,9 @@ from typing import Final
 
 import structlog
 
-from sidecar.analysis.curve_fit import fit
-from sidecar.analysis.engines import Engines
-from sidecar.analysis.steps import Steps
+from sidecar.analysis.engine.engines import Engines
+from sidecar.analysis.speed.plain import fit
+from sidecar.analysis.speed.steps import Steps
 from sidecar.commands.sweep.client import Client
 from sidecar.commands.sweep.options import RequestOptions
 from sidecar.commands.watching import first_page, polling

@@ -11,8 +11,9 @@ import aiohttp
 import structlog
 
 from sidecar.alerting.alertmanager import alert_session, post_alerts
-from sidecar.analysis.limitation import EXPLANATIONS
-from sidecar.analysis.report import EngineReport, PluginState, Report
+from sidecar.analysis.engine.engine_state import EXPLANATIONS
+from sidecar.analysis.report import EngineReport, Report
+from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.state import State
 from sidecar.commands.check.vllm_flags import NEWEST, Version, findings, vllm_version
 from sidecar.commands.running_sidecar import own_url, sidecar_status

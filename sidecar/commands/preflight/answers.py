@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Final
 
-from sidecar.analysis.quantile import interpolated
+from sidecar.analysis.distributions import interpolated
 from sidecar.commands.check.vllm_flags import REJECTED
 from sidecar.commands.preflight.watch import Watched
 from sidecar.engine.names import Gauge

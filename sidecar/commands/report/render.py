@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sidecar.analysis.limitation import EXPLANATIONS, Limitation
-from sidecar.analysis.speedup import WITHHELD, Withheld
+from sidecar.analysis.engine.engine_state import EXPLANATIONS, Limitation
+from sidecar.analysis.speed.speedup import WITHHELD, Withheld
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
-from sidecar.analysis.acceptance import together as sum_of
+from sidecar.analysis.acceptance import sum_windows as sum_of
 from sidecar.commands.arguments import read_input
 from sidecar.commands.sweep.client import Sample
 from sidecar.commands.sweep.workload import Level, Load

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sidecar.analysis.quantile import quantile
+from sidecar.analysis.distributions import quantile
 from sidecar.commands.estimates import Interval, batches, estimate
 from sidecar.commands.sweep.client import Sample
 from sidecar.commands.sweep.measured import Measured

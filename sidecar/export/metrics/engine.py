@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import is_ruled
-from sidecar.analysis.latency import Latency
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.names import Counter, Gauge, Phase
 from sidecar.export.declaration import Values

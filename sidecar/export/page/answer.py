@@ -6,8 +6,8 @@ from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
-from sidecar.analysis.speedup import Speedup
-from sidecar.analysis.steps import Steps
+from sidecar.analysis.speed.speedup import Speedup
+from sidecar.analysis.speed.steps import Steps
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.export.page.text import counted, latency, percent
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 
 from sidecar.analysis.acceptance import NO_DRAFTS
-from sidecar.analysis.latency import Latency, gap_growth
+from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.names import Gauge, Phase
 from sidecar.export.page.text import by_position, percent

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from sidecar.analysis.limitation import EXPLANATIONS
-from sidecar.analysis.report import PluginReport, Report
-from sidecar.analysis.speedup import WITHHELD
+from sidecar.analysis.engine.engine_state import EXPLANATIONS
+from sidecar.analysis.report import Report
+from sidecar.analysis.speed.speedup import WITHHELD
+from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.export.page.text import counted
 
 

@@ -2,8 +2,9 @@
 
 from html import escape
 
-from sidecar.analysis.report import GroupReport, LoadReport, ModelReport, TemperatureReport
-from sidecar.analysis.speedup import EngineSpeed
+from sidecar.analysis.report import ModelReport, TemperatureReport
+from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
+from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Basis, Judgement
 from sidecar.export.page.answer import TONES, effect, per_step, seen, times_as_fast
 from sidecar.export.page.charts import bar, distribution

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from sidecar.analysis.limitation import EXPLANATIONS, Limitation
+from sidecar.analysis.engine.engine_state import EXPLANATIONS, Limitation
 from sidecar.analysis.verdict import Verdict
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
 from sidecar.export.page.answer import answer
 from sidecar.requests.messages import Speculation

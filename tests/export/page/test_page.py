@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestServer
 
+from sidecar.analysis.engine.latency import QUANTILES, Latency
 from sidecar.analysis.evidence import Evidence
-from sidecar.analysis.latency import QUANTILES, Latency
-from sidecar.analysis.report import PluginState
-from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.errors import BadStatus

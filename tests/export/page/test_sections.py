@@ -6,10 +6,10 @@ from html import unescape
 
 import pytest
 
-from sidecar.analysis.latency import Latency
-from sidecar.analysis.limitation import Limitation
-from sidecar.analysis.report import PluginState
-from sidecar.analysis.speedup import Withheld
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.engine.latency import Latency
+from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.verdict import Verdict
 from sidecar.engine.names import Phase
 from sidecar.export.page.page import content

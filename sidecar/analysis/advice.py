@@ -5,25 +5,13 @@ with K. This spreads the fixed cost of drafting over the draft tokens, so it sli
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from sidecar.analysis.speed.steps import StepCosts
+
 _WORTH: Final = 0.03  # share of the time per token that a change must save
 _VARIES: Final = 0.25  # if drafts are on average this far below the number of positions, K varies or they are cut short
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
-    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none."""
-
-    actual: float
-    plain: float
-    drafted: float
-
-    def step(self, tokens: int) -> float:
-        """Seconds of a step with this number of draft tokens."""
-        return self.plain + tokens * (self.actual - self.plain) / self.drafted
 
 
 def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:

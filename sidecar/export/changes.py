@@ -1,6 +1,6 @@
 """Logs what changes about vLLM and its plug-in, never the polls themselves."""
 
-from sidecar.analysis.report import PluginState
+from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.state import State
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot

@@ -4,13 +4,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis.decode_clock import DecodeClock
-from sidecar.analysis.draft_length import StepCosts
-from sidecar.analysis.engine_speed import EngineSpeedWindow, LoadTotals
-from sidecar.analysis.plain_curve import are_prompts_alike, by_load, plain_step
-from sidecar.analysis.report import LoadReport
-from sidecar.analysis.speedup import EngineSpeed, SlidingTimes, Speedup, Withheld
-from sidecar.analysis.steps import LOAD_EDGES, LOAD_LABELS, Steps
+from sidecar.analysis.speed.plain import DecodeClock, are_prompts_alike, by_load, plain_step
+from sidecar.analysis.speed.speedup import (
+    EngineSpeed,
+    EngineSpeedWindow,
+    LoadReport,
+    LoadTotals,
+    SlidingTimes,
+    Speedup,
+    Withheld,
+)
+from sidecar.analysis.speed.steps import LOAD_EDGES, LOAD_LABELS, StepCosts, Steps
 from sidecar.engine.plan import EngineKey
 from sidecar.requests.messages import FinishedRequest
 from sidecar.settings.baselines import PlainStepTimes

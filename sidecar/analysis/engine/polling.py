@@ -1,14 +1,29 @@
 """How polling vLLM goes: what fails and how often, and whether the last page is still good."""
 
 from collections import Counter as Tally
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from sidecar import errors
-from sidecar.analysis.report import ScrapeReport
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 
 _FRESH_INTERVALS: Final = 2  # number of intervals for which a poll's data are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeReport:
+    """Polling vLLM. ``up``: the last poll succeeded and is at most two intervals old; ``interval`` is in force now."""
+
+    up: bool
+    last_scrape: float | None  # when the last good poll was; None before the first
+    duration: float | None
+    interval: float
+    errors: Mapping[str, int]  # failed polls by ``ScrapeError.reason``, each starting at 0
+    last_error: ScrapeError | None  # None while up
+    malformed_lines: int
+    vllm_restarts: int
 
 
 class ScrapeState:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sidecar.analysis.quantile import histogram_quantile
+from sidecar.analysis.distributions import histogram_quantile
 from sidecar.engine.snapshot import HistogramReading
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)

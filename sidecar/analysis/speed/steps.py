@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -61,7 +62,20 @@ class Steps(NamedTuple):
         return (self.prompt_tokens - self.dropped_tokens) / (self.tokens + self.first_tokens)
 
 
-def growth(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """Seconds of an engine step at one load: ``actual`` with ``drafted`` tokens per draft, ``plain`` with none."""
+
+    actual: float
+    plain: float
+    drafted: float
+
+    def step(self, tokens: int) -> float:
+        """Seconds of a step with this number of draft tokens."""
+        return self.plain + tokens * (self.actual - self.plain) / self.drafted
+
+
+def counter_growth(
     before: Mapping[Counter, float], after: Mapping[Counter, float], *, has_restarted: bool
 ) -> dict[Counter, float]:
     """The growth of one engine's counters between two polls: since 0, if vLLM has restarted in between."""
@@ -154,7 +168,7 @@ _NEEDED: Final = {
 }
 
 
-def joined(*several: Steps) -> Steps:
+def sum_steps(*several: Steps) -> Steps:
     """Several periods as one: everything is summed, nothing is averaged."""
     return Steps(*map(sum, zip(*several, strict=True)))
 

@@ -1,27 +1,105 @@
-"""The state of one engine according to vLLM's page: takes one snapshot per poll, gives a report."""
+"""The state of one engine according to vLLM's page: takes one snapshot per poll."""
 
 import math
+from collections import deque
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
-from sidecar.analysis.engine_speed import LoadTotals
-from sidecar.analysis.histogram import WINDOW_EDGES, Histogram
-from sidecar.analysis.kv_cache import KvCacheUsage
-from sidecar.analysis.latency import latency
-from sidecar.analysis.limitation import limitations
-from sidecar.analysis.report import EngineReport
-from sidecar.analysis.speedup import EngineSpeed, Withheld
-from sidecar.analysis.steps import StepCheck, Steps, counted_steps, growth
-from sidecar.analysis.verdict import Judgement
+from sidecar.analysis.distributions import USAGE_EDGES, WINDOW_EDGES, Histogram
+from sidecar.analysis.engine.latency import Latency, latency
+from sidecar.analysis.speed.speedup import LoadReport, LoadTotals, Withheld
+from sidecar.analysis.speed.steps import StepCheck, Steps, counted_steps, counter_growth
 from sidecar.engine.held import fell, held
 from sidecar.engine.histograms import HistogramWindow
-from sidecar.engine.names import Counter, Gauge, Phase
+from sidecar.engine.names import Counter, Gauge, Phase, Trait
 from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import EngineSnapshot, HistogramReading
 from sidecar.engine.window import HOUR, CounterWindow, Row
-from sidecar.requests.messages import Speculation
 from sidecar.settings import Settings
+
+
+class Limitation(StrEnum):
+    """The label value of ``specdec_engine_limitation``; ``EXPLANATIONS`` are for people."""
+
+    V0_COUNTERS = "v0_counters"
+    NO_SPECULATION = "no_speculation"
+    DIFFUSION = "diffusion"
+    NO_REQUEST_TPOT = "no_request_tpot"
+    NO_POSITIONS = "no_positions"
+    NO_KV_CACHE_CAPACITY = "no_kv_cache_capacity"
+    SEVERAL_PROCESSES = "several_processes"
+    ITL_PER_TOKEN = "itl_per_token"  # noqa: S105 - not a password
+
+
+EXPLANATIONS: Final = {
+    Limitation.V0_COUNTERS: (
+        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s, so the sidecar does not export "
+        "them and has no acceptance rate. Use the V1 engine: vLLM 0.11 or later, or VLLM_USE_V1=1."
+    ),
+    Limitation.NO_SPECULATION: (
+        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with --disable-log-stats."
+    ),
+    Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
+    Limitation.NO_REQUEST_TPOT: (
+        "vLLM before 0.11 does not export the time per output token. Its inter-token latency has one observation per "
+        "engine step and may rise as the acceptance rate improves."
+    ),
+    Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Upgrade vLLM.",
+    Limitation.NO_KV_CACHE_CAPACITY: (
+        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions from 0.10 on do."
+    ),
+    Limitation.SEVERAL_PROCESSES: (
+        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart shows only if a "
+        "counter decreases. If one API server is enough, set --api-server-count 1."
+    ),
+    Limitation.ITL_PER_TOKEN: (
+        "This vLLM's inter-token latency has one observation per token, not one per engine step, so it does not show "
+        "how long a step takes. With the plug-in, step times come from the engine; without it there is no speedup."
+    ),
+}
+
+
+def limitations(
+    engine: EngineSnapshot, *, several_processes: bool, itl_per_token: bool = False
+) -> frozenset[Limitation]:
+    """The limitations of one engine, according to its last page."""
+    found = {
+        Limitation.V0_COUNTERS: Trait.OVERCOUNTED in engine.traits,
+        Limitation.DIFFUSION: Trait.DIFFUSION in engine.traits,
+        Limitation.NO_SPECULATION: not engine.traits and Counter.DRAFT_TOKENS not in engine.counters,
+        Limitation.NO_POSITIONS: Counter.DRAFTS in engine.counters and not engine.accepted_per_position,
+        Limitation.NO_REQUEST_TPOT: Phase.TPOT not in engine.histograms,
+        Limitation.NO_KV_CACHE_CAPACITY: engine.kv_cache_capacity_tokens is None,
+        Limitation.SEVERAL_PROCESSES: several_processes,
+        Limitation.ITL_PER_TOKEN: itl_per_token,
+    }
+    return frozenset(limitation for limitation, holds in found.items() if holds)
+
+
+class KvCacheUsage:
+    """One engine's KV-cache usage, poll by poll, each 0 to 1."""
+
+    def __init__(self, peak_window: float) -> None:
+        """``peak_window`` is in the clock's seconds."""
+        self._window = peak_window
+        self._polls: deque[tuple[float, float]] = deque()
+        self.distribution = Histogram(USAGE_EDGES)
+
+    def observe(self, at: float, usage: float) -> None:
+        """Adds one poll's usage. If it is not later than the last one, the clock was set back: the window restarts."""
+        if self._polls and at <= self._polls[-1][0]:
+            self._polls.clear()
+        self._polls.append((at, usage))
+        while self._polls[0][0] <= at - self._window:
+            self._polls.popleft()
+        self.distribution.observe(usage)
+
+    def peak(self, now: float) -> float | None:
+        """The highest usage in the window that ends at ``now``; None if it has no poll."""
+        return max((usage for at, usage in self._polls if at > now - self._window), default=None)
+
 
 _COUNTED: Final = (Counter.FIRST_TOKENS, Counter.DRAFTS, Counter.DRAFT_TOKENS, Counter.ACCEPTED_TOKENS)
 
@@ -32,10 +110,10 @@ class EngineState:
     def __init__(self, key: EngineKey, settings: Settings) -> None:
         self.key = key
         self._window_seconds = settings.latency_window
-        self._kv_cache = KvCacheUsage(settings.kv_peak_window)
-        self._window_acceptances = Histogram(WINDOW_EDGES)
+        self.kv_cache = KvCacheUsage(settings.kv_peak_window)
+        self.window_acceptances = Histogram(WINDOW_EDGES)
         self.restart_windows()
-        self._latest: EngineSnapshot | None = None
+        self.latest: EngineSnapshot | None = None
         self._several_processes = False
         self._check = StepCheck()
         self.loads = LoadTotals()
@@ -66,7 +144,7 @@ class EngineState:
         if restarted:
             self._check = StepCheck()
         if before is not None and self.seen_at < at:
-            self.grown = growth(before.counters, after.counters, has_restarted=restarted)
+            self.grown = counter_growth(before.counters, after.counters, has_restarted=restarted)
             self._check.add(self.grown)
             self._observe_acceptance(self.grown)
             if not several and self._check.trusts_page:
@@ -77,8 +155,8 @@ class EngineState:
         shown = {phase: after.histograms[phase] for phase in snapshot.histograms}
         self._histograms.append(at, shown, has_restarted=restarted)
         if (usage := snapshot.gauges.get(Gauge.KV_CACHE_USAGE)) is not None:
-            self._kv_cache.observe(at, usage)
-        self._latest, self.seen_at, self._several_processes = snapshot, at, several
+            self.kv_cache.observe(at, usage)
+        self.latest, self.seen_at, self._several_processes = snapshot, at, several
         self.block_tokens = snapshot.kv_cache_block_tokens
         return restarted
 
@@ -90,14 +168,14 @@ class EngineState:
     @property
     def speculates(self) -> bool:
         """Whether vLLM exports the number of drafts."""
-        return self._latest is not None and Counter.DRAFTS in self._latest.counters
+        return self.latest is not None and Counter.DRAFTS in self.latest.counters
 
     @property
     def untimed(self) -> Withheld | None:
         """Why the page does not time steps; None if it does."""
         if self._check.per_token:
             return Withheld.ITL_PER_TOKEN
-        timed = self._latest is not None and Counter.DECODE_SECONDS in self._latest.counters
+        timed = self.latest is not None and Counter.DECODE_SECONDS in self.latest.counters
         return None if timed and not self._several_processes else Withheld.NO_STEPS
 
     @property
@@ -122,7 +200,7 @@ class EngineState:
             return NO_DRAFTS
         drafts, draft_tokens, accepted_tokens = speculation
         positions = grown[len(_COUNTED) :]
-        running = self._latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self._latest is not None else 0.0
+        running = self.latest.gauges.get(Gauge.REQUESTS_RUNNING, 0.0) if self.latest is not None else 0.0
         return Acceptance(
             seconds=window.seconds,
             requests=None if math.isnan(requests) else requests + running,
@@ -136,47 +214,27 @@ class EngineState:
         """One observation for each poll with drafts."""
         drafted, accepted = grown.get(Counter.DRAFT_TOKENS, 0.0), grown.get(Counter.ACCEPTED_TOKENS)
         if drafted > 0 and accepted is not None:
-            self._window_acceptances.observe(min(accepted / drafted, 1.0))
+            self.window_acceptances.observe(min(accepted / drafted, 1.0))
 
-    def report(
-        self,
-        now: float,
-        *,
-        fresh: bool,
-        judgement: Judgement,
-        speed: EngineSpeed | None,
-        speculation: Speculation | None,
-        coverage: float | None,
-    ) -> EngineReport:
-        """The engine at ``now``; includes current values only if the last poll is ``fresh``.
-
-        ``speculation`` and ``coverage`` come from the plug-in.
-        """
-        latest = self._latest if fresh else None
-        window = self.window if latest else NO_DRAFTS
-        latencies = {phase: one for phase, grown in self.histograms.items() if (one := latency(grown)) is not None}
-        return EngineReport(
-            key=self.key,
-            counters=self.held.counters if self.held is not None else {},
-            accepted_per_position=self.held.accepted_per_position if self.held is not None else (),
-            kv_cache_usages=self._kv_cache.distribution.snapshot(),
-            window_acceptances=self._window_acceptances.snapshot(),
-            loads=self.loads.report({}) if self.is_reported or self.untimed is None else (),
-            judgement=judgement,
-            gauges=latest.gauges if latest else {},
-            kv_cache_peak=self._kv_cache.peak(now) if latest else None,
-            kv_cache_capacity_tokens=latest.kv_cache_capacity_tokens if latest else None,
-            latencies=latencies if latest else {},
-            acceptance=window if window.draft_tokens > 0 else None,
-            limitations=limitations(
-                latest, several_processes=self._several_processes, itl_per_token=bool(self._check.per_token)
-            )
-            if latest
-            else frozenset(),
-            speed=speed if latest else None,
-            speculation=speculation,
-            coverage=coverage if latest else None,
+    @property
+    def limitations(self) -> frozenset[Limitation]:
+        """What its last page does not export."""
+        if self.latest is None:
+            return frozenset()
+        return limitations(
+            self.latest, several_processes=self._several_processes, itl_per_token=bool(self._check.per_token)
         )
+
+    @property
+    def load_reports(self) -> tuple[LoadReport, ...]:
+        """What was decoded by load; empty if neither vLLM nor the plug-in times steps."""
+        return self.loads.report({}) if self.is_reported or self.untimed is None else ()
+
+    @property
+    def latencies(self) -> dict[Phase, Latency]:
+        """Quantiles of vLLM's histograms over latency_window; phases without observations are missing."""
+        known = {phase: latency(grown) for phase, grown in self.histograms.items()}
+        return {phase: measured for phase, measured in known.items() if measured is not None}
 
     @property
     def histograms(self) -> dict[Phase, HistogramReading]:

@@ -8,6 +8,7 @@ from sidecar.analysis.report import EngineReport, ModelReport, Report
 from sidecar.analysis.verdict import Judgement, Verdict
 from sidecar.engine.names import Gauge, Phase
 from sidecar.settings import Settings
+from sidecar.wording.notes import model_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +113,4 @@ def _context(model: ModelReport, settings: Settings) -> str:
     if worst := _widest(model.engines):
         found = " ".join(f"P{100 * quantile:g} {1000 * worst.quantiles[quantile]:.4g}ms" for quantile in (0.5, 0.99))
         said.append(f"Time per output token: {found}.")
-    return "\n".join([*said, *judgement.caveats, *([judgement.advice] if judgement.advice else [])])
+    return "\n".join([*said, *model_notes(model)])

@@ -5,10 +5,15 @@ with K. This spreads the fixed cost of drafting over the draft tokens, so it sli
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
+from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.evidence import Evidence
 from sidecar.analysis.speed.steps import StepCosts
+from sidecar.settings.groups import Thresholds
 
 _WORTH: Final = 0.03  # share of the time per token that a change must save
 _VARIES: Final = 0.25  # if drafts are on average this far below the number of positions, K varies or they are cut short
@@ -24,45 +29,98 @@ def token_seconds(rates: Sequence[float], costs: StepCosts) -> list[float]:
     return [costs.step(tokens) / length for tokens, length in enumerate(lengths)]
 
 
-def tokens_advice(acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float) -> str | None:
+class Direction(StrEnum):
+    """Which way to change the number of draft tokens."""
+
+    MORE = "more"
+    FEWER = "fewer"
+    NONE = "none"  # do not speculate at this load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensAdvice:
+    """What to change about the number of draft tokens, now ``now``; ``best`` would be better, None if unknown.
+
+    By time: a token takes ``best_seconds`` with ``best`` and ``now_seconds`` with ``now``. Otherwise by ``acceptance``,
+    the acceptance rate, and ``next_rate``, that of the first position that is not worth drafting, if known.
+    """
+
+    direction: Direction
+    now: int
+    best: int | None = None
+    acceptance: float | None = None
+    next_rate: float | None = None
+    best_seconds: float | None = None
+    now_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How many tokens to draft: one number for all loads, and a number for each load if that varies.
+
+    ``schedule`` is vLLM's ``num_speculative_tokens_per_batch_size``: first and last number of running requests, and
+    draft tokens.
+    """
+
+    tokens: TokensAdvice | None = None
+    schedule: tuple[tuple[int, int, int], ...] = ()
+    can_schedule: bool = False  # whether vLLM is known to follow one with this method
+
+
+def advise(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> Advice:
+    """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one."""
+    if not evidence.is_ruled:
+        return Advice()
+    rates, acceptance = judged.position_rates, judged.rate or 0.0
+    loads = evidence.costs_by_load if evidence.can_schedule else {}
+    entries = tuple(schedule(rates, loads, varies=evidence.has_schedule))
+    fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
+    tokens = None
+    if not evidence.has_schedule:
+        tokens = timed_advice(rates, evidence.costs) if evidence.costs is not None else None
+        tokens = tokens or tokens_advice(acceptance, rates, fewer=fewer if evidence.costs is None else 0.0, more=more)
+    return Advice(tokens=tokens, schedule=entries, can_schedule=evidence.can_schedule)
+
+
+def tokens_advice(
+    acceptance: float, position_rates: Sequence[float], *, fewer: float, more: float
+) -> TokensAdvice | None:
     """What to change about the number of speculative tokens; None if it fits.
 
     ``position_rates[p]`` is the acceptance rate at draft position p; empty if unknown. Below an acceptance rate of
     ``fewer`` the advice is fewer tokens, above ``more`` it is more.
     """
-    text = f"Acceptance rate {acceptance:.2f}:"
+    now = len(position_rates)
     if acceptance > more:
-        return f"{text} speculate more tokens, as long as latency under load allows."
+        return TokensAdvice(direction=Direction.MORE, now=now, acceptance=acceptance)
     if acceptance >= fewer:
         return None
     worth = sum(1 for rate in position_rates if rate >= fewer)  # rates fall from position to position
-    if worth == len(position_rates):
-        return f"{text} speculate fewer tokens."
-    at = f"is accepted only {position_rates[worth]:.0%} of the time"
-    if worth == 0:
-        return f"{text} turn speculation off, or use another draft model: even the first token {at}."
-    return f"{text} speculate fewer tokens, {worth} instead of {len(position_rates)}: the next one {at}."
+    if worth == now:
+        return TokensAdvice(direction=Direction.FEWER, now=now, acceptance=acceptance)
+    direction = Direction.FEWER if worth else Direction.NONE
+    return TokensAdvice(
+        direction=direction, now=now, best=worth, acceptance=acceptance, next_rate=position_rates[worth]
+    )
 
 
-def timed_advice(rates: Sequence[float], costs: StepCosts, *, can_schedule: bool) -> str | None:
+def timed_advice(rates: Sequence[float], costs: StepCosts) -> TokensAdvice | None:
     """Advises a smaller number of draft tokens for this load; None if it would gain too little.
 
     Also None if their number varies: rates out of all drafts, as vLLM's counters give, say nothing about shorter ones.
-    ``can_schedule``: vLLM can let their number follow the batch size.
     """
     if not rates or costs.drafted < len(rates) - _VARIES:
         return None
     seconds = token_seconds(rates, costs)
-    best, least, now = seconds.index(min(seconds)), _ms(min(seconds)), _ms(seconds[-1])
     if min(seconds) > (1 - _WORTH) * seconds[-1]:
         return None
-    if best == 0:
-        how = "only at lower loads (num_speculative_tokens_per_batch_size)" if can_schedule else "with fewer requests"
-        text = f"At this load a token takes {least} without speculation and {now} with it"
-        return f"{text}: speculate {how}, or not at all."
-    return (
-        f"Set num_speculative_tokens to {best} instead of {len(rates)}: "
-        f"about {least} per token instead of {now} at this load."
+    best = seconds.index(min(seconds))
+    return TokensAdvice(
+        direction=Direction.FEWER if best else Direction.NONE,
+        now=len(rates),
+        best=best,
+        best_seconds=seconds[best],
+        now_seconds=seconds[-1],
     )
 
 
@@ -86,7 +144,3 @@ def schedule(
         else:
             entries.append((entries[-1][1] + 1 if entries else 1, highest, tokens))
     return entries if len(entries) > 1 else []
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance, sum_windows
+from sidecar.analysis.advice import advise
 from sidecar.analysis.distributions import Ordered, quantile
 from sidecar.analysis.engine.engine_state import EngineState
 from sidecar.analysis.engine.engines import Engines
@@ -14,9 +15,11 @@ from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.model_speed import costs_by_load
 from sidecar.analysis.speed.speedup import EngineSpeed, Speedup
 from sidecar.analysis.split.lives import Lives
+from sidecar.analysis.split.plugin_state import NoSplit, NoSplitReason
 from sidecar.analysis.verdict import Judgement, ModelJudgement
 from sidecar.engine.merge import OTHER
 from sidecar.requests.messages import Speculation
+from sidecar.settings.groups import Thresholds
 
 _BINS: Final = 10
 _SPREAD: Final = (0.1, 0.5, 0.9)
@@ -66,27 +69,22 @@ def evidence(model: ModelState, engines: Engines, plugin: Lives, at: float) -> M
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time of the last good poll, whether it is fresh, and how many requests a P10 or flagging a group requires.
-
-    ``plugin_text`` says why there is no split by temperature if no plug-in has reported the model.
-    """
+    """The time of the last good poll, whether it is fresh, and the thresholds in force."""
 
     at: float
     fresh: bool
-    min_requests: int
-    plugin_text: str
+    thresholds: Thresholds
 
 
 def model_report(
     model: ModelState, engines: Engines, plugin: Lives, judged: ModelJudgement, moment: Moment
 ) -> ModelReport:
     """The model as of the last good poll; includes current values only if that poll is fresh."""
-    at, fresh, min_requests = moment.at, moment.fresh, moment.min_requests
+    at, fresh, min_requests = moment.at, moment.fresh, moment.thresholds.min_requests
     states = engines.of(model.name)
     shown = [state for state in states if fresh and state.seen_at == at]
-    speed = _speed(model, [state for state in shown if state.speculates], plugin)
+    whole, speed = judged.whole, _speed(model, [state for state in shown if state.speculates], plugin)
     splits, loads = _splits(model, plugin), model.speed.loads.report(model.speed.plain_seconds)
-    withheld = plugin.withheld(model.name) or moment.plugin_text
     return ModelReport(
         model_name=model.name,
         engines=tuple(
@@ -95,11 +93,12 @@ def model_report(
         ),
         temperatures=tuple(_temperatures(model, judged, moment)) if splits else (),
         groups=model.groups.reports(min_requests, fresh=fresh) if splits else (),
-        judgement=judged.whole,
+        judgement=whole,
         speed=speed,
         loads=tuple(load for load in loads if load.tokens or load.plain_seconds is not None),
         acceptance_p10=model.acceptance_p10(at, min_requests) if splits and fresh else None,
-        split_withheld="" if splits else withheld,
+        no_split=None if splits else plugin.withheld(model.name) or NoSplit(NoSplitReason.NOT_CONNECTED),
+        advice=advise(whole.evidence, whole.judged, moment.thresholds) if whole.judged is not None else None,
     )
 
 
@@ -167,7 +166,7 @@ def _bins(acceptances: Ordered) -> tuple[int, ...]:
 
 def _splits(model: ModelState, plugin: Lives) -> bool:
     """Whether the model is split with the plug-in's data."""
-    return bool(plugin.counting(model.name)) and not plugin.withheld(model.name)
+    return bool(plugin.counting(model.name)) and plugin.withheld(model.name) is None
 
 
 def _speculation(shown: Iterable[EngineState], plugin: Lives) -> Speculation | None:

@@ -2,33 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
 
 from sidecar.analysis.acceptance import NO_DRAFTS, Acceptance
 from sidecar.analysis.speed.steps import StepCosts
-from sidecar.engine.methods import drafts_by_token, follows_a_schedule, given_up
-
-if TYPE_CHECKING:
-    from sidecar.requests.messages import Speculation
-
-_EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})  # they keep the distribution
-_ADAPTIVE: Final = (
-    "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so the acceptance rate "
-    "is not meaningful, and only a measured speedup decides."
-)
-_SYNTHETIC: Final = "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
-_LOSSY: Final = (
-    "rejection_sample_method {} also accepts tokens that the model itself would not have sampled: part of the "
-    "acceptance rate comes at the cost of quality."
-)
-_UNRULED: Final = (
-    "The rule of thumb on the acceptance rate is for models that draft token by token, and method {} does not: only a "
-    "measured speedup tells whether it pays. Measure a baseline with `specdec-sidecar baseline`."
-)
-_GIVEN_UP: Final = (
-    "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs). That is part of the "
-    "method's price, and only a baseline shows it."
-)
+from sidecar.engine.methods import drafts_by_token, follows_a_schedule
+from sidecar.requests.messages import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +31,7 @@ class Evidence:
     speedup: Estimate | None = None
     costs: StepCosts | None = None
     costs_by_load: Mapping[int, StepCosts] = field(default_factory=dict)
-    speculation: "Speculation | None" = None
+    speculation: Speculation | None = None
     is_data_parallel: bool = False
 
     @property
@@ -77,24 +55,8 @@ class Evidence:
         known = self.speculation is not None and follows_a_schedule(self.speculation.method)
         return known and not self.is_data_parallel
 
-    def caveats(self) -> tuple[str, ...]:
-        """Sentences on why the acceptance rate misleads, and on what the method costs that drafts do not show."""
-        if self.speculation is None:
-            return ()
-        sampler, method = self.speculation.rejection_sample_method, self.speculation.method
-        sentences = [_ADAPTIVE] if self.is_adaptive else []
-        if self.speedup is None and not (self.is_ruled or self.is_adaptive):
-            sentences.append(_UNRULED.format(method))
-        if lost := given_up(method):
-            sentences.append(_GIVEN_UP.format(method, " and ".join(lost)))
-        if sampler == "synthetic":
-            sentences.append(_SYNTHETIC)
-        elif sampler not in _EXACT_SAMPLERS:
-            sentences.append(_LOSSY.format(sampler))
-        return tuple(sentences)
 
-
-def is_ruled(found: "Speculation") -> bool:
+def is_ruled(found: Speculation) -> bool:
     """Whether the rule of thumb on the acceptance rate applies to engines that speculate like this."""
     by_token = drafts_by_token(found.method, in_parallel=found.parallel_drafting)
     return by_token and not found.adaptive_verification

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.analysis.acceptance import Acceptance
+from sidecar.analysis.advice import Advice
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.engine.polling import ScrapeReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport, Speedup
-from sidecar.analysis.split.plugin_state import PluginReport
+from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Judgement
 from sidecar.engine.names import Counter, Gauge, Phase
@@ -94,7 +95,8 @@ class ModelReport:
     speed: EngineSpeed | None
     loads: tuple[LoadReport, ...]  # all speculating engines together; every load at which anything is known
     acceptance_p10: float | None
-    split_withheld: str  # why there are no temperatures, as text; empty if there are
+    no_split: NoSplit | None  # why there are no temperatures; None if there are
+    advice: Advice | None  # on the number of draft tokens; None below the gates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,19 +80,18 @@ class State:
 
     def report(self, now: float, own: OwnReport = _NO_OWN, problem: str = "") -> Report:
         """The report at ``now``, Unix seconds; ``problem`` is as in ``Lives.report``."""
-        plugin = self.plugin.report(problem)
         return Report(
             at=now,
             scrape=self._scrape.report(now, self._engines.restarts),
-            plugin=plugin,
-            models=self._model_reports(now, plugin.text),
+            plugin=self.plugin.report(problem),
+            models=self._model_reports(now),
             own=replace(own, label_overflow={"engine": self._engines.overflowed, **self._overflow}),
         )
 
-    def _model_reports(self, now: float, plugin_text: str) -> tuple[ModelReport, ...]:
+    def _model_reports(self, now: float) -> tuple[ModelReport, ...]:
         fresh = self._scrape.is_fresh(now)
         judged = self._judge.held(now, fresh=fresh)
-        moment = Moment(self._scrape.last or now, fresh, self._settings.thresholds.min_requests, plugin_text)
+        moment = Moment(self._scrape.last or now, fresh, self._settings.thresholds)
         return tuple(
             model_report(model, self._engines, self.plugin, judged.get(name, ModelJudgement()), moment)
             for name, model in self._models.items()

@@ -11,17 +11,9 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.analysis.acceptance import Acceptance
-from sidecar.analysis.advice import schedule, timed_advice, tokens_advice
 from sidecar.analysis.evidence import Estimate, Evidence, ModelEvidence
 from sidecar.settings.groups import Thresholds
 
-# vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
-_LOSING: Final = "Route this traffic to pods that do not speculate."
-_OR_FEWER: Final = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
-_FAULT: Final = (
-    "Almost no draft tokens are accepted, at any temperature and from the first position on. High temperatures alone "
-    "do not cause this. Restart vLLM, and check that the draft model matches the target model."
-)
 _CONFIDENCE: Final = 2.0  # standard errors by which a value must clear a threshold
 MARGIN: Final = 0.02  # a verdict rises once the value is this far above a threshold
 _KEPT: Final = 0.5  # a window that was judged stays so until its traffic falls below this share of the gates
@@ -48,27 +40,34 @@ class Basis(StrEnum):
     ACCEPTANCE = "acceptance"  # the rule of thumb, if nothing better is known
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A setting in ``thresholds`` that requires more traffic than there is, and its value."""
+
+    threshold: str
+    value: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The verdict on one model, temperature or engine, with its evidence.
 
     ``is_known`` is False if nothing was judged, for example after polls have failed for long. ``judged`` is the window
-    that was judged, None below the gates; ``missing`` names the gate, in a sentence. ``by_acceptance`` is the verdict
-    by the rule of thumb, ``by_speedup`` the measured one, None if no speedup is known. ``is_low``: the acceptance rate
-    is below its threshold or, if it decides, not yet clearly above it again. ``caveats`` and ``has_collapsed`` are
-    about a model as a whole: sentences on what is misleading, including engines that lose while the model does not,
-    and whether a fault keeps drafts from being accepted.
+    that was judged, None below the gates; ``gate`` is the first of those that keeps it from being judged.
+    ``by_acceptance`` is the verdict by the rule of thumb, ``by_speedup`` the measured one, None if no speedup is known.
+    ``held_below`` is the threshold that the value has crossed again, if only the margin keeps the verdict from rising.
+    ``is_low``: the acceptance rate is below its threshold or, if it decides, not yet clearly above it again.
+    ``has_collapsed``, of a model as a whole: a fault keeps drafts from being accepted.
     """
 
     evidence: Evidence = field(default_factory=Evidence)
     is_known: bool = False
     judged: Acceptance | None = None
-    missing: str | None = None
+    gate: Gate | None = None
     by_acceptance: Verdict = Verdict.INSUFFICIENT_DATA
     by_speedup: Verdict | None = None
+    held_below: float | None = None
     is_low: bool = False
-    advice: str | None = None
-    caveats: tuple[str, ...] = ()
     has_collapsed: bool = False
 
     @property
@@ -127,37 +126,15 @@ class Judge:
     def _model(self, model: ModelEvidence, before: Mapping[tuple[str, str, str], Judgement]) -> ModelJudgement:
         def judged(kind: str, name: str, evidence: Evidence) -> Judgement:
             key, last = (model.model_name, kind, name), before.get((model.model_name, kind, name), _NOTHING)
-            self._last[key] = judge(evidence, self._thresholds, self._window, before=last, is_part=bool(kind))
+            self._last[key] = judge(evidence, self._thresholds, self._window, before=last)
             return self._last[key]
 
         temperatures = {name: judged("temperature", name, found) for name, found in model.temperatures.items()}
         engines = {name: judged("engine", name, found) for name, found in model.engines.items()}
-        whole = _with_parts(judged("", "", model.whole), temperatures, engines)
+        whole = judged("", "", model.whole)
+        spared = any((part.acceptance or 0) >= _COLLAPSED for part in temperatures.values())
+        whole = replace(whole, has_collapsed=_has_collapsed(whole) and not spared)
         return ModelJudgement(whole=whole, temperatures=temperatures, engines=engines)
-
-
-def _with_parts(whole: Judgement, temperatures: Mapping[str, Judgement], engines: Mapping[str, Judgement]) -> Judgement:
-    """``whole`` with what its parts say: a collapse spares no temperature, and one engine may lose alone."""
-    losing = [
-        f"Engine {name} is net negative on its own: {_grounds(one)}."
-        for name, one in engines.items()
-        if one.verdict is Verdict.NET_NEGATIVE and len(engines) > 1 and whole.verdict is not Verdict.NET_NEGATIVE
-    ]
-    collapsed = _has_collapsed(whole) and not any((one.acceptance or 0) >= _COLLAPSED for one in temperatures.values())
-    return replace(
-        whole,
-        advice=_FAULT if collapsed else whole.advice,
-        caveats=(*whole.evidence.caveats(), *losing),
-        has_collapsed=collapsed,
-    )
-
-
-def _grounds(judgement: Judgement) -> str:
-    """What the verdict on an engine is based on, as a clause."""
-    speedup = judgement.evidence.speedup
-    if judgement.by_speedup is not None and speedup is not None:
-        return f"decoding is {speedup.value:.2f} times as fast as without speculation"
-    return f"it accepts {judgement.acceptance or 0:.0%} of its draft tokens"
 
 
 _NOTHING: Final = Judgement()
@@ -169,29 +146,24 @@ def judge(
     window: float = 0.0,
     *,
     before: Judgement = _NOTHING,
-    is_part: bool = False,
 ) -> Judgement:
     """The judgement on ``evidence``, following ``before``; requires ``min_drafts_per_second`` over ``window`` seconds.
 
     The sliding window decides or, if it has too little traffic, the last hour. A verdict falls as soon as a threshold
-    is crossed, and rises once the value is clearly above it. A part of a model (``is_part``) gets no advice on the
-    number of draft tokens: an engine has one number for all of its temperatures.
+    is crossed, and rises once the value is clearly above it.
     """
     judged = _with_enough_traffic(evidence, thresholds, window, before)
     if judged is None or judged.rate is None:
-        missing = _missing(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
-        return Judgement(evidence=evidence, is_known=True, missing=missing)
-    by_acceptance, by_speedup, stays = Verdict.INSUFFICIENT_DATA, None, ""
+        gate = _gate(evidence.window, thresholds, window) if evidence.window.draft_tokens else None
+        return Judgement(evidence=evidence, is_known=True, gate=gate)
+    by_acceptance, by_speedup, held_below = Verdict.INSUFFICIENT_DATA, None, None
     if evidence.is_ruled:
         lines = (thresholds.acceptance_net_negative, thresholds.acceptance_break_even)
-        by_acceptance, stays = _ruled(before.by_acceptance, Estimate(judged.rate), lines, Basis.ACCEPTANCE)
+        by_acceptance, held_below = _ruled(before.by_acceptance, Estimate(judged.rate), lines)
     if evidence.speedup is not None:
         lines = (thresholds.speedup_net_negative, thresholds.speedup_net_positive)
-        by_speedup, stays = _ruled(before.by_speedup, evidence.speedup, lines, Basis.SPEEDUP)
+        by_speedup, held_below = _ruled(before.by_speedup, evidence.speedup, lines)
     stays_low = by_speedup is None and by_acceptance is Verdict.NET_NEGATIVE
-    advice = None if is_part else _tokens_advice(evidence, judged, thresholds)
-    if advice is None and (by_speedup or by_acceptance) is Verdict.NET_NEGATIVE:
-        advice = _losing(evidence, judged)
     return Judgement(
         evidence=evidence,
         is_known=True,
@@ -199,7 +171,7 @@ def judge(
         by_acceptance=by_acceptance,
         by_speedup=by_speedup,
         is_low=stays_low or judged.rate < thresholds.acceptance_net_negative,
-        advice=f"{stays} {advice or ''}".strip() or None,
+        held_below=held_below,
     )
 
 
@@ -213,7 +185,7 @@ def _with_enough_traffic(
 
     def is_enough(found: Acceptance, judged_before: Acceptance) -> bool:
         part = _KEPT if before.judged is not None and before.judged is judged_before else 1.0
-        return found.draft_tokens > 0 and not _missing(found, thresholds, window, part)
+        return found.draft_tokens > 0 and not _gate(found, thresholds, window, part)
 
     if is_enough(evidence.window, before.evidence.window):
         return evidence.window
@@ -221,39 +193,15 @@ def _with_enough_traffic(
     return evidence.hour if drafts_now and is_enough(evidence.hour, before.evidence.hour) else None
 
 
-def _missing(found: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0) -> str | None:
-    """The first threshold of which ``found`` does not reach ``part``, in a sentence; None if it reaches all."""
+def _gate(acceptance: Acceptance, thresholds: Thresholds, window: float, part: float = 1.0) -> Gate | None:
+    """The first threshold of which ``acceptance`` does not reach ``part``; None if it reaches all."""
     gates = {
-        "min_requests": (found.requests or 0, thresholds.min_requests),
-        "min_drafts_per_second": (found.drafts, thresholds.min_drafts_per_second * window),
-        "min_bucket_share": (found.share, thresholds.min_bucket_share),
+        "min_requests": (acceptance.requests or 0, thresholds.min_requests),
+        "min_drafts_per_second": (acceptance.drafts, thresholds.min_drafts_per_second * window),
+        "min_bucket_share": (acceptance.share, thresholds.min_bucket_share),
     }
     failed = (name for name, (value, least) in gates.items() if value < part * least)
-    return next((f"No verdict: below thresholds.{name} ({getattr(thresholds, name):g})." for name in failed), None)
-
-
-def _losing(evidence: Evidence, judged: Acceptance) -> str:
-    varies = not evidence.is_ruled or evidence.has_schedule
-    return _LOSING if varies or len(judged.position_rates) == 1 else _OR_FEWER
-
-
-def _tokens_advice(evidence: Evidence, judged: Acceptance, thresholds: Thresholds) -> str | None:
-    """Advises by time per token if step times are known, else by acceptance; only on the schedule if there is one."""
-    if not evidence.is_ruled:
-        return None
-    rates = judged.position_rates
-    loads = evidence.costs_by_load if evidence.can_schedule else {}
-    entries = schedule(rates, loads, varies=evidence.has_schedule)
-    name = "num_speculative_tokens_per_batch_size"
-    by_load = f"To adapt to the load, set {name} to {[list(one) for one in entries]}." if entries else ""
-    if evidence.has_schedule:
-        return by_load or None
-    fewer, more = thresholds.acceptance_fewer_tokens, thresholds.acceptance_more_tokens
-    if evidence.costs is None:
-        return tokens_advice(judged.rate or 0.0, rates, fewer=fewer, more=more)
-    timed = timed_advice(rates, evidence.costs, can_schedule=evidence.can_schedule)
-    timed = timed or tokens_advice(judged.rate or 0.0, rates, fewer=0.0, more=more)
-    return f"{timed or ''} {by_load}".strip() or None
+    return next((Gate(name, getattr(thresholds, name)) for name in failed), None)
 
 
 def _has_collapsed(judgement: Judgement) -> bool:
@@ -263,27 +211,17 @@ def _has_collapsed(judgement: Judgement) -> bool:
     return (judgement.acceptance or 0) < _COLLAPSED and bool(rates) and rates[0] < _COLLAPSED
 
 
-def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float], basis: Basis) -> tuple[Verdict, str]:
+def _ruled(before: Verdict | None, estimate: Estimate, lines: tuple[float, float]) -> tuple[Verdict, float | None]:
     """The verdict on ``estimate``, which loses below the first of the ``lines`` and wins from the second on.
 
-    The text says so if only the margin keeps the verdict from rising; else it is empty.
+    With it the line that holds the verdict although the estimate is above it again, by less than the margin.
     """
     now = _plain(estimate.value, estimate.error, lines)
     if before not in _RISING:
-        return now, ""
+        return now, None
     risen = _plain(estimate.value - MARGIN, estimate.error, lines)
     verdict = min(now, max(before, risen, key=_RISING.index), key=_RISING.index)
-    return verdict, "" if verdict is now else _stays(verdict, lines, basis)
-
-
-def _stays(verdict: Verdict, lines: tuple[float, float], basis: Basis) -> str:
-    sign, line = ("plus", lines[0]) if verdict is Verdict.NET_NEGATIVE else ("minus", lines[1])
-    bound = f"speedup {sign} {_CONFIDENCE:g} standard errors"
-    what, name = bound if basis is Basis.SPEEDUP else "acceptance rate", verdict.replace("_", " ")
-    return (
-        f"The {what} is back above {line:g}, but the verdict stays {name} below {line + MARGIN:g}, "
-        "so that it does not flap."
-    )
+    return verdict, None if verdict is now else lines[verdict is not Verdict.NET_NEGATIVE]
 
 
 def _plain(value: float, error: float, lines: tuple[float, float]) -> Verdict:

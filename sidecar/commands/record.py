@@ -12,9 +12,9 @@ from sidecar.app import running
 from sidecar.commands.arguments import add_duration
 from sidecar.commands.stopping import stop_on_signals, stopped
 from sidecar.errors import ListenError
-from sidecar.export.page.text import counted
 from sidecar.recording.recorder import Recorder
 from sidecar.settings import Settings
+from sidecar.wording.numbers import counted
 
 HELP = "run the sidecar and record what it sees, without prompts or completions"
 _MOST_BYTES = 1_000_000_000  # on disk: about a day of one engine's pages

@@ -6,6 +6,7 @@ from sidecar.engine.plan import EngineKey
 from sidecar.engine.snapshot import PageSnapshot
 from sidecar.errors import ScrapeError
 from sidecar.log import Log, StateLog
+from sidecar.wording.plugin import plugin_sentence
 
 _BAD = (PluginState.REFUSED, PluginState.DISABLED, PluginState.OTHER_FORMAT)
 
@@ -33,10 +34,11 @@ class LoggedState:
             self._log.info("engine found", model=key.model_name, engine=key.engine)
         self._known = shown
         plugin = self._state.plugin.report("")
-        if plugin.heard and plugin.text != self._plugin:
-            self._plugin = plugin.text
+        meaning = plugin_sentence(plugin)
+        if plugin.heard and meaning != self._plugin:
+            self._plugin = meaning
             tell = self._log.warning if plugin.state in _BAD else self._log.info
-            tell("plug-in", state=str(plugin.state), meaning=plugin.text)
+            tell("plug-in", state=str(plugin.state), meaning=meaning)
 
     def failed(self, at: float, error: ScrapeError) -> None:
         """See ``ScrapeSink``."""

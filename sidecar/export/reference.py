@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sidecar.analysis.engine.engine_state import EXPLANATIONS
 from sidecar.export.metrics import METRICS
+from sidecar.wording.notes import LIMITATIONS
 
 
 def metrics_reference(page: str) -> str:
@@ -16,7 +16,7 @@ def metrics_reference(page: str) -> str:
         ValueError: a table is missing.
     """
     metrics = ((f"`{one.name}`", one.kind, ", ".join(one.labels) or "none", one.help) for one in METRICS)
-    limitations = ((f"`{name}`", text) for name, text in EXPLANATIONS.items())
+    limitations = ((f"`{name}`", text) for name, text in LIMITATIONS.items())
     return _filled(_filled(page, "| metric |", metrics), "| limitation |", limitations)
 
 

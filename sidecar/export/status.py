@@ -7,23 +7,37 @@ from functools import cache
 from typing import Any
 
 from sidecar import __version__
+from sidecar.analysis.report import ModelReport
+from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.errors import ScrapeError
 from sidecar.export.declaration import Shown
-from sidecar.export.page.answer import answer
+from sidecar.wording.answer import answer
+from sidecar.wording.notes import judgement_note, model_notes
+from sidecar.wording.plugin import no_split_sentence, plugin_sentence
 
 
 def status(shown: Shown) -> dict[str, Any]:
-    """The tree, with the version of the sidecar, the thresholds in force and the page's answer.
+    """The tree, with the version of the sidecar, the thresholds in force and the page's sentences.
 
     Values, including computed ones, have the same names as in the tree (``sidecar/analysis/report.py`` explains all).
     Unknown values are null, never 0.
     """
+    report = shown.report
     return {
         "version": __version__,
         "thresholds": shown.settings.thresholds.model_dump(),
-        "answer": plain(answer(shown.report)),
-        **plain(shown.report),
+        "answer": plain(answer(report)),
+        **plain(report),
+        "plugin": {**plain(report.plugin), "text": plugin_sentence(report.plugin)},
+        "models": [_model(model, report.plugin) for model in report.models],
     }
+
+
+def _model(model: ModelReport, plugin: PluginReport) -> dict[str, Any]:
+    """A model with the sentences on it and on its temperatures."""
+    no_split = [] if model.no_split is None else [no_split_sentence(model.no_split, plugin)]
+    temperatures = [{**plain(one), "note": judgement_note(one.judgement)} for one in model.temperatures]
+    return {**plain(model), "notes": [*model_notes(model), *no_split], "temperatures": temperatures}
 
 
 def plain(value: Any) -> Any:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from sidecar.analysis.engine.engine_state import EXPLANATIONS, Limitation
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.engine.names import Trait
 from sidecar.engine.plan import EngineKey
+from sidecar.wording.notes import LIMITATIONS
 from tests.analysis.analysis_tools import Server, snap
 
 
@@ -25,4 +26,4 @@ def test_limitations(snapshot, start, expected):
 
 
 def test_every_limitation_is_explained():
-    assert set(EXPLANATIONS) == set(Limitation)
+    assert set(LIMITATIONS) == set(Limitation)

@@ -31,26 +31,6 @@ class Withheld(StrEnum):
     TOO_LITTLE = "too_little"  # too few tokens so far
 
 
-WITHHELD: Final = {
-    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
-    Withheld.ITL_PER_TOKEN: (
-        "this vLLM's inter-token latency has one observation per token, so it does not show how long a step takes; "
-        "load the plug-in into vLLM to get step times"
-    ),
-    Withheld.NO_REFERENCE: (
-        "the step time without speculation is not known; measure it on a vLLM that does not speculate: "
-        "`specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
-    ),
-    Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
-    Withheld.LOAD: "the baseline was not measured with this number of running requests; add it to --load",
-    Withheld.PROMPTS: (
-        "the baseline was measured with a different ratio of prompt to generated tokens; "
-        "measure it with prompts like those of the traffic: --prompts, --max-tokens"
-    ),
-    Withheld.TOO_LITTLE: "not enough tokens yet",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
     """Plain time per token / actual, ``ratio`` ± ``error`` (standard error); times are mean seconds per token."""

@@ -5,10 +5,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from sidecar.analysis import plugin_text as text
-from sidecar.analysis.plugin_text import counts_otherwise, sentence, worst
 from sidecar.analysis.split.life import Life
-from sidecar.analysis.split.plugin_state import PluginEngineReport, PluginReport, PluginState
+from sidecar.analysis.split.plugin_state import (
+    NoSplit,
+    NoSplitReason,
+    PluginEngineReport,
+    PluginReport,
+    PluginState,
+    worst,
+)
 from sidecar.analysis.split.trust import Standing
 from sidecar.engine.names import Counter as Counted
 from sidecar.engine.plan import EngineKey
@@ -185,41 +190,38 @@ class Lives:
         """Counts ``requests`` finished requests as dropped, because their model has no state."""
         self._dropped[OVERFLOW] += requests
 
-    def withheld(self, model_name: str) -> str:
-        """Why the model must not be split with the plug-in's data, as text; empty if it may be."""
-        for key in self._counted:
-            if key.model_name == model_name and (reason := self._engine_withheld(key)):
-                return reason
-        return ""
+    def withheld(self, model_name: str) -> NoSplit | None:
+        """Why the model must not be split with the plug-in's data; None if it may be."""
+        engines = [key for key in self._counted if key.model_name == model_name]
+        return next((reason for key in engines if (reason := self._engine_withheld(key)) is not None), None)
 
-    def _engine_withheld(self, key: EngineKey) -> str:
+    def _engine_withheld(self, key: EngineKey) -> NoSplit | None:
         current = self._current(key)
         holding = [life for life in current if _holds(life)]
         if key in self._disputed:
-            return text.SEVERAL_CLAIM.format(engine=key.engine)
+            return NoSplit(NoSplitReason.SEVERAL_CLAIM, key.engine)
         for life in holding or current:
             if life.disabled is not None:  # from then on its totals stand still
-                return text.DISABLED.format(engine=key.engine, reason=life.disabled)
-        return "" if holding else self._why_none_holds(key, current)
+                return NoSplit(NoSplitReason.DISABLED, key.engine, life.disabled)
+        return None if holding else self._why_none_holds(key, current)
 
-    def _why_none_holds(self, key: EngineKey, current: Sequence[Life]) -> str:
+    def _why_none_holds(self, key: EngineKey, current: Sequence[Life]) -> NoSplit | None:
         """The same for an engine none of whose ``current`` lives agrees with vLLM's counters."""
         counted = self._counted[key]
         if not current:
             if any(life.is_over and self.key(life) == key for life in self._lives.values()):
-                return text.RESTARTED_WITHOUT.format(engine=key.engine)
+                return NoSplit(NoSplitReason.RESTARTED_WITHOUT, key.engine)
             is_missing = counted is not None and counted.drafts > 0 and self.counting(key.model_name)
-            return text.NOT_REPORTED.format(engine=key.engine) if is_missing else ""
+            return NoSplit(NoSplitReason.NOT_REPORTED, key.engine) if is_missing else None
         hello = current[-1].hello
         if not any(life.observes for life in current):
-            state = PluginState(hello.state)
-            return text.UNOBSERVED[state].format(engine=key.engine, vllm=hello.vllm or "", reason=hello.reason)
+            return NoSplit(NoSplitReason(hello.state), key.engine, hello.reason, hello.vllm or "")
         differing = next((life for life in current if life.trust.standing is Standing.DIFFERS), None)
-        if differing is not None and not differing.is_consistent:
-            return text.CONTRADICTS_ITSELF.format(engine=key.engine)
         if differing is None:
-            return text.NOT_COMPARED.format(engine=key.engine)
-        return counts_otherwise(key.engine, differing.trust.ratio)
+            return NoSplit(NoSplitReason.NOT_COMPARED, key.engine)
+        if not differing.is_consistent:
+            return NoSplit(NoSplitReason.CONTRADICTS_ITSELF, key.engine)
+        return NoSplit(NoSplitReason.COUNTS_OTHERWISE, key.engine, ratio=differing.trust.ratio)
 
     def coverage(self, key: EngineKey) -> float | None:
         """The engine's coverage: of the life that counts, else of any that is compared; None if it is unknown.
@@ -265,9 +267,10 @@ class Lives:
         """The current states; ``problem`` says why the socket cannot be opened, empty if it is open."""
         connected = [life for life in self._lives.values() if life.connections and not life.is_over]
         engines = tuple(_engine_report(self.key(life), life) for life in connected)
-        report = PluginReport(
-            state=worst([engine.state for engine in engines], has_unreadable=bool(self._unreadable)),
-            text="",
+        unreadable = next(iter(self._unreadable.values()), None)
+        return PluginReport(
+            state=worst([engine.state for engine in engines]) if unreadable is None else PluginState.OTHER_FORMAT,
+            unreadable_format=unreadable,
             problem=problem,
             observed=len({self.key(life) for life in connected if life.observes} & self._counted.keys()),
             expected=len(self._counted),
@@ -276,7 +279,6 @@ class Lives:
             events=self._finished,
             dropped=dict(self._dropped),
         )
-        return replace(report, text=sentence(report, list(self._unreadable.values()), problem))
 
 
 def _has_left(life: Life) -> bool:

@@ -1,20 +1,21 @@
-"""The plug-in as a whole: its state in each engine, and what it has sent."""
+"""The plug-in as a whole: its state in each engine, what it has sent, and why a model may have no split."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class PluginState(StrEnum):
     """The state of the plug-in in vLLM."""
 
     NOT_CONNECTED = "not_connected"
-    IDLE = "idle"  # connected; vLLM has not drafted yet
+    IDLE = "idle"  # connected, but vLLM has not drafted for any request yet
     OBSERVING = "observing"
-    CHECKING = "checking"  # the scheduler's class overrides what it wraps; the first step with drafts will tell
-    REFUSED = "refused"  # it found something that it does not know, so it wraps nothing
-    DISABLED = "disabled"  # it failed, and disabled itself
-    OTHER_FORMAT = "other_format"  # its messages have another version
+    CHECKING = "checking"  # connected, but the scheduler has not been seen to call vLLM's methods
+    REFUSED = "refused"  # connected, but it does not know this vLLM's scheduler
+    DISABLED = "disabled"  # it failed and disabled itself
+    OTHER_FORMAT = "other_format"  # its messages are in another version of the format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +34,59 @@ class PluginEngineReport:
 class PluginReport:
     """The plug-in in all engines: ``observed`` of the ``expected`` engines on the page are observed.
 
-    ``state`` is the worst of the engines'; ``text`` explains it, and says what to do, if anything.
+    ``state`` is the worst of the engines'. ``unreadable_format`` is a message format that a plug-in uses and the
+    sidecar cannot read. ``problem`` says why the sidecar cannot listen for plug-ins; it is empty if it can.
     """
 
     state: PluginState
-    text: str
-    problem: str  # why the sidecar cannot listen for it; empty if it can
+    unreadable_format: int | None
+    problem: str
     observed: int
     expected: int
     heard: bool  # whether any plug-in has connected since this sidecar started
     engines: tuple[PluginEngineReport, ...]
     events: int  # finished requests received
     dropped: Mapping[str, int]  # what was lost or refused, by reason, each starting at 0
+
+
+class NoSplitReason(StrEnum):
+    """Why a model has no split by temperature."""
+
+    NOT_CONNECTED = "not_connected"  # no plug-in reports the model; ``PluginReport.state`` says more
+    NOT_REPORTED = "not_reported"
+    NOT_COMPARED = "not_compared"
+    CHECKING = "checking"
+    REFUSED = "refused"
+    DISABLED = "disabled"
+    RESTARTED_WITHOUT = "restarted_without"
+    SEVERAL_CLAIM = "several_claim"
+    CONTRADICTS_ITSELF = "contradicts_itself"
+    COUNTS_OTHERWISE = "counts_otherwise"
+
+
+@dataclass(frozen=True, slots=True)
+class NoSplit:
+    """Why a model has no split by temperature, and because of which engine.
+
+    ``reason`` is the plug-in's own if it refused or disabled itself; ``ratio`` is its number / vLLM's, if both differ.
+    """
+
+    code: NoSplitReason
+    engine: str = ""
+    reason: str = ""
+    vllm_version: str = ""
+    ratio: float | None = None
+
+
+_WORST_FIRST: Final = (
+    PluginState.DISABLED,
+    PluginState.REFUSED,
+    PluginState.CHECKING,
+    PluginState.OBSERVING,
+    PluginState.IDLE,
+)
+
+
+def worst(states: Collection[PluginState]) -> PluginState:
+    """The state of all engines together: the one that most needs attention."""
+    return next((state for state in _WORST_FIRST if state in states), PluginState.NOT_CONNECTED)

@@ -11,7 +11,6 @@ import aiohttp
 import structlog
 
 from sidecar.alerting.alertmanager import alert_session, post_alerts
-from sidecar.analysis.engine.engine_state import EXPLANATIONS
 from sidecar.analysis.report import EngineReport, Report
 from sidecar.analysis.split.plugin_state import PluginState
 from sidecar.analysis.state import State
@@ -21,10 +20,12 @@ from sidecar.engine.names import Counter
 from sidecar.engine.page_source import page_source
 from sidecar.engine.scrape import Poller
 from sidecar.errors import ScrapeError, Unreachable
-from sidecar.export.page.text import counted
 from sidecar.log import redacted
 from sidecar.requests.receiver import PluginReceiver
 from sidecar.settings import Settings
+from sidecar.wording.notes import LIMITATIONS
+from sidecar.wording.numbers import counted
+from sidecar.wording.plugin import plugin_sentence
 
 HELP = "print what the sidecar would see: settings, vLLM's engines, speculation, the plug-in, limitations"
 _LISTEN: Final = 2.0  # seconds: while requests run, a disconnected plug-in retries once a second
@@ -127,10 +128,10 @@ async def _listen(state: State, settings: Settings) -> tuple[bool, str]:
             found = state.plugin.report(receiver.problem)
             failed = bool(receiver.problem) or found.state in _BAD
             if failed or (found.heard and len(found.engines) >= found.expected):
-                return failed, found.text
+                return failed, plugin_sentence(found)
             await asyncio.sleep(_PAUSE)
         heard = "" if found.heard else f" (listened for {_LISTEN:.0f} s)"
-        return False, f"{found.text}{heard}"
+        return False, f"{plugin_sentence(found)}{heard}"
 
 
 def _page(report: Report, url: str) -> Iterator[str]:
@@ -147,7 +148,7 @@ def _page(report: Report, url: str) -> Iterator[str]:
         if engine.kv_cache_capacity_tokens is not None:
             yield f"  KV cache: {engine.kv_cache_capacity_tokens:,} tokens"
         for limitation in sorted(engine.limitations):
-            yield f"  limitation ({limitation}): {EXPLANATIONS[limitation]}"
+            yield f"  limitation ({limitation}): {LIMITATIONS[limitation]}"
 
 
 def _remedy(error: ScrapeError, url: str) -> str:

@@ -11,8 +11,8 @@ from sidecar.commands.arguments import duration
 from sidecar.commands.preflight.answers import LEAST_REQUESTS, answers, conclusion
 from sidecar.commands.preflight.watch import watch
 from sidecar.commands.tables import aligned
-from sidecar.export.page.text import counted
 from sidecar.settings import Settings
+from sidecar.wording.numbers import counted
 
 _UNDECIDED: Final = 3  # exit code
 HELP = "watch a vLLM that does not speculate yet, and say whether speculation suits its traffic"

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sidecar.analysis.engine.engine_state import EXPLANATIONS, Limitation
-from sidecar.analysis.speed.speedup import WITHHELD, Withheld
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.speed.speedup import Withheld
 from sidecar.commands.tables import aligned, count, markdown, milliseconds, ratio, share
+from sidecar.wording.notes import LIMITATIONS, WITHHELD
 
 _TIMES: Final = ("TTFT P50", "P95", "P99", "TPOT P50", "P95", "P99")
 _TEMPERATURES: Final = (
@@ -54,18 +55,14 @@ def _model(model: _Json, table: _Table, item: str, said: str) -> Iterator[str]:
         (_ENGINES, [_engine(one) for one in model["engines"]]),
     ):
         yield from ("", *table(header, rows)) if rows else ()
-    notes = [_speedup(model), judged["advice"] or judged["missing"], *judged["caveats"], model["split_withheld"]]
+    notes = [_speedup(model), *model["notes"]]
     notes += [
         f"no drafts in the window for {one['by']} {one['group']}" for one in model["groups"] if one["without_drafts"]
     ]
     notes = [note for note in notes if note and note not in said]
+    notes += [f"temperature {one['temperature']}: {one['note']}" for one in temperatures if one["note"]]
     notes += [
-        f"temperature {one['temperature']}: {text}"
-        for one in temperatures
-        if (text := one["judgement"]["advice"] or one["judgement"]["missing"])
-    ]
-    notes += [
-        f"engine {one['key']['engine']}: {EXPLANATIONS[Limitation(name)]}"
+        f"engine {one['key']['engine']}: {LIMITATIONS[Limitation(name)]}"
         for one in model["engines"]
         for name in one["limitations"]
     ]

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sidecar.analysis.advice import advise
 from sidecar.analysis.evidence import Estimate, Evidence
-from sidecar.analysis.verdict import Verdict, judge
+from sidecar.analysis.verdict import Judgement, Verdict, judge
 from sidecar.commands.estimates import Interval, relative_change
 from sidecar.commands.sweep.measured import LevelResult, Measured, SweepResult
 from sidecar.commands.sweep.metrics import METRICS, Values, values
 from sidecar.commands.sweep.workload import Level, alone
 from sidecar.settings.groups import Thresholds
+from sidecar.wording.notes import advice_sentences, judgement_note
 
 CONFIDENCE: Final = 0.95
 ACTIONS: Final[Mapping[Verdict, str]] = {
@@ -80,8 +82,15 @@ def _summarized(found: LevelResult, measured: Mapping[Level, Measured], threshol
         speedup=speedup,
         verdict=judged.verdict,
         action=_action(judged.verdict, ours, thresholds.min_requests),
-        advice=None if judged.by_speedup is Verdict.NET_POSITIVE else judged.advice,
+        advice=_advice(judged, thresholds),
     )
+
+
+def _advice(judgement: Judgement, thresholds: Thresholds) -> str | None:
+    if judgement.judged is None or judgement.by_speedup is Verdict.NET_POSITIVE:
+        return None
+    advice = advise(judgement.evidence, judgement.judged, thresholds)
+    return judgement_note(judgement, advice_sentences(advice)) or None
 
 
 def _action(verdict: Verdict, measured: Measured, needed: int) -> str:

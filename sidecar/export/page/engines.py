@@ -7,8 +7,8 @@ from sidecar.analysis.acceptance import NO_DRAFTS
 from sidecar.analysis.engine.latency import Latency, gap_growth
 from sidecar.analysis.report import EngineReport
 from sidecar.engine.names import Gauge, Phase
-from sidecar.export.page.text import by_position, percent
-from sidecar.export.page.text import latency as shown
+from sidecar.wording.numbers import by_position, percent
+from sidecar.wording.numbers import latency as shown
 
 _LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
 

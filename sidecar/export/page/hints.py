@@ -4,18 +4,19 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from sidecar.analysis.engine.engine_state import EXPLANATIONS
 from sidecar.analysis.report import Report
-from sidecar.analysis.speed.speedup import WITHHELD
 from sidecar.analysis.split.plugin_state import PluginReport
-from sidecar.export.page.text import counted
+from sidecar.wording.notes import limitation_notes, no_speedup_sentence
+from sidecar.wording.numbers import counted
+from sidecar.wording.plugin import plugin_sentence
 
 
 def plugin_line(plugin: PluginReport, said: str) -> str:
     """The state of the plug-in, unless ``said`` already contains it, and the versions that are connected."""
     versions = ", ".join(dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines))
     small = f" <small>{escape(versions)}</small>" if versions else ""
-    return f'<p class="plugin {plugin.state}">{marked(plugin.text) if plugin.text not in said else ""}{small}</p>'
+    sentence = plugin_sentence(plugin)
+    return f'<p class="plugin {plugin.state}">{marked(sentence) if sentence not in said else ""}{small}</p>'
 
 
 def hints_section(report: Report) -> str:
@@ -26,14 +27,14 @@ def hints_section(report: Report) -> str:
 
 def _hints(report: Report) -> Iterator[str]:
     for model in report.models:
-        if model.speed is not None and model.speed.withheld is not None:
-            yield f"No speedup for {model.model_name}: {WITHHELD[model.speed.withheld]}."
+        if sentence := no_speedup_sentence(model):
+            yield sentence
     for reason, count in report.plugin.dropped.items():
         if count:
             yield f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
     for model in report.models:
         for engine in model.engines:
-            yield from (EXPLANATIONS[limitation] for limitation in sorted(engine.limitations))
+            yield from limitation_notes(engine)
 
 
 def marked(note: str) -> str:

@@ -4,30 +4,31 @@ from html import escape
 
 from sidecar.analysis.report import ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
+from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Basis, Judgement
-from sidecar.export.page.answer import TONES, effect, per_step, seen, times_as_fast
 from sidecar.export.page.charts import bar, distribution
 from sidecar.export.page.engines import value
 from sidecar.export.page.hints import marked
-from sidecar.export.page.text import by_position, counted, duration, latency, percent
 from sidecar.settings.groups import Thresholds
+from sidecar.wording.answer import TONES, effect, per_step, seen, times_as_fast
+from sidecar.wording.notes import judgement_note, model_notes
+from sidecar.wording.numbers import by_position, counted, duration, latency, percent
+from sidecar.wording.plugin import no_split_sentence
 
 _BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter": "adapter {}"}
 
 
-def model_section(model: ModelReport, thresholds: Thresholds, said: str) -> str:
+def model_section(model: ModelReport, thresholds: Thresholds, plugin: PluginReport, said: str) -> str:
     """Everything known about one model, across its engines; does not repeat what is in ``said``."""
     judged = model.judgement
-    advice = "".join(
-        f"<div class=advice>{marked(text)}</div>" for text in (judged.advice or judged.missing, *judged.caveats) if text
-    )
-    split = _withheld(model, said) if model.split_withheld else _split(model, thresholds)
+    notes = "".join(f"<div class=advice>{marked(note)}</div>" for note in model_notes(model))
+    split = _split(model, thresholds) if model.no_split is None else _no_split(model.no_split, plugin, said)
     return (
         f"<h2>{escape(model.model_name)} <small>{escape(_speculates(model))}</small></h2>"
         f'<div class="buckets"><div class="bucket whole {TONES[judged.verdict]}">'
         f'<div class="name">All requests</div>{_verdict(judged)}'
-        f'<div class="line">{_line(judged, model.speed)}</div>{advice}</div>'
+        f'<div class="line">{_line(judged, model.speed)}</div>{notes}</div>'
         f"{split}</div>{_lower(model)}{_without_drafts(model)}{_speed(model)}"
     )
 
@@ -78,16 +79,17 @@ def _split(model: ModelReport, thresholds: Thresholds) -> str:
     return f'{rows}<p class="facts">{marks}{legend} {rates}</p>'
 
 
-def _withheld(model: ModelReport, said: str) -> str:
-    return "" if model.split_withheld in said else f'<p class="facts">{marked(model.split_withheld)}</p>'
+def _no_split(no_split: NoSplit, plugin: PluginReport, said: str) -> str:
+    sentence = no_split_sentence(no_split, plugin)
+    return "" if sentence in said else f'<p class="facts">{marked(sentence)}</p>'
 
 
 def _bucket(one: TemperatureReport, thresholds: Thresholds) -> str:
     judged, low = one.judgement, thresholds.acceptance_net_negative
     limits = (low, thresholds.acceptance_break_even) if judged.basis is Basis.ACCEPTANCE else ()
     window, p10 = seen(judged), one.acceptance_quantiles[0.1]
-    said = judged.advice or judged.missing
-    advice = f'<div class="advice">{escape(said)}</div>' if said else ""
+    note = judgement_note(judged)
+    advice = f'<div class="advice">{escape(note)}</div>' if note else ""
     return (
         f'<div class="bucket {TONES[judged.verdict]}">'
         f'<div class="name">T {marked(one.temperature)}<small>{percent(one.window.share)} of draft tokens</small></div>'

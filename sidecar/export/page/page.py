@@ -4,10 +4,11 @@ from importlib.resources import files
 
 from sidecar import __version__
 from sidecar.export.declaration import Shown
-from sidecar.export.page.answer import answer
 from sidecar.export.page.engines import engine_section
 from sidecar.export.page.hints import hints_section, marked, plugin_line
 from sidecar.export.page.models import model_section
+from sidecar.wording.answer import answer
+from sidecar.wording.plugin import plugin_sentence
 
 # The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
 SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"
@@ -34,9 +35,10 @@ def content(shown: Shown) -> str:
         f'<p class="answer {said.tone}">{marked(said.text)}</p><p class="why">{marked(said.why)}</p>',
         plugin_line(report.plugin, said.why),
     ]
+    above = f"{said.why} {plugin_sentence(report.plugin)}"
     if report.scrape.up:
         for model in report.models:
-            parts.append(model_section(model, settings.thresholds, f"{said.why} {report.plugin.text}"))
+            parts.append(model_section(model, settings.thresholds, report.plugin, above))
             baseline = settings.baselines.get(model.model_name, {})
             parts += [engine_section(engine, baseline) for engine in model.engines]
         parts.append('<p class="facts">± is the 95 % confidence interval.</p>')

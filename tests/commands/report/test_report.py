@@ -4,13 +4,14 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from sidecar.analysis.engine.engine_state import EXPLANATIONS, Limitation
+from sidecar.analysis.engine.engine_state import Limitation
 from sidecar.analysis.verdict import Verdict
 from sidecar.app import running
 from sidecar.demo.options import SimulatorOptions
 from sidecar.errors import BadStatus
 from sidecar.export.status import status
 from sidecar.settings import load_settings
+from sidecar.wording.notes import LIMITATIONS
 from tests.app.app_tools import sidecar_settings, traffic
 from tests.commands.commands_tools import command
 from tests.demo.http_vllm import HttpVllm
@@ -76,7 +77,7 @@ async def test_who_accepts_less_and_what_each_engine_does(reported):
     assert ["0", *["-"] * 9] in lines
     times = ["20.0", "60.0", "100.0"] * 2
     assert ["1", "eagle3,", "3", "tokens", "0.600", "1.000", *times] in lines
-    assert f"  engine 0: {EXPLANATIONS[Limitation.NO_POSITIONS]}" in text.splitlines()
+    assert f"  engine 0: {LIMITATIONS[Limitation.NO_POSITIONS]}" in text.splitlines()
     assert "  no speedup: the step time without speculation is not known; measure it " in text
 
 

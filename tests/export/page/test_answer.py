@@ -6,8 +6,8 @@ import pytest
 
 from sidecar.analysis.speed.speedup import Withheld
 from sidecar.analysis.verdict import Verdict
-from sidecar.export.page.answer import answer
 from sidecar.requests.messages import Speculation
+from sidecar.wording.answer import answer
 from tests.export import reports
 
 GOOD, EVEN, BAD, NONE = Verdict.NET_POSITIVE, Verdict.BREAK_EVEN, Verdict.NET_NEGATIVE, Verdict.INSUFFICIENT_DATA

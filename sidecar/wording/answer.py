@@ -8,8 +8,11 @@ from sidecar.analysis.acceptance import Acceptance
 from sidecar.analysis.report import ModelReport, Report, TemperatureReport
 from sidecar.analysis.speed.speedup import Speedup
 from sidecar.analysis.speed.steps import Steps
+from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.analysis.verdict import Judgement, Verdict
-from sidecar.export.page.text import counted, latency, percent
+from sidecar.wording.notes import COLLAPSED
+from sidecar.wording.numbers import counted, latency, percent
+from sidecar.wording.plugin import no_split_sentence
 
 TONES: Final = {
     Verdict.NET_NEGATIVE: "bad",
@@ -48,17 +51,17 @@ def answer(report: Report) -> Answer:
     if not drafting:
         why = "No draft tokens in the window. A sidecar that has just started needs two polls to see any."
         return Answer("vLLM is not drafting.", "mute", why)
-    answers = [(_of(model), model.model_name) for model in drafting]
+    answers = [(_of(model, report.plugin), model.model_name) for model in drafting]
     worst, name = min(answers, key=lambda one: _WORST_FIRST.index(one[0].tone))
     return worst if len(answers) == 1 else replace(worst, text=f"{name}: {worst.text}")
 
 
-def _of(model: ModelReport) -> Answer:
+def _of(model: ModelReport, plugin: PluginReport) -> Answer:
     if model.judgement.has_collapsed:
-        return Answer("Almost no draft tokens are accepted.", "bad", model.judgement.advice or "")
+        return Answer("Almost no draft tokens are accepted.", "bad", COLLAPSED)
     split = [one for one in model.temperatures if one.judgement.verdict is not Verdict.INSUFFICIENT_DATA]
     if not split:
-        return _overall(model)
+        return _overall(model, plugin)
     if all(one.judgement.by_speedup is not None and one.speedup is not None for one in split):
         return _by_time(split, _at_load(model))
     return _by_temperature(split, _drafted(model))
@@ -103,11 +106,13 @@ def _each(split: Split) -> str:
     return ", ".join(f"{_gained(one.speedup)} at T {one.temperature}" for one in split if one.speedup)
 
 
-def _overall(model: ModelReport) -> Answer:
+def _overall(model: ModelReport, plugin: PluginReport) -> Answer:
     """The verdict on the model as a whole."""
     judged, speedup = model.judgement, model.speed.speedup if model.speed else None
     window, is_ruled, verdict = judged.evidence.window, judged.evidence.is_ruled, judged.verdict
-    split = model.split_withheld or ("No temperature has enough traffic for a verdict." if is_ruled else "")
+    split = "No temperature has enough traffic for a verdict." if is_ruled else ""
+    if model.no_split is not None:
+        split = no_split_sentence(model.no_split, plugin)
     why = f"The acceptance rate over all requests is {percent(window.rate)}. {split}".strip()
     if verdict is Verdict.INSUFFICIENT_DATA:
         if not is_ruled:

@@ -1,0 +1,1 @@
+"""The sentences that the page, ``report``, the log and the push share: what the report's codes and numbers mean."""

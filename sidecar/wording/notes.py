@@ -1,0 +1,202 @@
+"""What a judgement, its evidence and its advice mean, and what vLLM's page does not tell."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.analysis.advice import Advice, Direction, TokensAdvice
+from sidecar.analysis.engine.engine_state import Limitation
+from sidecar.analysis.evidence import Evidence
+from sidecar.analysis.report import EngineReport, ModelReport
+from sidecar.analysis.speed.speedup import Withheld
+from sidecar.analysis.verdict import MARGIN, Basis, Judgement, Verdict
+from sidecar.engine.methods import given_up
+
+LIMITATIONS: Final = {
+    Limitation.V0_COUNTERS: (
+        "vLLM's V0 engine adds its totals to its speculation counters again every 5 s, so the sidecar does not export "
+        "them and has no acceptance rate. Use the V1 engine: vLLM 0.11 or later, or VLLM_USE_V1=1."
+    ),
+    Limitation.NO_SPECULATION: (
+        "vLLM exports no spec_decode counters: it runs without --speculative-config, or with --disable-log-stats."
+    ),
+    Limitation.DIFFUSION: "A diffusion model does not draft, so it has no acceptance rate.",
+    Limitation.NO_REQUEST_TPOT: (
+        "vLLM before 0.11 does not export the time per output token. Its inter-token latency has one observation per "
+        "engine step and may rise as the acceptance rate improves."
+    ),
+    Limitation.NO_POSITIONS: "This vLLM does not export accepted tokens by draft position. Upgrade vLLM.",
+    Limitation.NO_KV_CACHE_CAPACITY: (
+        "This vLLM does not export the capacity of the KV cache. Upgrade vLLM: all tested versions from 0.10 on do."
+    ),
+    Limitation.SEVERAL_PROCESSES: (
+        "vLLM's /metrics is the sum of several API servers: it has no step count, and a restart shows only if a "
+        "counter decreases. If one API server is enough, set --api-server-count 1."
+    ),
+    Limitation.ITL_PER_TOKEN: (
+        "This vLLM's inter-token latency has one observation per token, not one per engine step, so it does not show "
+        "how long a step takes. With the plug-in, step times come from the engine; without it there is no speedup."
+    ),
+}
+WITHHELD: Final = {
+    Withheld.NO_STEPS: "vLLM exports no step times, or several API servers count the same steps",
+    Withheld.ITL_PER_TOKEN: (
+        "this vLLM's inter-token latency has one observation per token, so it does not show how long a step takes; "
+        "load the plug-in into vLLM to get step times"
+    ),
+    Withheld.NO_REFERENCE: (
+        "the step time without speculation is not known; measure it on a vLLM that does not speculate: "
+        "`specdec-sidecar baseline --url URL --load 1,2,4,8,16 --out baseline.yaml`"
+    ),
+    Withheld.OTHER_MODEL: "the baseline does not contain the model that this vLLM serves",
+    Withheld.LOAD: "the baseline was not measured with this number of running requests; add it to --load",
+    Withheld.PROMPTS: (
+        "the baseline was measured with a different ratio of prompt to generated tokens; "
+        "measure it with prompts like those of the traffic: --prompts, --max-tokens"
+    ),
+    Withheld.TOO_LITTLE: "not enough tokens yet",
+}
+_EXACT_SAMPLERS: Final = frozenset({None, "standard", "block", "strict", "probabilistic"})  # they keep the distribution
+_ADAPTIVE: Final = (
+    "Verification is adaptive: vLLM's counters include draft tokens that were never verified, so the acceptance rate "
+    "is not meaningful, and only a measured speedup decides."
+)
+_SYNTHETIC: Final = "The acceptance rate is synthetic (rejection_sample_method): it is configured, not measured."
+_LOSSY: Final = (
+    "rejection_sample_method {} also accepts tokens that the model itself would not have sampled: part of the "
+    "acceptance rate comes at the cost of quality."
+)
+_UNRULED: Final = (
+    "The rule of thumb on the acceptance rate is for models that draft token by token, and method {} does not: only a "
+    "measured speedup tells whether it pays. Measure a baseline with `specdec-sidecar baseline`."
+)
+_GIVEN_UP: Final = (
+    "With method {}, vLLM does not use {}, which it uses by default without speculation (on GPUs). That is part of the "
+    "method's price, and only a baseline shows it."
+)
+COLLAPSED: Final = (
+    "Almost no draft tokens are accepted, at any temperature and from the first position on. High temperatures alone "
+    "do not cause this. Restart vLLM, and check that the draft model matches the target model."
+)
+# vLLM cannot turn speculation off for single requests; the runbook SpecDecodeAcceptanceLowAtTemperature.md says more.
+_LOSING: Final = "Route this traffic to pods that do not speculate."
+_OR_FEWER: Final = "Route this traffic to pods that do not speculate, or speculate fewer tokens."
+
+
+def model_notes(model: ModelReport) -> list[str]:
+    """What to know about a model as a whole, and to do, most important first."""
+    judgement = model.judgement
+    note = COLLAPSED if judgement.has_collapsed else judgement_note(judgement, advice_sentences(model.advice))
+    return [*([note] if note else []), *caveats(judgement.evidence), *_losing_engines(model)]
+
+
+def judgement_note(judgement: Judgement, advice: str = "") -> str:
+    """What keeps a verdict from being reached or from rising, and what to do where it is net negative.
+
+    ``advice`` takes the place of the general remedy. Empty if there is nothing to say.
+    """
+    if judgement.gate is not None:
+        return f"No verdict: below thresholds.{judgement.gate.threshold} ({judgement.gate.value:g})."
+    if not advice and judgement.verdict is Verdict.NET_NEGATIVE:
+        advice = _remedy(judgement)
+    return " ".join(filter(None, (_held(judgement), advice)))
+
+
+def _held(judgement: Judgement) -> str:
+    line = judgement.held_below
+    if line is None:
+        return ""
+    sign = "plus" if judgement.verdict is Verdict.NET_NEGATIVE else "minus"
+    bound = "acceptance rate" if judgement.basis is Basis.ACCEPTANCE else f"speedup {sign} 2 standard errors"
+    return (
+        f"The {bound} is back above {line:g}, but the verdict stays {judgement.verdict.replace('_', ' ')} below "
+        f"{line + MARGIN:g}, so that it does not flap."
+    )
+
+
+def _remedy(judgement: Judgement) -> str:
+    evidence, judged = judgement.evidence, judgement.judged
+    varies = not evidence.is_ruled or evidence.has_schedule
+    return _LOSING if varies or (judged is not None and len(judged.position_rates) == 1) else _OR_FEWER
+
+
+def advice_sentences(advice: Advice | None) -> str:
+    """How many tokens to draft; empty if there is nothing to change."""
+    if advice is None:
+        return ""
+    entries = [list(entry) for entry in advice.schedule]
+    by_load = f"To adapt to the load, set num_speculative_tokens_per_batch_size to {entries}." if entries else ""
+    tokens = advice.tokens
+    if tokens is None:
+        return by_load
+    sentence = _by_acceptance(tokens) if tokens.best_seconds is None else _by_time(tokens, advice)
+    return f"{sentence} {by_load}".strip()
+
+
+def _by_acceptance(tokens: TokensAdvice) -> str:
+    text = f"Acceptance rate {tokens.acceptance:.2f}:"
+    if tokens.direction is Direction.MORE:
+        return f"{text} speculate more tokens, as long as latency under load allows."
+    if tokens.next_rate is None:
+        return f"{text} speculate fewer tokens."
+    at = f"is accepted only {tokens.next_rate:.0%} of the time"
+    if tokens.direction is Direction.NONE:
+        return f"{text} turn speculation off, or use another draft model: even the first token {at}."
+    return f"{text} speculate fewer tokens, {tokens.best} instead of {tokens.now}: the next one {at}."
+
+
+def _by_time(tokens: TokensAdvice, advice: Advice) -> str:
+    best, now = (f"{1000 * (seconds or 0):.3g} ms" for seconds in (tokens.best_seconds, tokens.now_seconds))
+    if tokens.direction is Direction.NONE:
+        how = "only at lower loads (num_speculative_tokens_per_batch_size)"
+        how = how if advice.can_schedule else "with fewer requests"
+        text = f"At this load a token takes {best} without speculation and {now} with it"
+        return f"{text}: speculate {how}, or not at all."
+    return (
+        f"Set num_speculative_tokens to {tokens.best} instead of {tokens.now}: about {best} per token instead of {now} "
+        "at this load."
+    )
+
+
+def caveats(evidence: Evidence) -> Iterator[str]:
+    """Why the acceptance rate misleads, and what the method costs that drafts do not show."""
+    if evidence.speculation is None:
+        return
+    sampler, method = evidence.speculation.rejection_sample_method, evidence.speculation.method
+    if evidence.is_adaptive:
+        yield _ADAPTIVE
+    elif evidence.speedup is None and not evidence.is_ruled:
+        yield _UNRULED.format(method)
+    if lost := given_up(method):
+        yield _GIVEN_UP.format(method, " and ".join(lost))
+    if sampler == "synthetic":
+        yield _SYNTHETIC
+    elif sampler not in _EXACT_SAMPLERS:
+        yield _LOSSY.format(sampler)
+
+
+def _losing_engines(model: ModelReport) -> Iterator[str]:
+    """The engines that lose although the model as a whole does not."""
+    if model.judgement.verdict is Verdict.NET_NEGATIVE or len(model.engines) == 1:
+        return
+    for engine in model.engines:
+        if engine.judgement.verdict is Verdict.NET_NEGATIVE:
+            yield f"Engine {engine.key.engine} is net negative on its own: {_grounds(engine.judgement)}."
+
+
+def _grounds(judgement: Judgement) -> str:
+    """What the verdict on an engine is based on, as a clause."""
+    speedup = judgement.evidence.speedup
+    if judgement.by_speedup is not None and speedup is not None:
+        return f"decoding is {speedup.value:.2f} times as fast as without speculation"
+    return f"it accepts {judgement.acceptance or 0:.0%} of its draft tokens"
+
+
+def no_speedup_sentence(model: ModelReport) -> str:
+    """Why there is no speedup; empty if there is one, or if the model does not speculate."""
+    withheld = model.speed.withheld if model.speed is not None else None
+    return "" if withheld is None else f"No speedup for {model.model_name}: {WITHHELD[withheld]}."
+
+
+def limitation_notes(engine: EngineReport) -> list[str]:
+    """What the engine's page does not tell."""
+    return [LIMITATIONS[limitation] for limitation in sorted(engine.limitations)]

@@ -1,18 +1,17 @@
 """Expressions that several panels use."""
 
 from dashboards.builders.query import BUCKET, MODEL, POD, alerts, ratio, series, total, worst
-from sidecar.export import metrics
 
 # Accepted / drafted tokens, from the requests that were seen, and from vLLM's own counters.
-ACCEPTANCE_BY_BUCKET = ratio(BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFT_TOKENS)
-ACCEPTANCE_BY_MODEL = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
-ACCEPTANCE_BY_NAMESPACE = ratio(MODEL, metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
-ACCEPTANCE_BY_POD = ratio(POD, metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
-DRAFTS_BY_POD = total(POD, metrics.ENGINE_DRAFTS)
+ACCEPTANCE_BY_BUCKET = ratio(BUCKET, "accepted_tokens_total", "draft_tokens_total")
+ACCEPTANCE_BY_MODEL = ratio("model_name", "engine_accepted_tokens_total", "engine_draft_tokens_total")
+ACCEPTANCE_BY_NAMESPACE = ratio(MODEL, "engine_accepted_tokens_total", "engine_draft_tokens_total")
+ACCEPTANCE_BY_POD = ratio(POD, "engine_accepted_tokens_total", "engine_draft_tokens_total")
+DRAFTS_BY_POD = total(POD, "engine_drafts_total")
 
 
 def _verdict(name: str) -> str:
-    return series(metrics.VERDICT, f'verdict="{name}"')
+    return series("verdict", f'verdict="{name}"')
 
 
 def verdict_code(by: str) -> str:
@@ -30,7 +29,7 @@ LOSING_BUCKETS = (
 
 
 def _model_verdict(name: str) -> str:
-    named = series(metrics.MODEL_VERDICT, f'verdict="{name}"')
+    named = series("model_verdict", f'verdict="{name}"')
     return f"sum by ({POD}) ({named})"
 
 

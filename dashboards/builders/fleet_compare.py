@@ -11,9 +11,8 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import PER_SECOND, SECONDS, SHARE, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import POD, series, threshold, total
-from sidecar.export import metrics
 
-_DRAFTING: Final = f"({total(POD, metrics.ENGINE_DRAFT_TOKENS)} >= 0)"  # whatever it drafts: the series is there
+_DRAFTING: Final = f"({total(POD, 'engine_draft_tokens_total')} >= 0)"  # whatever it drafts: the series is there
 _WITHOUT: Final = f"unless on ({POD})"
 # Selects the pods that speculate and those that don't; a pod with neither counter is in no group.
 _GROUPS: Final = (
@@ -56,7 +55,7 @@ def against() -> Section:
                         "Gap between P99 and P50 of the time per output token",
                         read,
                         "The difference between the two groups is what speculation adds to the gap.",
-                        series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"'),
+                        series("engine_latency_gap_seconds", 'phase="tpot"'),
                         SECONDS,
                     ),
                     8,
@@ -81,7 +80,7 @@ def _mean(expr: str, keep: str) -> str:
 
 def _token(quantile: str, title: str, read: str, do: str) -> timeseries.Panel:
     """A quantile of the time per output token, with the limit for speculating pods."""
-    expr = series(metrics.ENGINE_LATENCY, 'phase="tpot"', f'quantile="{quantile}"')
+    expr = series("engine_latency_seconds", 'phase="tpot"', f'quantile="{quantile}"')
     limit = f"{_mean(expr, _WITHOUT)} * on () group_left () {threshold('slowdown')}"
     return over_time(title, read, do, [*_both(expr), Query(limit, "limit {{model_name}}", Style.LIMIT)], SECONDS)
 
@@ -91,7 +90,7 @@ def _throughput(read: str) -> timeseries.Panel:
         "Tokens per second per pod",
         read,
         "At equal load per pod both are equal; when saturated, the group with the higher rate is better.",
-        total(POD, metrics.GENERATION_TOKENS),
+        total(POD, "generation_tokens_total"),
         PER_SECOND,
     )
 
@@ -101,7 +100,7 @@ def _kv(read: str) -> timeseries.Panel:
         "KV cache peak per pod",
         read,
         "Speculating pods need more KV cache. If they need much more at equal load, speculate fewer tokens.",
-        series(metrics.KV_CACHE_PEAK),
+        series("kv_cache_usage_peak_ratio"),
         SHARE,
     )
 
@@ -109,7 +108,7 @@ def _kv(read: str) -> timeseries.Panel:
 def _groups() -> timeseries.Panel:
     queries = [
         Query(
-            f"count by (model_name) ({total(POD, metrics.GENERATION_TOKENS)} {keep} {_DRAFTING})",
+            f"count by (model_name) ({total(POD, 'generation_tokens_total')} {keep} {_DRAFTING})",
             f"{name} {{{{model_name}}}}",
             style,
         )

@@ -21,7 +21,6 @@ from dashboards.builders.page import FLEET, new_page
 from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Mapping, Query, figure, over_time, states
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import MODEL, at_least, least, reached, series, threshold, total
-from sidecar.export import metrics
 
 _NONE: Final[Mapping] = {0: ("none", "green")}
 _SPREAD: Final = (0, 0.1, 0.5, 0.9)
@@ -77,7 +76,7 @@ def _counts() -> Line:
             "vLLMs down",
             "vLLM servers that their sidecar cannot reach.",
             "Sort the table of pods by 'vLLM' and check their containers.",
-            Query(f"sum(1 - {series(metrics.UP)})"),
+            Query(f"sum(1 - {series('up')})"),
             values=_NONE,
             otherwise="red",
         ),
@@ -163,7 +162,7 @@ def _trust() -> Section:
         "The lowest share of vLLM's draft tokens that the plug-in of any pod reported.",
         "Below the dashes that pod does not export the split by temperature: find it in the table.",
         [
-            Query(least(MODEL, series(metrics.COVERAGE)), "{{model_name}} {{namespace}} {{cluster}}"),
+            Query(least(MODEL, series("request_coverage_ratio")), "{{model_name}} {{namespace}} {{cluster}}"),
             Query(threshold("coverage"), "withheld below", Style.LIMIT),
         ],
         SHARE,
@@ -173,10 +172,10 @@ def _trust() -> Section:
         "Lost events, failed polls, vLLM restarts and restarted parts of sidecars, per second.",
         "A step on all pods at the same time is a rollout or a network problem; select an instance to see which.",
         [
-            Query(total("reason", metrics.REQUEST_EVENTS_DROPPED), "lost: {{reason}}"),
-            Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
-            Query(total("", metrics.VLLM_RESTARTS), "vLLM restarts"),
-            Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
+            Query(total("reason", "request_events_dropped_total"), "lost: {{reason}}"),
+            Query(total("reason", "scrape_errors_total"), "poll failed: {{reason}}"),
+            Query(total("", "vllm_restarts_total"), "vLLM restarts"),
+            Query(total("part", "internal_errors_total"), "internal: {{part}}"),
         ],
         PER_SECOND,
     )
@@ -186,8 +185,8 @@ def _trust() -> Section:
         "plug-in reports it.",
         "If acceptance changes when a new version appears here, that version is the cause.",
         [
-            Query(f"count by (vllm_version) ({series(metrics.PLUGIN_INFO)})", "vLLM {{vllm_version}}"),
-            Query(f"count by (version) ({series(metrics.BUILD_INFO)})", "sidecar {{version}}"),
+            Query(f"count by (vllm_version) ({series('plugin_info')})", "vLLM {{vllm_version}}"),
+            Query(f"count by (version) ({series('build_info')})", "sidecar {{version}}"),
         ],
         COUNT,
     )

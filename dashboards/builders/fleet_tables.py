@@ -7,7 +7,6 @@ from dashboards.builders.operator_top import VERDICTS
 from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, SHARE, Mapping
 from dashboards.builders.query import MODEL, POD, SIDECAR, at_least, least, quantile, ratio, series, total, worst
 from dashboards.builders.tables import Label, Value, operator_link, rows
-from sidecar.export import metrics
 
 _UP: Mapping = {0: ("down", "red"), 1: ("up", "green")}
 _POD_BUCKET = f"{POD}, temperature"
@@ -25,8 +24,8 @@ def _pod_labels(*more: str) -> list[Label]:
 
 def models() -> table.Panel:
     """One row per model and namespace."""
-    drafting = f"count by ({MODEL}) ({total(POD, metrics.ENGINE_DRAFT_TOKENS)})"
-    slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
+    drafting = f"count by ({MODEL}) ({total(POD, 'engine_draft_tokens_total')})"
+    slow = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
     return rows(
         "Models, worst first",
         (
@@ -47,13 +46,13 @@ def models() -> table.Panel:
         [
             Value(verdict_code(MODEL), "Worst", COUNT, VERDICTS),
             Value(ACCEPTANCE_BY_NAMESPACE, "Acceptance", SHARE),
-            Value(quantile(0.1, MODEL, metrics.REQUEST_ACCEPTANCE), "P10 of requests", SHARE),
-            Value(f"count by ({MODEL}) ({total(POD, metrics.GENERATION_TOKENS)})", "Pods", COUNT),
+            Value(quantile(0.1, MODEL, "request_acceptance_ratio"), "P10 of requests", SHARE),
+            Value(f"count by ({MODEL}) ({total(POD, 'generation_tokens_total')})", "Pods", COUNT),
             Value(drafting, "Speculating", COUNT),
-            Value(total(MODEL, metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
+            Value(total(MODEL, "generation_tokens_total"), "Tokens/s", PER_SECOND),
             Value(worst(MODEL, slow), "P99 per token", SECONDS),
-            Value(worst(MODEL, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
-            Value(least(MODEL, series(metrics.COVERAGE)), "Coverage", SHARE),
+            Value(worst(MODEL, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE),
+            Value(least(MODEL, series("request_coverage_ratio")), "Coverage", SHARE),
         ],
         sort="Worst",
         empty="no model: check the selection and Prometheus' targets",
@@ -62,9 +61,9 @@ def models() -> table.Panel:
 
 def worst_buckets() -> table.Panel:
     """The pods' temperatures with the lowest acceptance."""
-    acceptance = ratio(_POD_BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFT_TOKENS)
-    whole = total(POD, metrics.DRAFT_TOKENS)
-    share = f"{total(_POD_BUCKET, metrics.DRAFT_TOKENS)} / on ({POD}) group_left () ({whole} > 0)"
+    acceptance = ratio(_POD_BUCKET, "accepted_tokens_total", "draft_tokens_total")
+    whole = total(POD, "draft_tokens_total")
+    share = f"{total(_POD_BUCKET, 'draft_tokens_total')} / on ({POD}) group_left () ({whole} > 0)"
     judged = at_least(share, "min_bucket_share", as_number=False)
     lowest = f"bottomk({_ROWS}, ({acceptance}) and ({judged}))"
     return rows(
@@ -90,9 +89,9 @@ def worst_buckets() -> table.Panel:
 
 def pods() -> table.Panel:
     """One row per pod and model."""
-    slow = series(metrics.ENGINE_LATENCY, 'phase="tpot"', 'quantile="0.99"')
-    up = f"max by ({SIDECAR}) ({series(metrics.UP)})"
-    reached = f"{total(POD, metrics.GENERATION_TOKENS)} * 0 + on ({SIDECAR}) group_left () {up}"
+    slow = series("engine_latency_seconds", 'phase="tpot"', 'quantile="0.99"')
+    up = f"max by ({SIDECAR}) ({series('up')})"
+    reached = f"{total(POD, 'generation_tokens_total')} * 0 + on ({SIDECAR}) group_left () {up}"
     return rows(
         "Pods",
         (
@@ -107,14 +106,14 @@ def pods() -> table.Panel:
             Value(reached, "vLLM", COUNT, _UP),
             Value(verdict_code(POD), "Worst", COUNT, VERDICTS),
             Value(ACCEPTANCE_BY_POD, "Acceptance", SHARE),
-            Value(total(POD, metrics.ENGINE_DRAFTS), "Drafts/s", PER_SECOND),
-            Value(total(POD, metrics.GENERATION_TOKENS), "Tokens/s", PER_SECOND),
+            Value(total(POD, "engine_drafts_total"), "Drafts/s", PER_SECOND),
+            Value(total(POD, "generation_tokens_total"), "Tokens/s", PER_SECOND),
             Value(worst(POD, slow), "P99 per token", SECONDS),
-            Value(worst(POD, series(metrics.ENGINE_LATENCY_GAP, 'phase="tpot"')), "Gap", SECONDS),
-            Value(worst(POD, series(metrics.KV_CACHE_PEAK)), "KV peak", SHARE),
-            Value(f"sum by ({POD}) ({series(metrics.REQUESTS_WAITING)})", "Waiting", COUNT),
-            Value(least(POD, series(metrics.COVERAGE)), "Coverage", SHARE),
-            Value(worst(f"{POD}, {', '.join(_SPECULATION)}", series(metrics.SPECULATION_INFO)), "Configured", COUNT),
+            Value(worst(POD, series("engine_latency_gap_seconds", 'phase="tpot"')), "Gap", SECONDS),
+            Value(worst(POD, series("kv_cache_usage_peak_ratio")), "KV peak", SHARE),
+            Value(f"sum by ({POD}) ({series('requests_waiting')})", "Waiting", COUNT),
+            Value(least(POD, series("request_coverage_ratio")), "Coverage", SHARE),
+            Value(worst(f"{POD}, {', '.join(_SPECULATION)}", series("speculation_info")), "Configured", COUNT),
         ],
         sort="Acceptance",
         descending=False,

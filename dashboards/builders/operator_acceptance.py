@@ -8,10 +8,9 @@ from dashboards.builders.panels import COUNT, SHARE, Query, distribution, over_t
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, before, growth_by_bucket, quantile, ratio, threshold, total
 from dashboards.builders.tables import matrix
-from sidecar.export import metrics
 
-_DRAFT_TOKENS = total(BUCKET, metrics.DRAFT_TOKENS)
-_ALL_DRAFT_TOKENS = total("model_name", metrics.DRAFT_TOKENS)
+_DRAFT_TOKENS = total(BUCKET, "draft_tokens_total")
+_ALL_DRAFT_TOKENS = total("model_name", "draft_tokens_total")
 
 
 def acceptance() -> Section:
@@ -22,7 +21,7 @@ def acceptance() -> Section:
         "low, are two kinds of traffic that an average hides.",
         "To explain a low band, select the temperatures one by one above, until you find the one that still shows it. "
         "A low band at temperature 0 comes from a different kind of prompt.",
-        growth_by_bucket(metrics.REQUEST_ACCEPTANCE),
+        growth_by_bucket("request_acceptance_ratio"),
         SHARE,
     )
     by_poll = distribution(
@@ -31,7 +30,7 @@ def acceptance() -> Section:
         "that are too short to be visible in averages.",
         "Use it if there is no split by temperature. A wide or double band means that a split is worth having: load "
         "the plug-in into vLLM (docs/plugin.md).",
-        growth_by_bucket(metrics.ENGINE_WINDOW_ACCEPTANCE),
+        growth_by_bucket("engine_window_acceptance_ratio"),
         SHARE,
     )
     return Section(
@@ -54,7 +53,7 @@ def _quantiles() -> timeseries.Panel:
         "To find that part, select the temperatures one by one above. If P10 is low at every temperature, look at the "
         "kinds of prompts: drafts for code and quotations are accepted often, drafts for free prose are not.",
         [
-            *(Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE), f"P{share}") for share in (90, 50, 10)),
+            *(Query(quantile(share / 100, "", "request_acceptance_ratio"), f"P{share}") for share in (90, 50, 10)),
             Query(threshold("acceptance_p10"), "P10 too low below", Style.LIMIT),
         ],
         SHARE,
@@ -108,8 +107,8 @@ def _past() -> timeseries.Panel:
 
 
 def _length() -> timeseries.Panel:
-    by_bucket = ratio(BUCKET, metrics.ACCEPTED_TOKENS, metrics.DRAFTS)
-    whole = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFTS)
+    by_bucket = ratio(BUCKET, "accepted_tokens_total", "drafts_total")
+    whole = ratio("model_name", "engine_accepted_tokens_total", "engine_drafts_total")
     return over_time(
         "Acceptance length, by temperature",
         "Tokens per verification step, including the step's own token. 1 means that speculation gains nothing; the "
@@ -130,7 +129,7 @@ def _request_length() -> timeseries.Panel:
         "Tokens per verification step of each finished request.",
         "If P10 is near 1 while P50 is well above, some requests gain nothing from speculation. Find them by "
         "temperature.",
-        [Query(quantile(share / 100, "", metrics.REQUEST_ACCEPTANCE_LENGTH), f"P{share}") for share in (90, 50, 10)],
+        [Query(quantile(share / 100, "", "request_acceptance_length"), f"P{share}") for share in (90, 50, 10)],
         COUNT,
         low=1,
     )
@@ -138,9 +137,9 @@ def _request_length() -> timeseries.Panel:
 
 def _positions() -> timeseries.Panel:
     labels = "model_name, position"
-    exact = ratio(labels, metrics.ACCEPTED_PER_POSITION, metrics.DRAFT_TOKENS_PER_POSITION)
-    by_vllm = total(labels, metrics.ENGINE_ACCEPTED_PER_POSITION)
-    drafts = total("model_name", metrics.ENGINE_DRAFTS)
+    exact = ratio(labels, "accepted_tokens_per_position_total", "draft_tokens_per_position_total")
+    by_vllm = total(labels, "engine_accepted_tokens_per_position_total")
+    drafts = total("model_name", "engine_drafts_total")
     return over_time(
         "Acceptance by position",
         "How often the first, second, … token of a draft is accepted, out of the drafts that have one. Positions start "
@@ -168,7 +167,11 @@ def _matrix() -> table.Panel:
                 "there than none. Empty: vLLM has not loaded the plug-in."
             ),
         ),
-        ratio("temperature, position", metrics.ACCEPTED_PER_POSITION, metrics.DRAFT_TOKENS_PER_POSITION),
+        ratio(
+            "temperature, position",
+            "accepted_tokens_per_position_total",
+            "draft_tokens_per_position_total",
+        ),
         row="temperature",
         column="position",
         unit=SHARE,

@@ -6,7 +6,6 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import SHARE, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import ratio, threshold, total
-from sidecar.export import metrics
 
 _GROUP = "model_name, by, group"
 
@@ -51,8 +50,8 @@ def _others() -> timeseries.Panel:
 
 
 def _shares() -> timeseries.Panel:
-    drafted = total(_GROUP, metrics.GROUP_DRAFT_TOKENS)
-    whole = total("model_name, by", metrics.GROUP_DRAFT_TOKENS)
+    drafted = total(_GROUP, "group_draft_tokens_total")
+    whole = total("model_name, by", "group_draft_tokens_total")
     return over_time(
         "Share of the draft tokens, by group",
         "Each group's share of the draft tokens; the groups of one kind add up to 1.",
@@ -65,4 +64,4 @@ def _shares() -> timeseries.Panel:
 
 
 def _ratio(by: str) -> str:
-    return ratio(_GROUP, metrics.GROUP_ACCEPTED_TOKENS, metrics.GROUP_DRAFT_TOKENS, f'by="{by}"')
+    return ratio(_GROUP, "group_accepted_tokens_total", "group_draft_tokens_total", f'by="{by}"')

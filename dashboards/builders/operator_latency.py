@@ -6,8 +6,6 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import SECONDS, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, quantile, series, worst
-from sidecar.export import metrics
-from sidecar.export.declaration import Metric
 
 
 def latency() -> Section:
@@ -32,9 +30,9 @@ def latency() -> Section:
             beside(9, (tokens, 12), (whole, 12)),
             beside(
                 9,
-                (_by_temperature("Time per output token", metrics.REQUEST_TPOT), 8),
-                (_by_temperature("Time to first token", metrics.REQUEST_TTFT), 8),
-                (_by_temperature("Duration", metrics.REQUEST_DURATION), 8),
+                (_by_temperature("Time per output token", "request_time_per_output_token_seconds"), 8),
+                (_by_temperature("Time to first token", "request_time_to_first_token_seconds"), 8),
+                (_by_temperature("Duration", "request_duration_seconds"), 8),
             ),
         ],
     )
@@ -48,9 +46,12 @@ def _phases(title: str, phases: str, read: str, do: str) -> timeseries.Panel:
         read,
         do,
         [
-            Query(worst(labels, series(metrics.ENGINE_LATENCY, *matchers)), "{{phase}} {{quantile}} {{model_name}}"),
             Query(
-                worst(labels, series(metrics.LATENCY_BASELINE, *matchers)),
+                worst(labels, series("engine_latency_seconds", *matchers)),
+                "{{phase}} {{quantile}} {{model_name}}",
+            ),
+            Query(
+                worst(labels, series("latency_baseline_seconds", *matchers)),
                 "baseline {{phase}} {{quantile}} {{model_name}}",
                 Style.NOTICE,
             ),
@@ -59,7 +60,7 @@ def _phases(title: str, phases: str, read: str, do: str) -> timeseries.Panel:
     )
 
 
-def _by_temperature(what: str, histogram: Metric) -> timeseries.Panel:
+def _by_temperature(what: str, histogram: str) -> timeseries.Panel:
     return over_time(
         f"{what} by temperature: P50 and P99",
         "Finished requests, as seen by vLLM's scheduler.",

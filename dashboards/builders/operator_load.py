@@ -6,7 +6,6 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, quantile, ratio, series, threshold, total, worst
-from sidecar.export import metrics
 
 
 def load() -> Section:
@@ -17,9 +16,13 @@ def load() -> Section:
         "Speculation uses KV cache for the draft model and the draft tokens. If usage is close to the capacity, "
         "compare with a pod without speculation.",
         [
-            Query(f"sum by (model_name) ({series(metrics.KV_CACHE_CAPACITY)})", "capacity {{model_name}}", Style.LIMIT),
             Query(
-                f"sum by (model_name) ({series(metrics.KV_CACHE_USAGE)} * {series(metrics.KV_CACHE_CAPACITY)})",
+                f"sum by (model_name) ({series('kv_cache_capacity_tokens')})",
+                "capacity {{model_name}}",
+                Style.LIMIT,
+            ),
+            Query(
+                f"sum by (model_name) ({series('kv_cache_usage_ratio')} * {series('kv_cache_capacity_tokens')})",
                 "in use {{model_name}}",
             ),
         ],
@@ -31,7 +34,7 @@ def load() -> Section:
         "If it drops, prefills take longer, and the time to first token rises. Speculation does not affect it.",
         [
             Query(
-                ratio("model_name", metrics.PREFIX_CACHE_HITS, metrics.PREFIX_CACHE_QUERIES),
+                ratio("model_name", "prefix_cache_hits_total", "prefix_cache_queries_total"),
                 "{{model_name}}",
             )
         ],
@@ -55,9 +58,9 @@ def _kv() -> timeseries.Panel:
         "Above the threshold vLLM preempts requests and computes them again. Lower --max-num-seqs, scale out, or turn "
         "speculation off at peak hours: draft tokens need KV cache too.",
         [
-            Query(worst("model_name", series(metrics.KV_CACHE_PEAK)), "peak {{model_name}}"),
-            Query(worst("model_name", series(metrics.KV_CACHE_USAGE)), "now {{model_name}}"),
-            Query(quantile(0.9, "model_name", metrics.KV_CACHE_SAMPLED), "P90 of polls {{model_name}}"),
+            Query(worst("model_name", series("kv_cache_usage_peak_ratio")), "peak {{model_name}}"),
+            Query(worst("model_name", series("kv_cache_usage_ratio")), "now {{model_name}}"),
+            Query(quantile(0.9, "model_name", "kv_cache_sampled_usage_ratio"), "P90 of polls {{model_name}}"),
             Query(threshold("kv_cache_usage"), "under pressure above", Style.LIMIT),
         ],
         SHARE,
@@ -72,13 +75,14 @@ def _queue() -> timeseries.Panel:
         "A preempted request is computed again from the start, so any steady rate is too much. If requests wait while "
         "the KV cache has room, --max-num-seqs is the limit.",
         [
-            Query(f"sum by (model_name) ({series(metrics.REQUESTS_RUNNING)})", "running {{model_name}}"),
-            Query(f"sum by (model_name) ({series(metrics.REQUESTS_WAITING)})", "waiting {{model_name}}"),
+            Query(f"sum by (model_name) ({series('requests_running')})", "running {{model_name}}"),
+            Query(f"sum by (model_name) ({series('requests_waiting')})", "waiting {{model_name}}"),
             Query(
-                f"sum by (model_name) ({series(metrics.WAITING_FOR_CAPACITY)})", "waiting for capacity {{model_name}}"
+                f"sum by (model_name) ({series('requests_waiting_for_capacity')})",
+                "waiting for capacity {{model_name}}",
             ),
-            Query(total("model_name", metrics.ENGINE_REQUESTS), "first tokens/s {{model_name}}"),
-            Query(total("model_name", metrics.PREEMPTIONS), "preemptions/s {{model_name}}"),
+            Query(total("model_name", "engine_requests_total"), "first tokens/s {{model_name}}"),
+            Query(total("model_name", "preemptions_total"), "preemptions/s {{model_name}}"),
         ],
         COUNT,
     )
@@ -86,11 +90,11 @@ def _queue() -> timeseries.Panel:
 
 def _throughput() -> timeseries.Panel:
     counted = (
-        ("generated", metrics.GENERATION_TOKENS),
-        ("prompt", metrics.PROMPT_TOKENS),
-        ("drafted", metrics.ENGINE_DRAFT_TOKENS),
-        ("accepted", metrics.ENGINE_ACCEPTED_TOKENS),
-        ("verification steps", metrics.ENGINE_DRAFTS),
+        ("generated", "generation_tokens_total"),
+        ("prompt", "prompt_tokens_total"),
+        ("drafted", "engine_draft_tokens_total"),
+        ("accepted", "engine_accepted_tokens_total"),
+        ("verification steps", "engine_drafts_total"),
     )
     return over_time(
         "Tokens per second",
@@ -109,8 +113,8 @@ def _requests() -> timeseries.Panel:
         "A change in the mix explains a change in the average. aborted: the client disconnected, or the text reached a "
         "stop string (the engine cannot tell which). error: check vLLM's log.",
         [
-            Query(total(BUCKET, metrics.REQUESTS), "{{temperature}} {{model_name}}"),
-            Query(total("outcome", metrics.REQUESTS, 'outcome!="stopped"'), "{{outcome}}", Style.NOTICE),
+            Query(total(BUCKET, "requests_total"), "{{temperature}} {{model_name}}"),
+            Query(total("outcome", "requests_total", 'outcome!="stopped"'), "{{outcome}}", Style.NOTICE),
         ],
         "reqps",
     )

@@ -7,7 +7,6 @@ from dashboards.builders.panels import COUNT, PER_SECOND, SECONDS, Query, over_t
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import least, of_process, series, threshold, total, worst
 from dashboards.builders.tables import Label, Value, rows
-from sidecar.export import metrics
 
 
 def sidecar() -> Section:
@@ -21,9 +20,9 @@ def _polls() -> Line:
         "1 if the last poll succeeded and is recent, otherwise 0. Age: time since the last successful poll.",
         "At 0, all data from vLLM is absent, not repeated. The panel on errors shows the reason.",
         [
-            Query(least("instance", series(metrics.UP)), "up {{instance}}"),
+            Query(least("instance", series("up")), "up {{instance}}"),
             Query(
-                f"time() - {least('instance', series(metrics.LAST_SCRAPE))}",
+                f"time() - {least('instance', series('last_scrape_timestamp_seconds'))}",
                 "age (s) {{instance}}",
             ),
         ],
@@ -35,8 +34,8 @@ def _polls() -> Line:
         "expensive for vLLM.",
         "A poll that takes more than about 50 ms blocks vLLM's event loop: keep scrape_filtered on.",
         [
-            Query(worst("instance", series(metrics.SCRAPE_DURATION)), "duration {{instance}}"),
-            Query(worst("instance", series(metrics.SCRAPE_INTERVAL)), "interval {{instance}}"),
+            Query(worst("instance", series("scrape_duration_seconds")), "duration {{instance}}"),
+            Query(worst("instance", series("scrape_interval_seconds")), "interval {{instance}}"),
         ],
         SECONDS,
     )
@@ -47,11 +46,11 @@ def _polls() -> Line:
         "timeout or unreachable: check vLLM. not_an_exposition: the URL is wrong. An internal error is a bug in the "
         "sidecar: please report it with the log.",
         [
-            Query(total("reason", metrics.SCRAPE_ERRORS), "poll failed: {{reason}}"),
-            Query(total("", metrics.MALFORMED_LINES), "malformed lines"),
-            Query(total("part", metrics.INTERNAL_ERRORS), "internal: {{part}}"),
-            Query(total("reason", metrics.HTTP_REFUSED), "own page refused: {{reason}}"),
-            Query(total("outcome", metrics.SETTINGS_RELOADS, 'outcome="refused"'), "settings {{outcome}}"),
+            Query(total("reason", "scrape_errors_total"), "poll failed: {{reason}}"),
+            Query(total("", "scrape_malformed_lines_total"), "malformed lines"),
+            Query(total("part", "internal_errors_total"), "internal: {{part}}"),
+            Query(total("reason", "http_refused_total"), "own page refused: {{reason}}"),
+            Query(total("outcome", "settings_reloads_total", 'outcome="refused"'), "settings {{outcome}}"),
         ],
         PER_SECOND,
     )
@@ -59,7 +58,7 @@ def _polls() -> Line:
 
 
 def _restarts() -> timeseries.Panel:
-    restarts = f"sum by (instance) (increase({series(metrics.VLLM_RESTARTS)}[1h]))"
+    restarts = f"sum by (instance) (increase({series('vllm_restarts_total')}[1h]))"
     return over_time(
         "vLLM restarts in the last hour",
         "Restarts of vLLM that the sidecar saw in the last hour.",
@@ -96,7 +95,7 @@ def _own() -> Line:
             "If the numbers of two pods differ, compare their versions.",
         ),
         [Label("instance"), Label("version"), Label("python_version")],
-        [Value(worst("instance, version, python_version", series(metrics.BUILD_INFO)), "Runs", COUNT)],
+        [Value(worst("instance, version, python_version", series("build_info")), "Runs", COUNT)],
         sort="Runs",
     )
     return beside(8, (cpu, 6), (memory, 6), (versions, 6), (_pushed(), 6))
@@ -109,6 +108,6 @@ def _pushed() -> timeseries.Panel:
         "off, as it should be if Prometheus evaluates the rules.",
         "If a replica accepts nothing, check that it is up and that its address is right. If none does, no alert "
         "arrives this way.",
-        [Query(total("alertmanager, outcome", metrics.ALERTS_SENT), "{{alertmanager}} {{outcome}}")],
+        [Query(total("alertmanager, outcome", "alerts_sent_total"), "{{alertmanager}} {{outcome}}")],
         PER_SECOND,
     )

@@ -6,7 +6,6 @@ from dashboards.builders.layout import Section, beside
 from dashboards.builders.panels import COUNT, SECONDS, Query, over_time
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, least, ratio, series, threshold, total, worst
-from sidecar.export import metrics
 
 
 def speed() -> Section:
@@ -28,8 +27,8 @@ def _speedup() -> timeseries.Panel:
         "If there are no lines, measure a baseline: specdec-sidecar baseline --load. Below the red dashes speculation "
         "costs time: the sidecar's status page proposes another number of draft tokens.",
         [
-            Query(least(BUCKET, series(metrics.SPEEDUP)), "{{temperature}} {{model_name}}"),
-            Query(least("model_name", series(metrics.ENGINE_SPEEDUP)), "all {{model_name}}", Style.WHOLE),
+            Query(least(BUCKET, series("speedup_ratio")), "{{temperature}} {{model_name}}"),
+            Query(least("model_name", series("engine_speedup_ratio")), "all {{model_name}}", Style.WHOLE),
             Query(threshold("speedup_net_negative"), "does not pay below", Style.LIMIT),
             Query(threshold("speedup_net_positive"), "pays above", Style.NOTICE),
         ],
@@ -45,7 +44,7 @@ def _balance() -> timeseries.Panel:
         "Look at a whole day before you decide: the time saved at night may be lost at noon.",
         [
             Query(
-                f"{total(BUCKET, metrics.TIME_SAVED)} - {total(BUCKET, metrics.TIME_LOST)}",
+                f"{total(BUCKET, 'time_saved_seconds_total')} - {total(BUCKET, 'time_lost_seconds_total')}",
                 "{{temperature}} {{model_name}}",
             )
         ],
@@ -54,7 +53,7 @@ def _balance() -> timeseries.Panel:
 
 
 def _per_token() -> timeseries.Panel:
-    actual = ratio("model_name, running", metrics.DECODE_SECONDS, metrics.DECODE_TOKENS)
+    actual = ratio("model_name, running", "decode_seconds_total", "decode_tokens_total")
     return over_time(
         "Time per token by requests running",
         "Thin: the actual time, by the number of requests running. Thick: without speculation at that number.",
@@ -63,7 +62,7 @@ def _per_token() -> timeseries.Panel:
         [
             Query(actual, "{{running}} {{model_name}}"),
             Query(
-                worst("model_name, running", series(metrics.PLAIN_STEP)),
+                worst("model_name, running", series("plain_step_seconds")),
                 "plain, {{running}} {{model_name}}",
                 Style.WHOLE,
             ),
@@ -73,7 +72,7 @@ def _per_token() -> timeseries.Panel:
 
 
 def _break_even() -> timeseries.Panel:
-    accepted = ratio("model_name", metrics.ENGINE_ACCEPTED_TOKENS, metrics.ENGINE_DRAFT_TOKENS)
+    accepted = ratio("model_name", "engine_accepted_tokens_total", "engine_draft_tokens_total")
     return over_time(
         "Acceptance, and the break-even acceptance",
         "The thick line is the acceptance rate needed to be as fast as without speculation at the current load (the "
@@ -83,7 +82,9 @@ def _break_even() -> timeseries.Panel:
         [
             Query(accepted, "accepted {{model_name}}"),
             Query(
-                worst("model_name", series(metrics.BREAK_EVEN_ACCEPTANCE)), "breaks even {{model_name}}", Style.WHOLE
+                worst("model_name", series("break_even_acceptance_ratio")),
+                "breaks even {{model_name}}",
+                Style.WHOLE,
             ),
         ],
         COUNT,

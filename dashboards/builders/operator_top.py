@@ -28,7 +28,6 @@ from dashboards.builders.panels import (
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import BUCKET, at_least, least, reached, series, threshold, worst
 from dashboards.builders.tables import ALERT_RUNBOOK, Label, Value, rows
-from sidecar.export import metrics
 
 VERDICTS: Final[Mapping] = {
     0: ("too little data", "#6e7079"),
@@ -43,7 +42,7 @@ _COMPLETE: Final[Mapping] = {0: ("incomplete", "orange"), 1: ("complete", "green
 STATES: Final[Mapping] = {1: ("firing", "red")}
 
 # A sidecar that is gone has no specdec_up; then the factor before it is 0 already.
-_BOTH_UP: Final = f"min({reached()}) * (1 + (min({series(metrics.UP)}) or on () vector(0)))"
+_BOTH_UP: Final = f"min({reached()}) * (1 + (min({series('up')}) or on () vector(0)))"
 
 
 def top() -> Section:
@@ -149,7 +148,7 @@ def acceptance_by_temperature() -> timeseries.Panel:
 
 
 def _gap() -> timeseries.Panel:
-    quantiles = [series(metrics.LATENCY_BASELINE, f'quantile="{quantile}"') for quantile in ("0.99", "0.5")]
+    quantiles = [series("latency_baseline_seconds", f'quantile="{quantile}"') for quantile in ("0.99", "0.5")]
     baseline = worst("model_name, phase", f"{quantiles[0]} - ignoring (quantile) {quantiles[1]}")
     return over_time(
         "Gap between P99 and P50, by phase",
@@ -158,7 +157,7 @@ def _gap() -> timeseries.Panel:
         "If the gap widens while P50 falls or stays, speculation helps most requests and hurts some: find the "
         "temperature where it does not pay. If P50 rises too, the cause is load: check the KV cache and the queue.",
         [
-            Query(worst("model_name, phase", series(metrics.ENGINE_LATENCY_GAP)), "{{phase}} {{model_name}}"),
+            Query(worst("model_name, phase", series("engine_latency_gap_seconds")), "{{phase}} {{model_name}}"),
             Query(
                 f"{baseline} * on () group_left () {threshold('latency_gap_growth')}",
                 "limit {{phase}} {{model_name}}",
@@ -175,7 +174,7 @@ def _health() -> Line:
         "Whether the plug-in reports as many draft tokens as vLLM counts.",
         "Incomplete: the sidecar does not export the split. The plug-in panel below and the sidecar's status page say "
         "why.",
-        Query(f"min({at_least(series(metrics.COVERAGE), 'coverage')})"),
+        Query(f"min({at_least(series('request_coverage_ratio'), 'coverage')})"),
         values=_COMPLETE,
         empty="no plug-in, or idle",
     )
@@ -192,7 +191,7 @@ def _health() -> Line:
         "The highest share of the KV cache in use during the last minute, on the worst selected pod.",
         "Near the threshold vLLM preempts and queues requests, which widens every gap: first scale out or lower "
         "--max-num-seqs.",
-        Query(worst("", series(metrics.KV_CACHE_PEAK))),
+        Query(worst("", series("kv_cache_usage_peak_ratio"))),
         unit=SHARE,
     )
     waiting = figure(
@@ -200,7 +199,7 @@ def _health() -> Line:
         "Requests in vLLM's queue, summed over the selected pods.",
         "A lasting queue means overload, which speculation does not cause; under heavy load speculation often stops "
         "paying.",
-        Query(f"sum({series(metrics.REQUESTS_WAITING)})"),
+        Query(f"sum({series('requests_waiting')})"),
     )
     return beside(3, (coverage, 6), (now, 6), (peak, 6), (waiting, 6))
 

@@ -7,7 +7,6 @@ from dashboards.builders.panels import COUNT, PER_SECOND, SHARE, Query, over_tim
 from dashboards.builders.panels import Line as Style
 from dashboards.builders.query import least, series, threshold, total, worst
 from dashboards.builders.tables import Label, Value, rows
-from sidecar.export import metrics
 
 
 def trust() -> Section:
@@ -18,7 +17,7 @@ def trust() -> Section:
         "1, give or take one second of traffic.",
         "Outside the dashes the sidecar does not export the split by temperature; its status page says why.",
         [
-            Query(least("model_name, engine", series(metrics.COVERAGE)), "{{engine}} {{model_name}}"),
+            Query(least("model_name, engine", series("request_coverage_ratio")), "{{engine}} {{model_name}}"),
             Query(threshold("coverage"), "withheld below", Style.LIMIT),
             Query(f"2 - {threshold('coverage')}", "withheld above", Style.LIMIT),
         ],
@@ -35,7 +34,7 @@ def trust() -> Section:
             ),
         ),
         [Label("state"), Label("instance"), Label("engine"), Label("version"), Label("vllm_version")],
-        [Value(worst("state, instance, engine, version, vllm_version", series(metrics.PLUGIN_INFO)), "Holds", COUNT)],
+        [Value(worst("state, instance, engine, version, vllm_version", series("plugin_info")), "Holds", COUNT)],
         sort="state",
         descending=False,
         empty="not connected to any engine",
@@ -50,8 +49,8 @@ def trust() -> Section:
 
 
 def _lost() -> timeseries.Panel:
-    lost = total("reason", metrics.REQUEST_EVENTS_DROPPED)
-    every = f"({total('', metrics.REQUEST_EVENTS_DROPPED)} + {total('', metrics.REQUEST_EVENTS)})"
+    lost = total("reason", "request_events_dropped_total")
+    every = f"({total('', 'request_events_dropped_total')} + {total('', 'request_events_total')})"
     return over_time(
         "Share of events lost",
         "Finished requests that were lost or refused, as a share of all, by reason.",
@@ -74,7 +73,7 @@ def _limitations() -> table.Panel:
             "Most limitations go away with a newer vLLM or another flag; docs/metrics.md says which.",
         ),
         [Label("instance"), Label("model_name"), Label("limitation")],
-        [Value(f"{worst('instance, model_name, limitation', series(metrics.ENGINE_LIMITATION))} == 1", "Holds", COUNT)],
+        [Value(f"{worst('instance, model_name, limitation', series('engine_limitation'))} == 1", "Holds", COUNT)],
         sort="Holds",
         empty="nothing is missing",
     )
@@ -85,6 +84,6 @@ def _overflow() -> timeseries.Panel:
         "Label values past the limit",
         "How often per second a label value was exported as 'other' to limit the number of series.",
         "A steady rate means more models, engines or positions than the limits allow: raise the limit in the settings.",
-        [Query(total("label", metrics.LABEL_OVERFLOW), "{{label}}")],
+        [Query(total("label", "label_overflow_total"), "{{label}}")],
         PER_SECOND,
     )

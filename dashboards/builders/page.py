@@ -16,7 +16,6 @@ from grafana_foundation_sdk.models.dashboard import (
 
 from dashboards.builders.expressions import FIRING
 from dashboards.builders.query import OPTIONAL, of_process, series
-from sidecar.export import metrics
 
 OPERATOR: Final = "specdec-operator"
 FLEET: Final = "specdec-fleet"
@@ -81,14 +80,14 @@ def _add_variables(page: dashboard.Dashboard) -> None:
     page.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     chosen: list[str] = []  # each variable offers what those before it leave
     for label in ("cluster", "namespace", "job", "pod", "instance"):
-        sidecars = f"{metrics.BUILD_INFO.name}{{{', '.join(chosen)}}}"
+        sidecars = f"specdec_build_info{{{', '.join(chosen)}}}"
         every = ".*" if label in OPTIONAL else ".+"
         page.with_variable(_variable(label, label.title(), f"label_values({sidecars}, {label})", every))
         chosen.append(f'{label}=~"${label}"')
     # The variable's own name must not narrow its own list.
-    models = series(metrics.GENERATION_TOKENS).replace(', model_name=~"$model_name"', "")
+    models = series("generation_tokens_total").replace(', model_name=~"$model_name"', "")
     page.with_variable(_variable("model_name", "Model", f"label_values({models}, model_name)"))
-    temperatures = series(metrics.VERDICT).replace(', temperature=~"$temperature"', "")
+    temperatures = series("verdict").replace(', temperature=~"$temperature"', "")
     page.with_variable(_variable("temperature", "Temperature", f"label_values({temperatures}, temperature)"))
     page.with_variable(
         dashboard.CustomVariable("past")
@@ -128,9 +127,9 @@ def _variable(name: str, label: str, query: str, every: str = ".+") -> dashboard
 def _add_annotations(page: dashboard.Dashboard) -> None:
     shown = "{{severity}} {{cluster}} {{namespace}} {{pod}} {{instance}} {{model_name}} {{temperature}}"
     page.annotation(_EventsBuilder(_Events("Alerts", FIRING, "red", "{{alertname}}", shown)))
-    restarts = f"changes({series(metrics.VLLM_RESTARTS)}[2m]) > 0"
+    restarts = f"changes({series('vllm_restarts_total')}[2m]) > 0"
     page.annotation(_EventsBuilder(_Events("vLLM restarts", restarts, "blue", "vLLM restarted", "{{instance}}")))
-    configured = series(metrics.SPECULATION_INFO)
+    configured = series("speculation_info")
     changed = f"{configured} unless {configured} offset 5m and on (instance, model_name, engine) {configured} offset 5m"
     speculates = "{{instance}} {{model_name}} {{method}} {{num_speculative_tokens}} {{rejection_sample_method}}"
     page.annotation(

@@ -4,8 +4,7 @@ Every selector carries the page's variables: those of a scrape's labels, and of 
 those that the metric has as labels.
 """
 
-from sidecar.export import metrics
-from sidecar.export.declaration import Metric
+from sidecar.export.metrics import METRICS
 
 OPTIONAL = ("cluster", "namespace", "pod")  # labels of a scrape that a site may lack; "All" matches then, too
 _SCRAPE = ("cluster", "namespace", "job", "instance", "pod")
@@ -14,6 +13,7 @@ POD = f"{SIDECAR}, model_name"  # one model on one server
 MODEL = "cluster, namespace, model_name"
 BUCKET = "model_name, temperature"
 
+_LABELS = {metric.name.removeprefix("specdec_"): metric.labels for metric in METRICS}
 _VARIABLES = ("model_name", "temperature")  # labels that a variable of the same name narrows
 _EMPTY_TOO = tuple(f'{label}=~"${label}|"' for label in (*_SCRAPE, *_VARIABLES))
 
@@ -22,21 +22,24 @@ def _selector(name: str, matchers: tuple[str, ...]) -> str:
     return f"{name}{{{', '.join(matchers)}}}"
 
 
-def series(metric: Metric, *matchers: str, suffix: str = "") -> str:
-    """The selector of a metric; ``suffix`` is a histogram's ``_bucket``, ``_sum`` or ``_count``."""
-    variables = (*_SCRAPE, *(label for label in _VARIABLES if label in metric.labels))
-    return _selector(metric.name + suffix, (*(f'{label}=~"${label}"' for label in variables), *matchers))
+def series(metric: str, *matchers: str, suffix: str = "") -> str:
+    """The selector of one of the sidecar's metrics, named without ``specdec_``.
+
+    ``suffix`` is a histogram's ``_bucket``, ``_sum`` or ``_count``.
+    """
+    variables = (*_SCRAPE, *(label for label in _VARIABLES if label in _LABELS[metric]))
+    return _selector(f"specdec_{metric}{suffix}", (*(f'{label}=~"${label}"' for label in variables), *matchers))
 
 
 def reached() -> str:
     """``up`` of every target that was a sidecar within the last hours: one that is gone has nothing else left."""
-    seen = f"max_over_time({series(metrics.BUILD_INFO)}[6h])"
+    seen = f"max_over_time({series('build_info')}[6h])"
     return f"({_of_any_job('up')} and on ({SIDECAR}) {seen})"
 
 
 def of_process(name: str, form: str = "{}") -> str:
     """A ``process_*`` metric of the sidecars; ``form`` is what is made of its selector."""
-    return f"({form.format(_of_any_job(name))} and on ({SIDECAR}) {series(metrics.BUILD_INFO)})"
+    return f"({form.format(_of_any_job(name))} and on ({SIDECAR}) {series('build_info')})"
 
 
 def _of_any_job(name: str) -> str:
@@ -53,12 +56,12 @@ def alerts(*matchers: str, name: str = "ALERTS") -> str:
     return _selector(name, ('alertname=~"SpecDecode.*"', *_EMPTY_TOO, *matchers))
 
 
-def rate(metric: Metric, *matchers: str, suffix: str = "") -> str:
+def rate(metric: str, *matchers: str, suffix: str = "") -> str:
     """A counter's growth per second."""
     return f"rate({series(metric, *matchers, suffix=suffix)}[$__rate_interval])"
 
 
-def total(by: str, metric: Metric, *matchers: str) -> str:
+def total(by: str, metric: str, *matchers: str) -> str:
     """A counter's growth per second, summed; ``by`` names labels, none for one sum over all."""
     return f"sum{_by(by)} ({rate(metric, *matchers)})"
 
@@ -73,30 +76,30 @@ def least(by: str, expression: str) -> str:
     return f"min{_by(by)} ({expression})"
 
 
-def ratio(by: str, part: Metric, whole: Metric, *matchers: str) -> str:
+def ratio(by: str, part: str, whole: str, *matchers: str) -> str:
     """Summed growth over summed growth; groups whose ``whole`` did not grow have no value rather than NaN."""
     return f"{total(by, part, *matchers)} / ({total(by, whole, *matchers)} > 0)"
 
 
-def quantile(share: float, by: str, histogram: Metric, *matchers: str) -> str:
+def quantile(share: float, by: str, histogram: str, *matchers: str) -> str:
     """A quantile over a histogram's latest observations."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({share:g}, sum by ({labels}) ({rate(histogram, *matchers, suffix='_bucket')}))"
 
 
-def growth_by_bucket(histogram: Metric) -> str:
+def growth_by_bucket(histogram: str) -> str:
     """A histogram's latest observations by bucket, for a heatmap."""
     return f"sum by (le) (increase({series(histogram, suffix='_bucket')}[$__rate_interval]))"
 
 
 def threshold(name: str) -> str:
     """A threshold as the selected sidecars have it; if they differ, the highest."""
-    return f"max({series(metrics.THRESHOLD, _named(name))})"
+    return f"max({series('threshold', _named(name))})"
 
 
 def own_threshold(name: str) -> str:
     """A threshold as each sidecar has it, one series each."""
-    return worst(SIDECAR, series(metrics.THRESHOLD, _named(name)))
+    return worst(SIDECAR, series("threshold", _named(name)))
 
 
 def at_least(expression: str, name: str, *, as_number: bool = True) -> str:

@@ -8,12 +8,16 @@ the value is absent.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sidecar.analysis.distributions import Distribution
 from sidecar.analysis.engine.engines import shown_positions
-from sidecar.analysis.report import Report
+from sidecar.analysis.report import EngineReport, ModelReport, Report, TemperatureReport
+from sidecar.analysis.speed.speedup import LoadReport
+from sidecar.analysis.split.tallies import GroupReport
+from sidecar.engine.merge import OTHER
 from sidecar.settings import Settings
+from sidecar.settings.baselines import PlainStepTimes
 
 Labels = tuple[str, ...]  # values, in the order of the label names
 Values = float | Distribution | None | Mapping[Any, float | None]  # a mapping's keys are strings or tuples of these
@@ -95,3 +99,47 @@ class Level(Generic[Node]):
                         yield outer + ((inner,) if isinstance(inner, str) else inner), one
 
         return Metric(name, kind, text, self.labels + labels, samples)
+
+
+Baseline = tuple[Mapping[str, Mapping[float, float]], PlainStepTimes | None]
+
+
+def _engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
+    return ((engine.key, engine) for model in shown.report.models for engine in model.engines)
+
+
+def _single_engines(shown: Shown) -> Iterator[tuple[Labels, EngineReport]]:
+    return ((key, engine) for key, engine in _engines(shown) if key != OTHER)
+
+
+def _loads(shown: Shown) -> Iterator[tuple[Labels, LoadReport]]:
+    return (((*key, load.running), load) for key, engine in _single_engines(shown) for load in engine.loads)
+
+
+def _temperatures(shown: Shown) -> Iterator[tuple[Labels, TemperatureReport]]:
+    return (((model.model_name, one.temperature), one) for model in shown.report.models for one in model.temperatures)
+
+
+def _groups(shown: Shown) -> Iterator[tuple[Labels, GroupReport]]:
+    return (((model.model_name, one.by, one.group), one) for model in shown.report.models for one in model.groups)
+
+
+def _baselines(shown: Shown) -> Iterator[tuple[Labels, Baseline]]:
+    """Of the models that vLLM serves: one file may have those of a whole cluster."""
+    settings = shown.settings
+    for model in shown.report.models:
+        name = model.model_name
+        yield (name,), (settings.baselines.get(name, {}), settings.plain_step_times.get(name))
+
+
+SETTINGS: Final[Level[Settings]] = Level((), lambda shown: [((), shown.settings)])
+REPORT: Final[Level[Report]] = Level((), lambda shown: [((), shown.report)])
+MODEL: Final[Level[ModelReport]] = Level(
+    ("model_name",), lambda shown: (((model.model_name,), model) for model in shown.report.models)
+)
+ENGINE: Final = Level(("model_name", "engine"), _engines)
+SINGLE_ENGINE: Final = Level(("model_name", "engine"), _single_engines)  # for what merged engines do not have
+LOAD: Final = Level(("model_name", "engine", "running"), _loads)
+TEMPERATURE: Final = Level(("model_name", "temperature"), _temperatures)
+BASELINE: Final = Level(("model_name",), _baselines)
+GROUP: Final = Level(("model_name", "by", "group"), _groups)

@@ -6,13 +6,9 @@ seconds.
 
 from typing import Final
 
-from sidecar.export.declaration import Metric
-from sidecar.export.metrics.engine import *  # noqa: F403 - its metrics
-from sidecar.export.metrics.own import *  # noqa: F403 - its metrics
-from sidecar.export.metrics.requests import *  # noqa: F403 - its metrics
-from sidecar.export.metrics.time import *  # noqa: F403 - its metrics
+from sidecar.export.metrics import engine, own, requests
 
-METRICS: Final = tuple(value for value in vars().values() if isinstance(value, Metric))
+METRICS: Final = (*engine.METRICS, *own.METRICS, *requests.METRICS)
 """All metrics, in the order of ``/metrics``."""
 
 MOST_SERIES: Final = 1500  # per pod with the default limits; tests/export/test_metrics.py fills each limit

@@ -5,10 +5,9 @@ from typing import Final
 
 from sidecar.analysis.engine.latency import Latency
 from sidecar.analysis.evidence import is_ruled
-from sidecar.analysis.report import EngineReport
+from sidecar.analysis.report import EngineReport, ModelReport
 from sidecar.engine.names import Counter, Gauge, Phase
-from sidecar.export.declaration import Values
-from sidecar.export.levels import BASELINE, ENGINE, SINGLE_ENGINE
+from sidecar.export.declaration import BASELINE, ENGINE, LOAD, MODEL, SINGLE_ENGINE, Values
 
 _QUANTILES: Final = frozenset({0.5, 0.99})  # each costs one series per engine and phase
 
@@ -44,125 +43,164 @@ def _speculation(engine: EngineReport) -> Values:
     return {(found.method or "", tokens, adaptive, found.rejection_sample_method or "", ruled): 1}
 
 
-# vLLM's counters under one name for every version.
-ENGINE_DRAFTS = ENGINE.counter(
-    "engine_drafts",
-    "Drafts (verification steps of speculating requests) that vLLM counted.",
-    _counted(Counter.DRAFTS),
-)
-ENGINE_DRAFT_TOKENS = ENGINE.counter(
-    "engine_draft_tokens", "Draft tokens that vLLM counted.", _counted(Counter.DRAFT_TOKENS)
-)
-ENGINE_ACCEPTED_TOKENS = ENGINE.counter(
-    "engine_accepted_tokens", "Accepted draft tokens that vLLM counted.", _counted(Counter.ACCEPTED_TOKENS)
-)
-ENGINE_ACCEPTED_PER_POSITION = ENGINE.by_position(
-    "engine_accepted_tokens_per_position",
-    "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
-    lambda engine: engine.accepted_per_position,
-)
-ENGINE_REQUESTS = ENGINE.counter(
-    "engine_requests",
-    "Requests that got their first token, as vLLM counts them.",
-    _counted(Counter.FIRST_TOKENS),
-)
-GENERATION_TOKENS = ENGINE.counter("generation_tokens", "Generated tokens.", _counted(Counter.GENERATION_TOKENS))
-PROMPT_TOKENS = ENGINE.counter("prompt_tokens", "Prompt tokens processed.", _counted(Counter.PROMPT_TOKENS))
-PREEMPTIONS = ENGINE.counter(
-    "preemptions", "Preemptions of requests because the KV cache was full.", _counted(Counter.PREEMPTIONS)
-)
-PREFIX_CACHE_QUERIES = ENGINE.counter(
-    "prefix_cache_queries",
-    "Tokens looked up in the prefix cache (blocks before vLLM 0.9).",
-    _counted(Counter.PREFIX_CACHE_QUERIES),
-)
-PREFIX_CACHE_HITS = ENGINE.counter(
-    "prefix_cache_hits",
-    "Tokens found in the prefix cache (blocks before vLLM 0.9).",
-    _counted(Counter.PREFIX_CACHE_HITS),
-)
+def _plain_steps(model: ModelReport) -> Values:
+    return {(load.running, "baseline"): load.plain_seconds for load in model.loads}
 
-# Acceptance and latency derived from these counters and vLLM's histograms.
-ENGINE_WINDOW_ACCEPTANCE = SINGLE_ENGINE.histogram(
-    "engine_window_acceptance_ratio",
-    "Accepted / draft tokens between two polls; one observation per poll with drafts.",
-    lambda engine: engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None,
-)
-ENGINE_LATENCY = SINGLE_ENGINE.gauge(
-    "engine_latency_seconds",
-    "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
-    lambda engine: _shown_quantiles({phase: latency.quantiles for phase, latency in engine.latencies.items()}),
-    "phase",
-    "quantile",
-)
-LATENCY_BASELINE = BASELINE.gauge(
-    "latency_baseline_seconds",
-    "The same quantiles in the configured baseline.",
-    lambda baseline: _shown_quantiles(baseline[0]),
-    "phase",
-    "quantile",
-)
-ENGINE_LATENCY_GAP = SINGLE_ENGINE.gauge(
-    "engine_latency_gap_seconds",
-    "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
-    lambda engine: _gaps(engine, lambda latency: latency.gap_seconds),
-    "phase",
-)
-ENGINE_LATENCY_GAP_RATIO = SINGLE_ENGINE.gauge(
-    "engine_latency_gap_ratio",
-    "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
-    lambda engine: _gaps(engine, lambda latency: latency.gap_ratio),
-    "phase",
-)
-ENGINE_LIMITATION = SINGLE_ENGINE.gauge(
-    "engine_limitation",
-    "1 for each limitation of what this engine's page exports.",
-    lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
-    "limitation",
-)
 
-# KV cache and load.
-KV_CACHE_USAGE = ENGINE.gauge("kv_cache_usage_ratio", "KV-cache usage at the last poll.", _polled(Gauge.KV_CACHE_USAGE))
-KV_CACHE_PEAK = ENGINE.gauge(
-    "kv_cache_usage_peak_ratio",
-    "Highest KV-cache usage of all polls within kv_peak_window.",
-    lambda engine: engine.kv_cache_peak,
-)
-KV_CACHE_SAMPLED = SINGLE_ENGINE.histogram(
-    "kv_cache_sampled_usage_ratio",
-    "KV-cache usage; one observation per poll.",
-    lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
-)
-KV_CACHE_CAPACITY = ENGINE.gauge(
-    "kv_cache_capacity_tokens", "Capacity of the KV cache in tokens.", lambda engine: engine.kv_cache_capacity_tokens
-)
-REQUESTS_RUNNING = ENGINE.gauge(
-    "requests_running", "Running requests at the last poll.", _polled(Gauge.REQUESTS_RUNNING)
-)
-REQUESTS_WAITING = ENGINE.gauge(
-    "requests_waiting", "Waiting requests at the last poll.", _polled(Gauge.REQUESTS_WAITING)
-)
-WAITING_FOR_CAPACITY = ENGINE.gauge(
-    "requests_waiting_for_capacity",
-    "Requests waiting for capacity at the last poll (newer vLLM).",
-    _polled(Gauge.WAITING_FOR_CAPACITY),
-)
-
-# What the plug-in says.
-COVERAGE = ENGINE.gauge(
-    "request_coverage_ratio",
-    "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started. 0 if the plug-in "
-    "contradicts itself, or if several claim to be the engine.",
-    lambda engine: engine.coverage,
-)
-SPECULATION_INFO = ENGINE.gauge(
-    "speculation_info",
-    "1, labelled with the engine's speculative configuration as the plug-in reads it, and whether the rule of thumb on "
-    "the acceptance rate applies to it.",
-    _speculation,
-    "method",
-    "num_speculative_tokens",
-    "adaptive_verification",
-    "rejection_sample_method",
-    "rule_of_thumb",
+METRICS: Final = (
+    # vLLM's counters under one name for every version.
+    ENGINE.counter(
+        "engine_drafts",
+        "Drafts (verification steps of speculating requests) that vLLM counted.",
+        _counted(Counter.DRAFTS),
+    ),
+    ENGINE.counter("engine_draft_tokens", "Draft tokens that vLLM counted.", _counted(Counter.DRAFT_TOKENS)),
+    ENGINE.counter(
+        "engine_accepted_tokens", "Accepted draft tokens that vLLM counted.", _counted(Counter.ACCEPTED_TOKENS)
+    ),
+    ENGINE.by_position(
+        "engine_accepted_tokens_per_position",
+        "Accepted draft tokens that vLLM counted, by draft position, starting at 0.",
+        lambda engine: engine.accepted_per_position,
+    ),
+    ENGINE.counter(
+        "engine_requests",
+        "Requests that got their first token, as vLLM counts them.",
+        _counted(Counter.FIRST_TOKENS),
+    ),
+    ENGINE.counter("generation_tokens", "Generated tokens.", _counted(Counter.GENERATION_TOKENS)),
+    ENGINE.counter("prompt_tokens", "Prompt tokens processed.", _counted(Counter.PROMPT_TOKENS)),
+    ENGINE.counter(
+        "preemptions", "Preemptions of requests because the KV cache was full.", _counted(Counter.PREEMPTIONS)
+    ),
+    ENGINE.counter(
+        "prefix_cache_queries",
+        "Tokens looked up in the prefix cache (blocks before vLLM 0.9).",
+        _counted(Counter.PREFIX_CACHE_QUERIES),
+    ),
+    ENGINE.counter(
+        "prefix_cache_hits",
+        "Tokens found in the prefix cache (blocks before vLLM 0.9).",
+        _counted(Counter.PREFIX_CACHE_HITS),
+    ),
+    # Acceptance and latency derived from these counters and vLLM's histograms.
+    SINGLE_ENGINE.histogram(
+        "engine_window_acceptance_ratio",
+        "Accepted / draft tokens between two polls; one observation per poll with drafts.",
+        lambda engine: engine.window_acceptances if Counter.DRAFT_TOKENS in engine.counters else None,
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_latency_seconds",
+        "Quantiles 0.5 and 0.99 from vLLM's own histograms over latency_window; interpolated in the first bucket.",
+        lambda engine: _shown_quantiles({phase: latency.quantiles for phase, latency in engine.latencies.items()}),
+        "phase",
+        "quantile",
+    ),
+    BASELINE.gauge(
+        "latency_baseline_seconds",
+        "The same quantiles in the configured baseline.",
+        lambda baseline: _shown_quantiles(baseline[0]),
+        "phase",
+        "quantile",
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_latency_gap_seconds",
+        "P99 - P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
+        lambda engine: _gaps(engine, lambda latency: latency.gap_seconds),
+        "phase",
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_latency_gap_ratio",
+        "P99 / P50 over latency_window, not of the queue; absent where P99 is in vLLM's first bucket.",
+        lambda engine: _gaps(engine, lambda latency: latency.gap_ratio),
+        "phase",
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_limitation",
+        "1 for each limitation of what this engine's page exports.",
+        lambda engine: dict.fromkeys(sorted(engine.limitations), 1),
+        "limitation",
+    ),
+    # KV cache and load.
+    ENGINE.gauge("kv_cache_usage_ratio", "KV-cache usage at the last poll.", _polled(Gauge.KV_CACHE_USAGE)),
+    ENGINE.gauge(
+        "kv_cache_usage_peak_ratio",
+        "Highest KV-cache usage of all polls within kv_peak_window.",
+        lambda engine: engine.kv_cache_peak,
+    ),
+    SINGLE_ENGINE.histogram(
+        "kv_cache_sampled_usage_ratio",
+        "KV-cache usage; one observation per poll.",
+        lambda engine: engine.kv_cache_usages if engine.kv_cache_usages.count else None,
+    ),
+    ENGINE.gauge(
+        "kv_cache_capacity_tokens",
+        "Capacity of the KV cache in tokens.",
+        lambda engine: engine.kv_cache_capacity_tokens,
+    ),
+    ENGINE.gauge("requests_running", "Running requests at the last poll.", _polled(Gauge.REQUESTS_RUNNING)),
+    ENGINE.gauge("requests_waiting", "Waiting requests at the last poll.", _polled(Gauge.REQUESTS_WAITING)),
+    ENGINE.gauge(
+        "requests_waiting_for_capacity",
+        "Requests waiting for capacity at the last poll (newer vLLM).",
+        _polled(Gauge.WAITING_FOR_CAPACITY),
+    ),
+    # What the plug-in says.
+    ENGINE.gauge(
+        "request_coverage_ratio",
+        "Draft tokens that the plug-in reported / vLLM's own counter, both since the engine started. 0 if the plug-in "
+        "contradicts itself, or if several claim to be the engine.",
+        lambda engine: engine.coverage,
+    ),
+    ENGINE.gauge(
+        "speculation_info",
+        "1, labelled with the engine's speculative configuration as the plug-in reads it, and whether the rule of "
+        "thumb on the acceptance rate applies to it.",
+        _speculation,
+        "method",
+        "num_speculative_tokens",
+        "adaptive_verification",
+        "rejection_sample_method",
+        "rule_of_thumb",
+    ),
+    # Decoding by load, and plain decoding. ``running`` is the number of requests in a step.
+    LOAD.counter(
+        "decode_seconds", "Time between a request's engine steps, summed over requests.", lambda load: load.seconds
+    ),
+    LOAD.counter(
+        "decode_steps", "Engine steps, counted once for each request that decoded in them.", lambda load: load.steps
+    ),
+    LOAD.counter(
+        "decode_tokens",
+        "Tokens generated in these steps, so without each request's first token.",
+        lambda load: load.tokens,
+    ),
+    MODEL.gauge(
+        "plain_step_seconds",
+        "Time of an engine step without speculation at this load, by source; absent where it is unknown.",
+        _plain_steps,
+        "running",
+        "reference",
+    ),
+    BASELINE.gauge(
+        "baseline_timestamp_seconds",
+        "When the plain step times were measured.",
+        lambda baseline: baseline[1].measured.timestamp() if baseline[1] and baseline[1].measured else None,
+    ),
+    ENGINE.gauge(
+        "engine_speedup_ratio",
+        "Plain time per token / actual of all requests over latency_window. Absent without a reference.",
+        lambda engine: engine.speed.speedup.ratio if engine.speed and engine.speed.speedup else None,
+    ),
+    ENGINE.gauge(
+        "engine_speedup_standard_error_ratio",
+        "Standard error of specdec_engine_speedup_ratio.",
+        lambda engine: engine.speed.speedup.error if engine.speed and engine.speed.speedup else None,
+    ),
+    ENGINE.gauge(
+        "break_even_acceptance_ratio",
+        "Acceptance rate at which this load is as fast as plain decoding; above 1: no rate is. "
+        "Absent without a reference.",
+        lambda engine: engine.speed.break_even_acceptance if engine.speed else None,
+    ),
 )

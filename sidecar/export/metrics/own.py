@@ -1,105 +1,108 @@
 """Metrics of the sidecar itself: its polls, its settings and the plug-in's messages."""
 
 import platform
+from typing import Final
 
 from sidecar import __version__
-from sidecar.export.levels import REPORT, SETTINGS
+from sidecar.export.declaration import REPORT, SETTINGS
 
-BUILD_INFO = REPORT.gauge(
-    "build_info",
-    "1, labelled with the version of the sidecar and of Python.",
-    lambda _: {(__version__, platform.python_version()): 1},
-    "version",
-    "python_version",
-)
-UP = REPORT.gauge(
-    "up",
-    "1 if the last poll of vLLM's /metrics succeeded and is at most two intervals old, else 0.",
-    lambda report: report.scrape.up,
-)
-LAST_SCRAPE = REPORT.gauge(
-    "last_scrape_timestamp_seconds",
-    "Unix time of the last successful poll.",
-    lambda report: report.scrape.last_scrape,
-)
-SCRAPE_DURATION = REPORT.gauge(
-    "scrape_duration_seconds",
-    "Duration of the last successful poll.",
-    lambda report: report.scrape.duration if report.scrape.up else None,
-)
-SCRAPE_INTERVAL = REPORT.gauge(
-    "scrape_interval_seconds", "Current interval between two polls.", lambda report: report.scrape.interval
-)
-SCRAPE_ERRORS = REPORT.counter(
-    "scrape_errors", "Polls that returned no usable page, by reason.", lambda report: report.scrape.errors, "reason"
-)
-MALFORMED_LINES = REPORT.counter(
-    "scrape_malformed_lines",
-    "Malformed lines and histograms that were skipped on vLLM's page.",
-    lambda report: report.scrape.malformed_lines,
-)
-VLLM_RESTARTS = REPORT.counter(
-    "vllm_restarts", "Restarts of vLLM that the sidecar has seen.", lambda report: report.scrape.vllm_restarts
-)
-INTERNAL_ERRORS = REPORT.counter(
-    "internal_errors",
-    "Failures of a part of the sidecar, each followed by a restart of that part.",
-    lambda report: report.own.failures,
-    "part",
-)
-LABEL_OVERFLOW = REPORT.counter(
-    "label_overflow",
-    "Label values reported as 'other' to bound the number of series, counted at every poll.",
-    lambda report: report.own.label_overflow,
-    "label",
-)
-HTTP_REFUSED = REPORT.counter(
-    "http_refused",
-    "Connections and requests to the sidecar's own pages that were refused or gave way to others.",
-    lambda report: report.own.http_refusals,
-    "reason",
-)
-SETTINGS_RELOADS = REPORT.counter(
-    "settings_reloads",
-    "Reloads of the settings, by outcome: applied or refused.",
-    lambda report: report.own.reloads,
-    "outcome",
-)
-ALERTS_SENT = REPORT.counter(
-    "alerts_sent",
-    "Alerts pushed directly to Alertmanager, repeats included.",
-    lambda report: report.own.alerts_sent,
-    "alertmanager",
-    "outcome",
-)
-LINKS = SETTINGS.gauge(
-    "links_info",
-    "1; the labels are the addresses that alerts link to, empty if not configured.",
-    lambda settings: {(settings.alerting.runbooks or "", settings.alerting.dashboards or ""): 1},
-    "runbooks",
-    "dashboards",
-)
-THRESHOLD = SETTINGS.gauge(
-    "threshold",
-    "Thresholds in force, and latency_window in seconds; rules and dashboards read them.",
-    lambda settings: {**settings.thresholds.model_dump(), "latency_window": settings.latency_window},
-    "name",
-)
-PLUGIN_INFO = REPORT.gauge(
-    "plugin_info",
-    "1 for each engine whose plug-in is connected, labelled with its state and the versions of both.",
-    lambda report: {(one.engine, one.version, one.vllm_version, one.state): 1 for one in report.plugin.engines},
-    "engine",
-    "version",
-    "vllm_version",
-    "state",
-)
-REQUEST_EVENTS = REPORT.counter(
-    "request_events", "Finished requests that the plug-in reported.", lambda report: report.plugin.events
-)
-REQUEST_EVENTS_DROPPED = REPORT.counter(
-    "request_events_dropped",
-    "Messages and finished requests of the plug-in that were lost or refused, by reason.",
-    lambda report: report.plugin.dropped,
-    "reason",
+METRICS: Final = (
+    REPORT.gauge(
+        "build_info",
+        "1, labelled with the version of the sidecar and of Python.",
+        lambda _: {(__version__, platform.python_version()): 1},
+        "version",
+        "python_version",
+    ),
+    REPORT.gauge(
+        "up",
+        "1 if the last poll of vLLM's /metrics succeeded and is at most two intervals old, else 0.",
+        lambda report: report.scrape.up,
+    ),
+    REPORT.gauge(
+        "last_scrape_timestamp_seconds",
+        "Unix time of the last successful poll.",
+        lambda report: report.scrape.last_scrape,
+    ),
+    REPORT.gauge(
+        "scrape_duration_seconds",
+        "Duration of the last successful poll.",
+        lambda report: report.scrape.duration if report.scrape.up else None,
+    ),
+    REPORT.gauge(
+        "scrape_interval_seconds", "Current interval between two polls.", lambda report: report.scrape.interval
+    ),
+    REPORT.counter(
+        "scrape_errors", "Polls that returned no usable page, by reason.", lambda report: report.scrape.errors, "reason"
+    ),
+    REPORT.counter(
+        "scrape_malformed_lines",
+        "Malformed lines and histograms that were skipped on vLLM's page.",
+        lambda report: report.scrape.malformed_lines,
+    ),
+    REPORT.counter(
+        "vllm_restarts", "Restarts of vLLM that the sidecar has seen.", lambda report: report.scrape.vllm_restarts
+    ),
+    REPORT.counter(
+        "internal_errors",
+        "Failures of a part of the sidecar, each followed by a restart of that part.",
+        lambda report: report.own.failures,
+        "part",
+    ),
+    REPORT.counter(
+        "label_overflow",
+        "Label values reported as 'other' to bound the number of series, counted at every poll.",
+        lambda report: report.own.label_overflow,
+        "label",
+    ),
+    REPORT.counter(
+        "http_refused",
+        "Connections and requests to the sidecar's own pages that were refused or gave way to others.",
+        lambda report: report.own.http_refusals,
+        "reason",
+    ),
+    REPORT.counter(
+        "settings_reloads",
+        "Reloads of the settings, by outcome: applied or refused.",
+        lambda report: report.own.reloads,
+        "outcome",
+    ),
+    REPORT.counter(
+        "alerts_sent",
+        "Alerts pushed directly to Alertmanager, repeats included.",
+        lambda report: report.own.alerts_sent,
+        "alertmanager",
+        "outcome",
+    ),
+    SETTINGS.gauge(
+        "links_info",
+        "1; the labels are the addresses that alerts link to, empty if not configured.",
+        lambda settings: {(settings.alerting.runbooks or "", settings.alerting.dashboards or ""): 1},
+        "runbooks",
+        "dashboards",
+    ),
+    SETTINGS.gauge(
+        "threshold",
+        "Thresholds in force, and latency_window in seconds; rules and dashboards read them.",
+        lambda settings: {**settings.thresholds.model_dump(), "latency_window": settings.latency_window},
+        "name",
+    ),
+    REPORT.gauge(
+        "plugin_info",
+        "1 for each engine whose plug-in is connected, labelled with its state and the versions of both.",
+        lambda report: {(one.engine, one.version, one.vllm_version, one.state): 1 for one in report.plugin.engines},
+        "engine",
+        "version",
+        "vllm_version",
+        "state",
+    ),
+    REPORT.counter(
+        "request_events", "Finished requests that the plug-in reported.", lambda report: report.plugin.events
+    ),
+    REPORT.counter(
+        "request_events_dropped",
+        "Messages and finished requests of the plug-in that were lost or refused, by reason.",
+        lambda report: report.plugin.dropped,
+        "reason",
+    ),
 )

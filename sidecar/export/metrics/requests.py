@@ -1,8 +1,9 @@
 """Metrics of requests, as vLLM's scheduler counted them, by temperature and by group, and the verdicts."""
 
+from typing import Final
+
 from sidecar.analysis.verdict import Basis, Judgement, Verdict
-from sidecar.export.declaration import Values
-from sidecar.export.levels import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE
+from sidecar.export.declaration import GROUP, MODEL, SINGLE_ENGINE, TEMPERATURE, Values
 
 
 def _verdicts(judgement: Judgement) -> Values:
@@ -17,116 +18,125 @@ def _is_low(judgement: Judgement) -> Values:
     return judgement.is_low if judgement.is_known else None
 
 
-# By temperature, live: they grow while requests run, and add up to vLLM's own counters.
-REQUESTS = TEMPERATURE.counter(
-    "requests",
-    "Finished requests; aborted are those whose client left or whose text met a stop string: the engine cannot tell.",
-    lambda one: one.tally.by_outcome,
-    "outcome",
-)
-DRAFTS = TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda one: one.tally.drafts)
-DRAFT_TOKENS = TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda one: one.tally.draft_tokens)
-ACCEPTED_TOKENS = TEMPERATURE.counter(
-    "accepted_tokens", "Accepted draft tokens.", lambda one: one.tally.accepted_tokens
-)
-DRAFT_TOKENS_PER_POSITION = TEMPERATURE.by_position(
-    "draft_tokens_per_position",
-    "Draft tokens by draft position, starting at 0.",
-    lambda one: one.tally.drafted_at,
-)
-ACCEPTED_PER_POSITION = TEMPERATURE.by_position(
-    "accepted_tokens_per_position",
-    "Accepted draft tokens by draft position, starting at 0.",
-    lambda one: one.tally.accepted_at,
-)
-
-# By temperature, one observation per finished request.
-REQUEST_ACCEPTANCE = TEMPERATURE.histogram(
-    "request_acceptance_ratio", "Accepted / draft tokens; one observation per request.", lambda one: one.acceptances
-)
-REQUEST_ACCEPTANCE_LENGTH = TEMPERATURE.histogram(
-    "request_acceptance_length",
-    "Tokens per verification step, bonus token included; one observation per request.",
-    lambda one: one.lengths,
-)
-REQUEST_TTFT = TEMPERATURE.histogram(
-    "request_time_to_first_token_seconds",
-    "Time from a request's arrival at vLLM to its first token, as the engine saw them.",
-    lambda one: one.ttft,
-)
-REQUEST_TPOT = TEMPERATURE.histogram(
-    "request_time_per_output_token_seconds", "Time per output token after the first.", lambda one: one.tpot
-)
-REQUEST_DURATION = TEMPERATURE.histogram(
-    "request_duration_seconds",
-    "Time from a request's arrival at vLLM to its last token, as the engine saw them.",
-    lambda one: one.durations,
-)
-REQUEST_ACCEPTANCE_P10 = MODEL.gauge(
-    "request_acceptance_p10_ratio",
-    "10th percentile of single requests' acceptance over latency_window, or over the last hour's latest min_requests "
-    "if the window has fewer; absent if the hour has fewer.",
-    lambda model: model.acceptance_p10,
-)
-
-# By group: prompt_tokens, output and, if plugin.adapters is on, adapter.
-GROUP_REQUESTS = GROUP.counter("group_requests", "Finished requests of a group.", lambda group: group.tally.requests)
-GROUP_DRAFTS = GROUP.counter(
-    "group_drafts", "Drafts (verification steps) of a group.", lambda group: group.tally.drafts
-)
-GROUP_DRAFT_TOKENS = GROUP.counter(
-    "group_draft_tokens", "Draft tokens of a group.", lambda group: group.tally.draft_tokens
-)
-GROUP_ACCEPTED_TOKENS = GROUP.counter(
-    "group_accepted_tokens", "Accepted draft tokens of a group.", lambda group: group.tally.accepted_tokens
-)
-
-# What is judged: the same numbers as on the page and in pushed alerts.
-ACCEPTANCE = TEMPERATURE.gauge(
-    "acceptance_ratio",
-    "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates.",
-    lambda one: one.judgement.acceptance,
-)
-ACCEPTANCE_LOW = TEMPERATURE.gauge(
-    "acceptance_low",
-    "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 "
-    "until the rate is 0.02 above the threshold.",
-    lambda one: _is_low(one.judgement),
-)
-VERDICT = TEMPERATURE.gauge(
-    "verdict", "1 for the current verdict, 0 for the others.", lambda one: _verdicts(one.judgement), "verdict"
-)
-VERDICT_BASIS = TEMPERATURE.gauge(
-    "verdict_basis",
-    "1 for the basis of the verdict: a measured speedup, else the acceptance rate.",
-    lambda one: _bases(one.judgement),
-    "basis",
-)
-MODEL_ACCEPTANCE = MODEL.gauge(
-    "model_acceptance_ratio",
-    "specdec_acceptance_ratio of all of a model's requests, by vLLM's own counters.",
-    lambda model: model.judgement.acceptance,
-)
-MODEL_ACCEPTANCE_LOW = MODEL.gauge(
-    "model_acceptance_low", "specdec_acceptance_low of the model as a whole.", lambda model: _is_low(model.judgement)
-)
-MODEL_COLLAPSED = MODEL.gauge(
-    "model_collapsed",
-    "1 if almost no draft tokens are accepted, at any temperature and from the first position on; else 0.",
-    lambda model: model.judgement.has_collapsed if model.judgement.is_known else None,
-)
-MODEL_VERDICT = MODEL.gauge(
-    "model_verdict", "specdec_verdict of the model as a whole.", lambda model: _verdicts(model.judgement), "verdict"
-)
-MODEL_VERDICT_BASIS = MODEL.gauge(
-    "model_verdict_basis",
-    "specdec_verdict_basis of the model as a whole.",
-    lambda model: _bases(model.judgement),
-    "basis",
-)
-ENGINE_VERDICT = SINGLE_ENGINE.gauge(
-    "engine_verdict",
-    "specdec_verdict of one engine of a model.",
-    lambda engine: _verdicts(engine.judgement),
-    "verdict",
+METRICS: Final = (
+    # By temperature, live: they grow while requests run, and add up to vLLM's own counters.
+    TEMPERATURE.counter(
+        "requests",
+        "Finished requests; aborted are those whose client left or whose text met a stop string: "
+        "the engine cannot tell.",
+        lambda one: one.tally.by_outcome,
+        "outcome",
+    ),
+    TEMPERATURE.counter("drafts", "Drafts (verification steps).", lambda one: one.tally.drafts),
+    TEMPERATURE.counter("draft_tokens", "Draft tokens.", lambda one: one.tally.draft_tokens),
+    TEMPERATURE.counter("accepted_tokens", "Accepted draft tokens.", lambda one: one.tally.accepted_tokens),
+    TEMPERATURE.by_position(
+        "draft_tokens_per_position",
+        "Draft tokens by draft position, starting at 0.",
+        lambda one: one.tally.drafted_at,
+    ),
+    TEMPERATURE.by_position(
+        "accepted_tokens_per_position",
+        "Accepted draft tokens by draft position, starting at 0.",
+        lambda one: one.tally.accepted_at,
+    ),
+    # By temperature, one observation per finished request.
+    TEMPERATURE.histogram(
+        "request_acceptance_ratio", "Accepted / draft tokens; one observation per request.", lambda one: one.acceptances
+    ),
+    TEMPERATURE.histogram(
+        "request_acceptance_length",
+        "Tokens per verification step, bonus token included; one observation per request.",
+        lambda one: one.lengths,
+    ),
+    TEMPERATURE.histogram(
+        "request_time_to_first_token_seconds",
+        "Time from a request's arrival at vLLM to its first token, as the engine saw them.",
+        lambda one: one.ttft,
+    ),
+    TEMPERATURE.histogram(
+        "request_time_per_output_token_seconds", "Time per output token after the first.", lambda one: one.tpot
+    ),
+    TEMPERATURE.histogram(
+        "request_duration_seconds",
+        "Time from a request's arrival at vLLM to its last token, as the engine saw them.",
+        lambda one: one.durations,
+    ),
+    MODEL.gauge(
+        "request_acceptance_p10_ratio",
+        "10th percentile of single requests' acceptance over latency_window, or over the last hour's latest "
+        "min_requests if the window has fewer; absent if the hour has fewer.",
+        lambda model: model.acceptance_p10,
+    ),
+    # By group: prompt_tokens, output and, if plugin.adapters is on, adapter.
+    GROUP.counter("group_requests", "Finished requests of a group.", lambda group: group.tally.requests),
+    GROUP.counter("group_drafts", "Drafts (verification steps) of a group.", lambda group: group.tally.drafts),
+    GROUP.counter("group_draft_tokens", "Draft tokens of a group.", lambda group: group.tally.draft_tokens),
+    GROUP.counter(
+        "group_accepted_tokens", "Accepted draft tokens of a group.", lambda group: group.tally.accepted_tokens
+    ),
+    # What is judged: the same numbers as on the page and in pushed alerts.
+    TEMPERATURE.gauge(
+        "acceptance_ratio",
+        "Accepted / draft tokens over the window that is judged, latency_window or an hour; absent below the gates.",
+        lambda one: one.judgement.acceptance,
+    ),
+    TEMPERATURE.gauge(
+        "acceptance_low",
+        "1 if specdec_acceptance_ratio is below acceptance_net_negative, else 0. A verdict by that rate keeps it at 1 "
+        "until the rate is 0.02 above the threshold.",
+        lambda one: _is_low(one.judgement),
+    ),
+    TEMPERATURE.gauge(
+        "verdict", "1 for the current verdict, 0 for the others.", lambda one: _verdicts(one.judgement), "verdict"
+    ),
+    TEMPERATURE.gauge(
+        "verdict_basis",
+        "1 for the basis of the verdict: a measured speedup, else the acceptance rate.",
+        lambda one: _bases(one.judgement),
+        "basis",
+    ),
+    MODEL.gauge(
+        "model_acceptance_ratio",
+        "specdec_acceptance_ratio of all of a model's requests, by vLLM's own counters.",
+        lambda model: model.judgement.acceptance,
+    ),
+    MODEL.gauge(
+        "model_acceptance_low",
+        "specdec_acceptance_low of the model as a whole.",
+        lambda model: _is_low(model.judgement),
+    ),
+    MODEL.gauge(
+        "model_collapsed",
+        "1 if almost no draft tokens are accepted, at any temperature and from the first position on; else 0.",
+        lambda model: model.judgement.has_collapsed if model.judgement.is_known else None,
+    ),
+    MODEL.gauge(
+        "model_verdict", "specdec_verdict of the model as a whole.", lambda model: _verdicts(model.judgement), "verdict"
+    ),
+    MODEL.gauge(
+        "model_verdict_basis",
+        "specdec_verdict_basis of the model as a whole.",
+        lambda model: _bases(model.judgement),
+        "basis",
+    ),
+    SINGLE_ENGINE.gauge(
+        "engine_verdict",
+        "specdec_verdict of one engine of a model.",
+        lambda engine: _verdicts(engine.judgement),
+        "verdict",
+    ),
+    # Against plain decoding.
+    TEMPERATURE.gauge(
+        "speedup_ratio",
+        "Plain time per token / actual over latency_window; above 1, speculation is faster. "
+        "Absent without a reference.",
+        lambda one: one.speedup.ratio if one.speedup else None,
+    ),
+    TEMPERATURE.counter(
+        "time_saved_seconds", "Request-seconds saved against plain decoding.", lambda one: one.saved_seconds
+    ),
+    TEMPERATURE.counter(
+        "time_lost_seconds", "Request-seconds lost against plain decoding.", lambda one: one.lost_seconds
+    ),
 )

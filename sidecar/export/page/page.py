@@ -1,14 +1,45 @@
-"""The page and the part of it that the script refreshes every two seconds."""
+"""The page, and the part of it that the script refreshes every two seconds."""
 
+from collections.abc import Iterator
+from html import escape
 from importlib.resources import files
 
 from sidecar import __version__
+from sidecar.analysis.report import Report
+from sidecar.analysis.split.plugin_state import PluginReport
 from sidecar.export.declaration import Shown
-from sidecar.export.page.engines import engine_section
-from sidecar.export.page.hints import hints_section, marked, plugin_line
-from sidecar.export.page.models import model_section
+from sidecar.export.page.sections import engine_section, marked, model_section
 from sidecar.wording.answer import answer
+from sidecar.wording.notes import limitation_notes, no_speedup_sentence
+from sidecar.wording.numbers import counted
 from sidecar.wording.plugin import plugin_sentence
+
+
+def plugin_line(plugin: PluginReport, said: str) -> str:
+    """The state of the plug-in, unless ``said`` already contains it, and the versions that are connected."""
+    versions = ", ".join(dict.fromkeys(f"plug-in {one.version} in vLLM {one.vllm_version}" for one in plugin.engines))
+    small = f" <small>{escape(versions)}</small>" if versions else ""
+    sentence = plugin_sentence(plugin)
+    return f'<p class="plugin {plugin.state}">{marked(sentence) if sentence not in said else ""}{small}</p>'
+
+
+def hints_section(report: Report) -> str:
+    """The hints as a list; empty if there are none."""
+    notes = "".join(f"<li>{marked(note)}</li>" for note in dict.fromkeys(_hints(report)))
+    return f'<h2>Hints</h2><ul class="notes">{notes}</ul>' if notes else ""
+
+
+def _hints(report: Report) -> Iterator[str]:
+    for model in report.models:
+        if sentence := no_speedup_sentence(model):
+            yield sentence
+    for reason, count in report.plugin.dropped.items():
+        if count:
+            yield f"The sidecar dropped {counted(count, 'message')} from the plug-in: `{reason}`."
+    for model in report.models:
+        for engine in model.engines:
+            yield from limitation_notes(engine)
+
 
 # The page loads nothing from elsewhere, and only the sidecar's own script can run in it.
 SECURITY_POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'"

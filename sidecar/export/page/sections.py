@@ -1,20 +1,103 @@
-"""One model on the page: its verdict, temperatures, groups with a lower acceptance rate, configuration and time."""
+"""The page's sections: one for each model, with its temperatures, groups and times, and one for each engine."""
 
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from sidecar.analysis.report import ModelReport, TemperatureReport
+from sidecar.analysis.acceptance import NO_DRAFTS
+from sidecar.analysis.engine.latency import Latency, gap_growth
+from sidecar.analysis.report import EngineReport, ModelReport, TemperatureReport
 from sidecar.analysis.speed.speedup import EngineSpeed, LoadReport
 from sidecar.analysis.split.plugin_state import NoSplit, PluginReport
 from sidecar.analysis.split.tallies import GroupReport
 from sidecar.analysis.verdict import Basis, Judgement
-from sidecar.export.page.charts import bar, distribution
-from sidecar.export.page.engines import value
-from sidecar.export.page.hints import marked
+from sidecar.engine.names import Gauge, Phase
 from sidecar.settings.groups import Thresholds
 from sidecar.wording.answer import TONES, effect, per_step, seen, times_as_fast
 from sidecar.wording.notes import judgement_note, model_notes
 from sidecar.wording.numbers import by_position, counted, duration, latency, percent
+from sidecar.wording.numbers import latency as shown
 from sidecar.wording.plugin import no_split_sentence
+
+_WIDTH = 300
+
+
+def bar(value: float | None, limits: Sequence[float]) -> str:
+    """A share from 0 to 1 as a bar, with a mark at each limit."""
+    fill = "" if value is None else f'<rect class="fill" height="12" width="{value * _WIDTH:.1f}" rx="2"/>'
+    marks = "".join(f'<line class="limit" x1="{at * _WIDTH:.1f}" x2="{at * _WIDTH:.1f}" y2="12"/>' for at in limits)
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} 12" preserveAspectRatio="none" height="12" aria-hidden="true">'
+        f'<rect class="track" width="{_WIDTH}" height="12" rx="2"/>{fill}{marks}</svg>'
+    )
+
+
+def distribution(counts: Sequence[int], limit: float) -> str:
+    """Requests by acceptance, in equal bins from 0 to 1; bins below ``limit`` stand out."""
+    highest = max(counts, default=0)
+    if not highest:
+        return ""
+    width = 100 / len(counts)
+    bins = "".join(
+        f'<rect class="bin{" low" if (index + 1) / len(counts) <= limit else ""}" x="{index * width + 0.5:.1f}" '
+        f'width="{width - 1:.1f}" y="{28 - 28 * count / highest:.1f}" height="{28 * count / highest:.1f}"/>'
+        for index, count in enumerate(counts)
+    )
+    return (
+        '<svg viewBox="0 0 100 28" preserveAspectRatio="none" height="28" role="img" '
+        f'aria-label="requests by acceptance, 0 to 1">{bins}</svg>'
+    )
+
+
+_LOAD = {Gauge.REQUESTS_RUNNING: "running", Gauge.REQUESTS_WAITING: "waiting"}
+
+
+def engine_section(engine: EngineReport, baselines: Mapping[str, Mapping[float, float]]) -> str:
+    """Three panels. ``baselines`` are the model's baseline latencies in seconds, by phase and quantile."""
+    acceptance = engine.acceptance or NO_DRAFTS
+    length = f", {acceptance.length:.2f} tokens per draft" if acceptance.length else ""
+    load = ", ".join(f"{engine.gauges[gauge]:.0f} {what}" for gauge, what in _LOAD.items() if gauge in engine.gauges)
+    capacity = engine.kv_cache_capacity_tokens
+    tokens = "" if capacity is None else f" of {capacity:,} tokens"
+    return (
+        f"<h2>{escape(engine.key.model_name)} <small>engine {escape(engine.key.engine)}</small></h2>"
+        '<div class="panels">'
+        f'<div class="panel"><h3>Acceptance rate, all requests</h3>{value(percent(acceptance.rate))}'
+        f'{length}<div class="facts">{by_position(acceptance, "out of all drafts")}</div></div>'
+        f'<div class="panel"><h3>KV-cache usage, peak</h3>{value(percent(engine.kv_cache_peak))}{tokens}'
+        f'<div class="facts">{load}</div></div>'
+        f'<div class="panel"><h3>Latency</h3>{_latencies(engine.latencies, baselines)}</div></div>'
+    )
+
+
+def value(text: str) -> str:
+    """A panel's main number."""
+    return f'<span class="value number">{text}</span>'
+
+
+def _latencies(latencies: Mapping[Phase, Latency], baselines: Mapping[str, Mapping[float, float]]) -> str:
+    if not latencies:
+        return '<p class="facts">No requests in the window.</p>'
+    rows = "".join(
+        f"<tr><th>{phase.upper()}</th><td class=number>{_quantile(one, 0.5)}</td>"
+        f"<td class=number>{_quantile(one, 0.95)}</td><td class=number>{_quantile(one, 0.99)}</td>"
+        f"<td>{_gap(one, baselines.get(phase, {}))}</td></tr>"
+        for phase, one in latencies.items()
+    )
+    return f"<table><tr><th></th><td>P50</td><td>P95</td><td>P99</td><td>P99 - P50</td></tr>{rows}</table>"
+
+
+def _quantile(latency: Latency, quantile: float) -> str:
+    """The quantile; in vLLM's first bucket, only the bucket's edge is known."""
+    found, resolution = latency.quantiles[quantile], latency.resolution
+    return escape(f"<{shown(resolution)}") if found < resolution else shown(found)
+
+
+def _gap(latency: Latency, baseline: Mapping[float, float]) -> str:
+    growth = gap_growth(latency, baseline)
+    gap = _quantile(latency, 0.99) if latency.gap_seconds is None else shown(latency.gap_seconds)
+    return f"<span class=number>{gap}</span>" + ("" if growth is None else f" ({growth:.1f} times the baseline)")
+
 
 _BY = {"prompt_tokens": "prompts of {} tokens", "output": "{} output", "adapter": "adapter {}"}
 
@@ -160,3 +243,9 @@ def _load(load: LoadReport) -> str:
     times = ((load.actual_seconds, "no traffic"), (load.plain_seconds, "not measured"))
     cells = "".join(f"<td class=number>{none if time is None else latency(time)}</td>" for time, none in times)
     return f"<tr><th>{load.running}</th>{cells}</tr>"
+
+
+def marked(note: str) -> str:
+    """Marks text in backticks as code, and ranges such as 0.7-1, so that no line breaks at their hyphens."""
+    coded = re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+    return re.sub(r"\d[\w.]*-\d[\w.]*", r"<span class=number>\g<0></span>", coded)

@@ -3,14 +3,15 @@
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import structlog
 
 from sidecar.alerting.push import Push
 from sidecar.analysis.report import OwnReport, Report
 from sidecar.analysis.state import State
-from sidecar.engine.page_source import page_source
+from sidecar.engine.page_source import PageSource, page_source
 from sidecar.engine.scrape import Poller, ScrapeSink
 from sidecar.errors import ListenError
 from sidecar.export.changes import LoggedState
@@ -18,7 +19,7 @@ from sidecar.export.declaration import Shown
 from sidecar.export.web import PROBES, Pages, make_web
 from sidecar.http.guard import GuardedServer
 from sidecar.http.limits import GuardOptions
-from sidecar.log import StateLog, set_log_level
+from sidecar.log import Log, StateLog, set_log_level
 from sidecar.recording.recorder import Recorder
 from sidecar.requests.messages import PluginSink
 from sidecar.requests.receiver import PluginReceiver
@@ -37,68 +38,95 @@ async def running(
     Raises:
         ListenError: the address cannot be bound.
     """
-    log = structlog.get_logger("sidecar")
-    async with AsyncExitStack() as stack:
-        state = State(settings, time.time())
-        pages = await stack.enter_async_context(page_source(settings, settings.limits, whole=settings.reexport))
-        supervisor = await stack.enter_async_context(Supervisor(StateLog(log)))  # stops polling before ``pages`` close
-        scrapes: ScrapeSink = LoggedState(state, log, StateLog(log))
-        requests: PluginSink = state.plugin.receive
+    async with (
+        page_source(settings, settings.limits, whole=settings.reexport) as pages,
+        Supervisor(StateLog(_log())) as supervisor,  # stops polling before ``pages`` close
+    ):
+        sidecar = Sidecar(settings, pages, supervisor, recorder, reloader)
+        async with sidecar.receiver:
+            supervisor.start("vllm", sidecar.poller.run)
+            if sidecar.push is not None:
+                supervisor.start("alerts", sidecar.push.run)
+            if reloader is not None:
+                supervisor.start("settings", partial(reloader.run, sidecar.apply))
+            try:
+                yield await _listening(sidecar.server, settings.listen)
+            finally:
+                await sidecar.server.stop()
+
+
+class Sidecar:
+    """The parts of one sidecar, each built from those before it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pages: PageSource,
+        supervisor: Supervisor,
+        recorder: Recorder | None,
+        reloader: Reloader | None,
+    ) -> None:
+        self._settings = settings  # in force: a reload replaces them
+        self._pages, self._supervisor, self._reloader = pages, supervisor, reloader
+        self._state = State(settings, time.time())
+        scrapes: ScrapeSink = LoggedState(self._state, _log(), StateLog(_log()))
+        requests: PluginSink = self._state.plugin.receive
         if recorder is not None:
             scrapes, requests = recorder.tee_scrapes(scrapes, pages), recorder.tee_requests(requests)
-        receiver = await stack.enter_async_context(PluginReceiver(settings.plugin.socket, requests, log))
-        supervisor.start("vllm", Poller(pages, settings, scrapes).run)
-
-        def report() -> Report:
-            own = OwnReport(
-                failures=dict(supervisor.failures),
-                reloads={} if reloader is None else dict(reloader.outcomes),
-                http_refusals=dict(server.refusals),
-                alerts_sent=push.sent if push is not None else {},
-            )
-            return state.report(time.time(), own, receiver.problem)
-
-        in_force = settings
-
-        def apply(new: Settings) -> None:
-            nonlocal in_force
-            in_force = new
-            set_log_level(new.log.level)
-            server.web_config = new.web_config_file
-            state.apply(new)
-            if push is not None:
-                push.settings = new
-
-        every = min(settings.scrape_interval, 1.0)  # at most one report a second, or per poll if polls are faster
+        self.poller = Poller(pages, settings, scrapes)
+        self.receiver = PluginReceiver(settings.plugin.socket, requests, _log())
+        self.push = _push(self._report, settings)
         own_pages = Pages(
-            read=lambda: Shown(report(), in_force),
-            ready=lambda: state.is_polled,
+            read=self._shown,
+            ready=lambda: self._state.is_polled,
             vllm_page=lambda: pages.whole_page if settings.reexport else b"",
-            every=every,
+            every=min(settings.scrape_interval, 1.0),  # one report a second, or per poll if polls are faster
         )
-        server = GuardedServer(make_web(own_pages), GuardOptions(open_paths=PROBES), settings.web_config_file)
-        push = _push(report, settings, StateLog(log))
-        if push is not None:
-            supervisor.start("alerts", push.run)
-        if reloader is not None:
-            supervisor.start("settings", lambda: reloader.run(apply))
-        stack.push_async_callback(server.stop)
-        try:
-            address = await server.start(settings.listen.host, settings.listen.port)
-        except OSError as error:
-            problem = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server adds the address
-            advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
-            raise ListenError(f"cannot bind {settings.listen}: {problem}; {advice}") from error
-        yield Address(*address)
+        self.server = GuardedServer(make_web(own_pages), GuardOptions(open_paths=PROBES), settings.web_config_file)
+
+    def apply(self, settings: Settings) -> None:
+        """Puts reloaded settings in force, as far as they need no restart."""
+        self._settings = settings
+        set_log_level(settings.log.level)
+        self.server.web_config = settings.web_config_file
+        self._state.apply(settings)
+        if self.push is not None:
+            self.push.settings = settings
+
+    def _shown(self) -> Shown:
+        return Shown(self._report(), self._settings)
+
+    def _report(self) -> Report:
+        own = OwnReport(
+            failures=dict(self._supervisor.failures),
+            reloads={} if self._reloader is None else dict(self._reloader.outcomes),
+            http_refusals=dict(self.server.refusals),
+            alerts_sent={} if self.push is None else self.push.sent,
+        )
+        return self._state.report(time.time(), own, self.receiver.problem)
 
 
-def _push(report: Callable[[], Report], settings: Settings, log: StateLog) -> Push | None:
+def _log() -> Log:
+    log: Log = structlog.get_logger("sidecar")
+    return log
+
+
+async def _listening(server: GuardedServer, listen: Address) -> Address:
+    try:
+        return Address(*await server.start(listen.host, listen.port))
+    except OSError as error:
+        problem = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server adds the address
+        advice = "set another address, such as SPECDEC_LISTEN=127.0.0.1:9912"
+        raise ListenError(f"cannot bind {listen}: {problem}; {advice}") from error
+
+
+def _push(report: Callable[[], Report], settings: Settings) -> Push | None:
     """The direct push; None if no Alertmanager is configured."""
     if not settings.alerting.alertmanagers:
         return None
     web = settings.web_config_file
     scheme = "http" if web is None or web.tls is None else "https"
-    return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", log)
+    return Push(report, settings, f"{scheme}://{_reachable(settings.listen)}", StateLog(_log()))
 
 
 def _reachable(listen: Address) -> Address:

@@ -76,7 +76,7 @@ async def replies(url):
 
 
 async def test_every_kind_of_request_is_counted_to_the_token_and_answered_as_without_it(plugin, lab):
-    """Found twice, it counts once. With ``-s`` it prints a row of the table in docs/plugin.md."""
+    """Found twice, it counts once. With ``-s`` it prints a row of the table in docs/measurements/plugin.md."""
     vllm, receiver = plugin(found=2)
     await vllm.start()
     tally = await traffic(vllm.url)

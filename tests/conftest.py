@@ -229,4 +229,4 @@ def update_golden(request):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="rewrite the golden and contract files")
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden files")

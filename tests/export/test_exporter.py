@@ -42,14 +42,13 @@ def everything():
     return reports.report(model, failures={"scrape": 0}, label_overflow={"engine": 0})
 
 
-def test_the_page_as_it_was(update_golden):
-    """Any change of the exposition shows here, to be looked at."""
+def test_the_exposition_is_the_golden_page(update_golden):
     shown = reports.shown(everything(), ALERTING__RUNBOOKS="https://runbooks.example/")
     others = {"specdec_build_info", "specdec_threshold"}  # they vary with what is not exporting
     page = generate_latest(Families(one for one in families(shown) if one.name not in others)).decode()
     if update_golden:
         GOLDEN.write_text(page)
-    assert page == GOLDEN.read_text()
+    assert page == GOLDEN.read_text(), "if the change is right: pytest tests/export --update-golden"
 
 
 def samples(found):

@@ -1,10 +1,9 @@
-"""What is declared: the contract, and how many series there can be."""
+"""What is declared, and how many series there can be. The contract is docs/metrics.md (test_reference.py)."""
 
 import json
 import math
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from prometheus_client import ProcessCollector, generate_latest
@@ -25,16 +24,6 @@ from sidecar.export.metrics import METRICS, MOST_SERIES
 from sidecar.requests.tally import Tally
 from sidecar.settings.groups import Limits
 from tests.export import reports
-
-CONTRACT = Path(__file__).parents[1] / "contract" / "metrics.txt"
-
-
-def test_the_contract_holds(update_golden):
-    """Names, types, labels and meanings are what rules, dashboards and users build on."""
-    lines = sorted(f"{one.name} {one.kind} {','.join(one.labels) or '-'} {one.help}\n" for one in METRICS)
-    if update_golden:
-        CONTRACT.write_text("".join(lines))
-    assert "".join(lines) == CONTRACT.read_text()
 
 
 def test_names_are_unique_and_none_is_a_histogram_s_series():

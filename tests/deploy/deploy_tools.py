@@ -13,39 +13,36 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 INTEGRATIONS = DEPLOY / "integrations"
 CHART = DEPLOY / "helm" / "specdec-sidecar"
-# The first with native sidecars switched on, and the first in which they are stable.
-VERSIONS = ("1.29", "1.33")
+SIDECAR = "specdec-sidecar"
+WRITER = "specdec-plugin"
+VERSIONS = ("1.29", "1.33")  # the first with native sidecars switched on, and the first in which they are stable
 PROGRAMS = ROOT / ".venv" / "bin"  # into which scripts/kubectl-helm installs
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language; in C, for the dashboards are long
+
 # By kind: the API, the list that it requires, the fields of what is in it, and others: those that we use, as in
 # prometheus-operator 0.93.0, VictoriaMetrics' operator 0.74, Google's prometheus-engine 0.19 and Dynamo 1.6's operator
 # (deploy/operator/api/v1beta1 of ai-dynamo/dynamo, whose podTemplate is Kubernetes' PodTemplateSpec).
-_OPERATOR = "monitoring.coreos.com/v1"
+_OPERATOR, _VICTORIA, _GOOGLE = (
+    "monitoring.coreos.com/v1",
+    "operator.victoriametrics.com/v1beta1",
+    "monitoring.googleapis.com/v1",
+)
 _ENDPOINT = {"port", "path", "scheme", "interval", "tlsConfig"}
 _SCRAPE = _ENDPOINT | {"scrapeTimeout", "filterRunning"}
 _RELABELINGS = {"relabelings.sourceLabels", "relabelings.targetLabel"}
 _RELABEL_CONFIGS = {"relabelConfigs.sourceLabels", "relabelConfigs.targetLabel"}
-_SELECTOR = {"selector.matchLabels"}
-_GOOGLES = {"filterRunning", "targetLabels.metadata", "limits.samples"}
+_SELECTED = {"selector.matchLabels", "sampleLimit"}
+_GOOGLES = {"selector.matchLabels", "filterRunning", "targetLabels.metadata", "limits.samples"}
 _OTHERS_KINDS = {
     "PrometheusRule": (_OPERATOR, "groups", {"name", "interval", "limit", "rules"}, set()),
-    "PodMonitor": (_OPERATOR, "podMetricsEndpoints", _SCRAPE | _RELABELINGS, _SELECTOR | {"sampleLimit"}),
-    "ServiceMonitor": (_OPERATOR, "endpoints", _SCRAPE | _RELABELINGS, _SELECTOR | {"sampleLimit"}),
-    "VMPodScrape": (
-        "operator.victoriametrics.com/v1beta1",
-        "podMetricsEndpoints",
-        _SCRAPE | _RELABEL_CONFIGS,
-        _SELECTOR | {"sampleLimit"},
-    ),
+    "PodMonitor": (_OPERATOR, "podMetricsEndpoints", _SCRAPE | _RELABELINGS, _SELECTED),
+    "ServiceMonitor": (_OPERATOR, "endpoints", _SCRAPE | _RELABELINGS, _SELECTED),
+    "VMPodScrape": (_VICTORIA, "podMetricsEndpoints", _SCRAPE | _RELABEL_CONFIGS, _SELECTED),
+    "PodMonitoring": (_GOOGLE, "endpoints", _ENDPOINT | {"timeout"}, _GOOGLES),
     "DynamoGraphDeployment": ("nvidia.com/v1beta1", "components", {"name", "type", "replicas", "podTemplate"}, set()),
-    "PodMonitoring": ("monitoring.googleapis.com/v1", "endpoints", _ENDPOINT | {"timeout"}, _SELECTOR | _GOOGLES),
 }
 # Whatever they hold; promtool checks rules, and Kubernetes' schema each podTemplate's Pod.
 _FREE = {"matchLabels", "tlsConfig", "rules", "podTemplate"}
-SIDECAR = "specdec-sidecar"
-WRITER = "specdec-plugin"
-
-# The same language; in C, for the dashboards are long.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # What vLLM's chart and production-stack's render, as far as the patch can tell.
 RENDERED = yaml.safe_load("""
@@ -73,7 +70,7 @@ def read(path: Path) -> dict:
 
 def read_all(text: str) -> list[dict]:
     """Every document that is not empty."""
-    return [one for one in yaml.load_all(text, _LOADER) if one]
+    return [document for document in yaml.load_all(text, _LOADER) if document]
 
 
 def run(program: str | Path, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -83,61 +80,56 @@ def run(program: str | Path, *arguments: object, text: str | None = None) -> sub
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=environment)
 
 
-def build(folder: str) -> list[dict]:
-    """What kustomize makes of a folder of ``KUBERNETES``."""
-    done = run("kubectl", "kustomize", KUBERNETES / folder)
+def output(program: str | Path, *arguments: object, text: str | None = None) -> list[dict]:
+    """The documents that a program prints; fails with what it complains of."""
+    done = run(program, *arguments, text=text)
     assert done.returncode == 0, done.stderr
     return read_all(done.stdout)
+
+
+def build(folder: str) -> list[dict]:
+    """What kustomize makes of a folder of ``KUBERNETES``."""
+    return output("kubectl", "kustomize", KUBERNETES / folder)
 
 
 def post_rendered(*objects: dict) -> list[dict]:
     """What the post-renderer makes of what another chart renders."""
-    done = run(INTEGRATIONS / "post-render" / "post-render", text=yaml.safe_dump_all(objects))
-    assert done.returncode == 0, done.stderr
-    return read_all(done.stdout)
+    return output(INTEGRATIONS / "post-render" / "post-render", text=yaml.safe_dump_all(objects))
 
 
 def plugin_pods() -> dict[str, dict]:
     """The Pod of everything that runs vLLM with the plug-in in Kubernetes, the chart's aside, by a name for it."""
+    decode = read(INTEGRATIONS / "llm-d" / "values.yaml")["decode"]
+    [engine] = decode["containers"]
+    engine = {key: value for key, value in engine.items() if key not in {"modelCommand", "mountModelVolume"}}
+    kserve = read(INTEGRATIONS / "kserve" / "llminferenceservice.yaml")["spec"]["template"]
     return {
         "overlay": pod_of(build("overlays/plugin")),
         "post-render": pod_of(post_rendered(RENDERED)),
-        "llm-d": _llm_d(),
-        "kserve": _kserve(),
+        "llm-d": {name: decode[name] for name in ("initContainers", "volumes")} | {"containers": [engine]},
+        # KServe's own template has the image.
+        "kserve": kserve | {"containers": [{"image": "x", **each} for each in kserve["containers"]]},
         "dynamo": dynamo_pods()["worker"],
     }
-
-
-def pod_of(objects: list[dict]) -> dict:
-    """The Pod of the one Deployment among the objects."""
-    [deployment] = [one for one in objects if one["kind"] == "Deployment"]
-    return deployment["spec"]["template"]["spec"]
-
-
-def _llm_d() -> dict:
-    decode = read(INTEGRATIONS / "llm-d" / "values.yaml")["decode"]
-    [engine] = decode["containers"]
-    of_chart = {"modelCommand", "mountModelVolume"}
-    own = {key: value for key, value in engine.items() if key not in of_chart}
-    return {"initContainers": decode["initContainers"], "containers": [own], "volumes": decode["volumes"]}
-
-
-def _kserve() -> dict:
-    pod = read(INTEGRATIONS / "kserve" / "llminferenceservice.yaml")["spec"]["template"]
-    [engine] = pod["containers"]
-    return {**pod, "containers": [{"image": "x", **engine}]}  # KServe's own template has the image
 
 
 def dynamo_pods() -> dict[str, dict]:
     """The Pod of each component, by its type."""
     graph = read(INTEGRATIONS / "dynamo" / "dynamographdeployment.yaml")
     check_object(graph)
-    return {one["type"]: one["podTemplate"]["spec"] for one in graph["spec"]["components"]}
+    return {component["type"]: component["podTemplate"]["spec"] for component in graph["spec"]["components"]}
 
 
-def container(pod: dict, name: str) -> dict:
-    [found] = [one for one in every_container(pod) if one["name"] == name]
-    return found
+def pod_of(objects: list[dict]) -> dict:
+    """The Pod of the one Deployment among the objects."""
+    [deployment] = [each for each in objects if each["kind"] == "Deployment"]
+    return deployment["spec"]["template"]["spec"]
+
+
+def container(pod: dict, *names: str) -> dict:
+    """The one container that has one of the names."""
+    [match] = [each for each in every_container(pod) if each["name"] in names]
+    return match
 
 
 def every_container(pod: dict) -> list[dict]:
@@ -146,30 +138,28 @@ def every_container(pod: dict) -> list[dict]:
 
 def main_container(pod: dict) -> dict:
     """vLLM's."""
-    [found] = [one for one in pod["containers"] if one["name"] in ("vllm", "main")]
-    return found
+    return container(pod, "vllm", "main")
 
 
-def environment(one: dict) -> dict[str, str]:
-    return {item["name"]: item["value"] for item in one.get("env", [])}
+def environment(container: dict) -> dict[str, str]:
+    return {item["name"]: item["value"] for item in container.get("env", [])}
 
 
 def option(arguments: list[str], name: str) -> str | None:
     """The value of ``--name=value``."""
-    found = [text.partition("=")[2] for text in arguments if text.startswith(f"--{name}=")]
-    return found[0] if found else None
+    return next((text.partition("=")[2] for text in arguments if text.startswith(f"--{name}=")), None)
 
 
-def check_object(one: dict) -> None:
+def check_object(obj: dict) -> None:
     """Raises where the API server of one of ``VERSIONS`` would refuse the object, or an operator not know a field."""
-    if one["kind"] not in _OTHERS_KINDS:
+    if obj["kind"] not in _OTHERS_KINDS:
         for version in VERSIONS:
-            kubernetes_validate.validate(one, version, strict=True)
+            kubernetes_validate.validate(obj, version, strict=True)
         return
-    api, items, of_items, others = _OTHERS_KINDS[one["kind"]]
-    assert one["apiVersion"] == api
-    assert one["spec"][items]
-    assert set(_fields(one["spec"])) <= {f"{items}.{name}" for name in of_items} | others
+    api, items, of_items, others = _OTHERS_KINDS[obj["kind"]]
+    assert obj["apiVersion"] == api
+    assert obj["spec"][items]
+    assert set(_fields(obj["spec"])) <= {f"{items}.{name}" for name in of_items} | others
 
 
 def _fields(value: object, path: str = "") -> Iterator[str]:
@@ -185,4 +175,4 @@ def _fields(value: object, path: str = "") -> Iterator[str]:
 
 
 def pod_object(pod: dict) -> dict:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": pod}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any"}, "spec": pod}

@@ -3,13 +3,14 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import time
 import urllib.request
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -53,9 +54,8 @@ def _built(tmp_path_factory):
     subprocess.run([ROOT / "scripts/debian-tools", "podman", "runc", "debootstrap"], check=True)
     if subprocess.run(["podman", "image", "exists", BASE], check=False).returncode != 0:
         _make_base(tmp_path_factory.mktemp("base"))
-    done = subprocess.run(
-        ["podman", "run", "--rm", *OPTIONS, BASE, "true"], capture_output=True, text=True, check=False
-    )
+    command = ["podman", "run", "--rm", *OPTIONS, BASE, "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"podman cannot run a container here: {done.stderr}")
     environment = {**os.environ, "ENGINE": "podman", "IMAGE": IMAGE}
@@ -121,17 +121,14 @@ def get(url, method="GET"):
         return answer.read().decode()
 
 
-def eventually(read, seconds=60.0):
-    """What ``read`` returns once it is neither empty nor fails with an OSError."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            if found := read():
-                return found
-        except OSError:
-            pass
-        assert time.monotonic() < until
+def eventually(read, holds=bool, seconds=30.0):
+    """What ``read`` returns once ``holds`` is true of it, or at last; None while nobody listens (an OSError)."""
+    until, value = time.monotonic() + seconds, None
+    while (value is None or not holds(value)) and time.monotonic() < until:
         time.sleep(0.2)
+        with suppress(OSError):
+            value = read()
+    return value
 
 
 def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
@@ -149,15 +146,15 @@ def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
         pod.running(serves, *engine, "--entrypoint=python", image, "-c", ENGINE, options) as served,
     ):
         vllm, sidecar = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{page}"
-        eventually(lambda: get(f"{vllm}/metrics"))
+        assert eventually(lambda: get(f"{vllm}/metrics"))
         get(f"{vllm}/traffic", "POST")
-        eventually(lambda: split(sidecar).total() > 2000)
+        assert eventually(lambda: split(sidecar).total(), lambda drafts: drafts > 2000) > 2000
         get(f"{vllm}/drain", "POST")
         truth = Counter()
         for by, value, count in json.loads(get(f"{vllm}/truth")):
             if by == "temperature":
                 truth[TemperatureBuckets().label(round(100 * float(value)))] += count
-        eventually(lambda: split(sidecar) == truth)
+        assert eventually(lambda: split(sidecar), lambda drafts: drafts == truth, seconds=10.0) == truth
         for path in ("/run/specdec/plugin.sock", "/plugin/specdec_plugin.py"):
             done = subprocess.run(["podman", "exec", served, "rm", path], capture_output=True, text=True, check=False)
             assert "Read-only file system" in done.stderr
@@ -165,7 +162,7 @@ def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
 
 
 def split(sidecar):
-    lines = [
-        line.split('"') for line in get(f"{sidecar}/metrics").splitlines() if line.startswith("specdec_drafts_total{")
-    ]
-    return Counter({line[3]: int(float(line[4].removeprefix("} "))) for line in lines})
+    """Drafts by temperature, as the sidecar exports them."""
+    series = r'^specdec_drafts_total{.*temperature="(.*)"} (.*)$'
+    found = re.findall(series, get(f"{sidecar}/metrics"), re.MULTILINE)
+    return Counter({label: int(float(drafts)) for label, drafts in found})

@@ -9,45 +9,43 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("programs")]
 
 
 @pytest.mark.parametrize("folder", ["base", "overlays/plugin", "monitoring"])
-def test_every_object_is_one_that_kubernetes_knows(folder):
-    objects = build(folder)
-    assert objects
-    for one in objects:
-        check_object(one)
+def test_kubernetes_knows_every_object(folder):
+    for obj in build(folder):
+        check_object(obj)
 
 
 @pytest.mark.parametrize("name", ["overlay", "post-render", "llm-d", "kserve", "dynamo"])
-def test_what_must_hold_of_every_pod_with_the_plugin(name, pods):
+def test_every_pod_with_the_plugin_is_safe_and_complete(name, pods):
     check_object(pod_object(pods[name]))
     pod_checks.check_pod(pods[name])
 
 
 def test_clients_reach_vllm_and_prometheus_the_sidecar():
-    by_kind = {one["kind"]: one["spec"] for one in (*build("overlays/plugin"), *build("monitoring")) if "spec" in one}
-    assert by_kind["Service"]["ports"] == [{"name": "http", "port": 80, "targetPort": "http"}]
-    open_ports = [port["port"] for rule in by_kind["NetworkPolicy"]["ingress"] for port in rule["ports"]]
+    objects = [*build("overlays/plugin"), *build("monitoring")]
+    specs = {obj["kind"]: obj["spec"] for obj in objects if "spec" in obj}
+    service, policy, deployment, monitor = (
+        specs[kind] for kind in ("Service", "NetworkPolicy", "Deployment", "PodMonitor")
+    )
+    assert service["ports"] == [{"name": "http", "port": 80, "targetPort": "http"}]
+    open_ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
     assert open_ports == ["http", "specdec-metrics"]
-    labels = by_kind["Deployment"]["template"]["metadata"]["labels"].items()
-    assert by_kind["Service"]["selector"].items() <= labels
-    assert by_kind["NetworkPolicy"]["podSelector"]["matchLabels"].items() <= labels
-    assert by_kind["Deployment"]["selector"]["matchLabels"].items() <= labels
-    assert by_kind["PodMonitor"]["selector"] == {}
-    assert by_kind["PodMonitor"]["podMetricsEndpoints"][0]["port"] == "specdec-metrics"
+    labels = deployment["template"]["metadata"]["labels"].items()
+    selectors = (service["selector"], policy["podSelector"]["matchLabels"], deployment["selector"]["matchLabels"])
+    assert all(selector.items() <= labels for selector in selectors)
+    assert monitor["selector"] == {}
+    assert monitor["podMetricsEndpoints"][0]["port"] == "specdec-metrics"
 
 
-def test_a_pod_has_the_time_to_end_what_it_has_begun(pods):
+def test_a_pod_has_time_to_finish_its_requests(pods):
     engine = main_container(pods["overlay"])
     wait = int(engine["lifecycle"]["preStop"]["exec"]["command"][1]) + int(option(engine["args"], "shutdown-timeout"))
     assert pods["overlay"]["terminationGracePeriodSeconds"] > wait
 
 
-def test_llm_ds_values_name_the_port_that_its_chart_gives_vllm(pods):
-    # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000.
-    assert pod_checks.settings_of(pods["llm-d"]).vllm_url.endswith(":8200")
-
-
-def test_dynamos_sidecar_reads_the_workers_system_port_and_its_frontend_is_one_that_kubernetes_knows(pods):
-    # DynamoSystemPort of deploy/operator/internal/consts, to which the operator sets DYN_SYSTEM_PORT.
-    assert pod_checks.settings_of(pods["dynamo"]).vllm_url.endswith(":9090")
+def test_the_sidecar_reads_the_port_that_llm_d_and_dynamo_give_vllm(pods):
+    # routing.proxy.targetPort of llm-d-modelservice 0.4.12, whose routing proxy has 8000; and DynamoSystemPort of
+    # deploy/operator/internal/consts, to which the operator sets DYN_SYSTEM_PORT.
+    for name, port in (("llm-d", 8200), ("dynamo", 9090)):
+        assert pod_checks.settings_of(pods[name]).vllm_url == f"http://127.0.0.1:{port}"
     assert main_container(pods["dynamo"])["command"] == ["python3", "-m", "dynamo.vllm"]
     check_object(pod_object(dynamo_pods()["frontend"]))

@@ -15,40 +15,44 @@ UNIT = DEPLOY / "systemd" / "specdec-sidecar@.service"
 INSTANCE = "specdec-sidecar@chat.service"
 
 
+TEXT = UNIT.read_text()
+
+
 @pytest.fixture
-def systemd():
-    """Debian 12's or a later one; an earlier one does not know every line of the unit."""
+def analyze(tmp_path):
+    """Runs systemd-analyze on a unit's text. It is Debian 12's or later; an earlier one does not know every line."""
     program = shutil.which("systemd-analyze")
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout if program else "0"
-    if int(re.search(r"\d+", said)[0]) < 252:
+    version = (
+        subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout if program else "0"
+    )
+    if int(re.search(r"\d+", version)[0]) < 252:
         pytest.skip("systemd 252 or later is not installed")
+
+    def run(text, *arguments):
+        (tmp_path / INSTANCE).write_text(text)
+        command = [program, *arguments, tmp_path / INSTANCE]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
 
 
 def value(name):
-    [found] = re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
-    return found
+    [match] = re.findall(rf"^{name}=(.*)$", TEXT, re.MULTILINE)
+    return match
 
 
-@pytest.mark.usefixtures("systemd")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("", ""), ("ProtectSystem=strict", "ProtectSystm=strict"), ("TimeoutStopSec=15", "TimeoutStopSec=soon")],
 )
-def test_systemd_understands_every_line_and_nothing_else(right, wrong, tmp_path):
-    text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT.read_text(), flags=re.MULTILINE)
-    (tmp_path / INSTANCE).write_text(text.replace(right, wrong))
-    command = ["systemd-analyze", "verify", tmp_path / INSTANCE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (INSTANCE in done.stderr) == bool(wrong)
+def test_systemd_understands_every_line_and_complains_of_a_wrong_one(right, wrong, analyze):
+    text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", TEXT, flags=re.MULTILINE)
+    assert (INSTANCE in analyze(text.replace(right, wrong), "verify").stderr) == bool(wrong)
 
 
-@pytest.mark.usefixtures("systemd")
-def test_little_is_left_that_the_service_could_do(tmp_path):
+def test_the_service_may_do_little(analyze):
     """``--threshold`` is in tenths; a unit without any hardening has 96."""
-    here = tmp_path / INSTANCE
-    here.write_text(UNIT.read_text())
-    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=20", here]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert analyze(TEXT, "security", "--offline=yes", "--threshold=20").returncode == 0
 
 
 def test_the_command_is_one_that_the_sidecar_has():
@@ -58,7 +62,7 @@ def test_the_command_is_one_that_the_sidecar_has():
 
 
 def test_each_instance_has_a_socket_of_its_own_in_the_folder_that_systemd_makes():
-    [(name, path)] = re.findall(r"^Environment=(SPECDEC_\w+)=(.*)$", UNIT.read_text(), re.MULTILINE)
+    [(name, path)] = re.findall(r"^Environment=(SPECDEC_\w+)=(.*)$", TEXT, re.MULTILINE)
     socket = load_settings(None, {name: path}).plugin.socket
     assert str(socket.parent) == f"/run/{value('RuntimeDirectory')}"
     assert "%i" in str(socket)
@@ -66,8 +70,8 @@ def test_each_instance_has_a_socket_of_its_own_in_the_folder_that_systemd_makes(
     assert value("RuntimeDirectoryMode") == "0755"
 
 
-def test_vllms_unit_is_told_the_socket_and_the_folder_of_the_plugin():
-    comments = " ".join(line[1:].strip() for line in UNIT.read_text().splitlines() if line.startswith("#"))
+def test_the_comments_give_vllms_unit_the_socket_and_the_folder_of_the_plugin():
+    comments = " ".join(line[1:].strip() for line in TEXT.splitlines() if line.startswith("#"))
     [(folder, socket)] = re.findall(r"Environment=PYTHONPATH=(\S+) SPECDEC_PLUGIN__SOCKET=(\S+)", comments)
     assert f"specdec-sidecar plugin {folder}" in comments
-    assert f"SPECDEC_PLUGIN__SOCKET={socket}" in UNIT.read_text().replace("%i", "chat")
+    assert f"SPECDEC_PLUGIN__SOCKET={socket}" in TEXT.replace("%i", "chat")

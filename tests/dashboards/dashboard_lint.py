@@ -3,6 +3,9 @@
 Ours go further: every kind of panel counts, and selectors must use every variable for which the metric has a label.
 """
 
+from collections import Counter
+from itertools import product
+
 from tests.dashboards.dashboard_tools import CONTRACT, RATE_INTERVAL, RATES, panels, queries, selectors
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -29,57 +32,40 @@ def _page(page):
 
 
 def _variables(page):
-    variables = {one["name"]: one for one in page["templating"]["list"]}
-    source = variables.get("datasource", {})
-    if (source.get("type"), source.get("query"), source.get("label")) != ("datasource", "prometheus", "Data source"):
-        yield "template-datasource-rule", source
+    variables = {variable["name"]: variable for variable in page["templating"]["list"]}
+    expected = {"datasource": {"type": "datasource", "query": "prometheus", "label": "Data source"}}
     for name in (*SCRAPE, "model_name", "temperature"):
-        one = variables.get(name, {})
-        expected = {
-            "type": "query",
-            "multi": True,
-            "includeAll": True,
-            "allValue": ".*" if name in OPTIONAL else ".+",
-            "refresh": 2,
-            "datasource": SOURCE,
-        }
-        if not expected.items() <= one.items():
-            yield f"template-{name}-rule", one
-        elif name in ("job", "instance") and one["label"] != name.title():
-            yield f"template-{name}-rule", one["label"]
-    for one in variables.values():
-        if one["type"] == "query" and one.get("refresh") != 2:
-            yield "template-on-time-change-reload-rule", one["name"]
+        every = {"multi": True, "includeAll": True, "allValue": ".*" if name in OPTIONAL else ".+"}
+        label = {"label": name.title()} if name in ("job", "instance") else {}
+        expected[name] = {"type": "query", "datasource": SOURCE, **every, **label}
+    for name, fields in expected.items():
+        if not fields.items() <= variables.get(name, {}).items():
+            yield f"template-{name}-rule", variables.get(name)
+    for name, variable in variables.items():
+        if variable["type"] == "query" and variable.get("refresh") != 2:
+            yield "template-on-time-change-reload-rule", name
 
 
 def _panels(page):
     for panel in panels(page):
-        title = panel.get("title")
-        if not title or not panel.get("description"):
-            yield "panel-title-description-rule", title
-        elif not panel["description"].startswith("**Read:** ") or "\n\n**Do:** " not in panel["description"]:
+        title, description, targets = panel.get("title"), panel.get("description", ""), panel.get("targets", ())
+        if not title:
+            yield "panel-title-rule", panel["id"]
+        if not description.startswith("**Read:** ") or "\n\n**Do:** " not in description:
             yield "description-says-how-to-read-and-what-to-do", title
-        if panel.get("datasource") != SOURCE or any(one["datasource"] != SOURCE for one in panel.get("targets", ())):
+        if any(source.get("datasource") != SOURCE for source in (panel, *targets)):
             yield "panel-datasource-rule", title
         if panel.get("fieldConfig", {}).get("defaults", {}).get("unit") not in UNITS:
             yield "panel-units-rule", title
-        if not panel.get("targets"):
+        if not targets:
             yield "panel-no-targets-rule", title
-        references = [one["refId"] for one in panel.get("targets", ())]
-        if len(references) != len(set(references)):
-            yield "unique-references", title
+        yield from _twice("unique-references", [target["refId"] for target in targets])
 
 
 def _queries(page):
     for query in queries(page):
-        where = (query.panel, query.expr)
-        try:
-            found = selectors(query.expr)
-        except ValueError as error:
-            yield "target-promql-rule", (*where, error)
-            continue
-        for selector in found:
-            yield from ((rule, where) for rule in _broken(selector))
+        for selector in selectors(query.expr):  # raises if it is not PromQL
+            yield from ((rule, (query.panel, query.expr)) for rule in _broken(selector))
 
 
 def _broken(selector):
@@ -110,19 +96,17 @@ def _matchers(name):
 
 def _grid(page):
     everything = list(panels(page, rows=True))
-    ids = [panel["id"] for panel in everything]
-    if len(ids) != len(set(ids)) or 0 in ids:
-        yield "unique-ids", ids
-    titles = [panel["title"] for panel in everything]
-    if len(titles) != len(set(titles)):
-        yield "unique-titles", titles
-    taken = {}
+    yield from _twice("unique-ids", [0, *(panel["id"] for panel in everything)])  # 0 is no id
+    yield from _twice("unique-titles", [panel["title"] for panel in everything])
+    cells = []
     for panel in everything:
-        place = panel["gridPos"]
-        if place["x"] < 0 or place["y"] < 0 or place["x"] + place["w"] > 24 or place["h"] < 1 or place["w"] < 1:
+        x, y, w, h = (panel["gridPos"][name] for name in "xywh")
+        if min(x, y) < 0 or min(w, h) < 1 or x + w > 24:
             yield "within-the-grid", panel["title"]
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
-                if (x, y) in taken:
-                    yield "no-overlap", (panel["title"], taken[x, y])
-                taken[x, y] = panel["title"]
+        cells += product(range(x, x + w), range(y, y + h))
+    yield from _twice("no-overlap", cells)
+
+
+def _twice(rule, values):
+    """A finding for each value that occurs more than once."""
+    return [(rule, value) for value, times in Counter(values).items() if times > 1]

@@ -13,14 +13,11 @@ RATE_INTERVAL = 4321  # seconds; nothing else in a query lasts as long
 RATES = {"rate", "irate", "increase"}
 
 
-def _on_the_page():
-    for metric in METRICS:
-        suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
-        for suffix in suffixes:
-            yield metric.name + suffix, metric
-
-
-CONTRACT = dict(_on_the_page())  # by every name that a series can have
+CONTRACT = {  # by every name that a series can have
+    metric.name + suffix: metric
+    for metric in METRICS
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+}
 
 
 @dataclass(frozen=True)
@@ -62,17 +59,13 @@ def annotations(page):
     return [annotation["expr"] for annotation in page["annotations"]["list"]]
 
 
-def parsed(expr):
-    """The parsed query; variables that stand for durations are durations, the others stay as they are.
+def selectors(expr):
+    """Every selector of a query, whose variables that stand for durations are durations.
 
     Raises:
         ValueError: it is not PromQL.
     """
-    return promql_parser.parse(expr.replace("$__rate_interval", f"{RATE_INTERVAL}s").replace("$past", "1d"))
-
-
-def selectors(expr):
-    """Every selector of a query."""
+    expr = expr.replace("$__rate_interval", f"{RATE_INTERVAL}s").replace("$past", "1d")
     found, calls, ranges = [], [], []
 
     def enter(node):
@@ -93,7 +86,7 @@ def selectors(expr):
             calls.pop()
         return True
 
-    promql_parser.walk(parsed(expr), enter, leave)
+    promql_parser.walk(promql_parser.parse(expr), enter, leave)
     return found
 
 

@@ -1,12 +1,34 @@
-"""What the pages name."""
+"""What the pages name and link to."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PAGES = {
+    path: path.read_text()
+    for folder in ("docs", "deploy", "alerts", "lab", "dashboards")
+    for path in ROOT.glob(f"{folder}/**/*.md")
+}
+PAGES |= {path: path.read_text() for path in ROOT.glob("*.md")}
 
 
-def test_every_test_that_a_page_names_is_there():
-    named = {name for page in ROOT.glob("docs/*.md") for name in re.findall(r"`(tests/[\w/.-]+)`", page.read_text())}
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_test_that_a_page_names_exists():
+    named = {name for path in PAGES for name in re.findall(r"`(tests/[\w/.-]+)`", PAGES[path])}
     assert len(named) > 30
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_link_between_pages_leads_somewhere():
+    links = [(path, link) for path, text in PAGES.items() for link in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", text)]
+    assert len(links) > 100
+    for path, link in links:
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), (path, link)
+        assert not anchor or anchor in anchors(target.read_text()), (path, link)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.core.process import cpu_seconds, get, rss_mib, started, wait_up
+from benchmarks.core.process import LISTEN, cpu_seconds, get, rss_mib, sidecar_process
 from benchmarks.table import Row
 from sidecar.requests.messages import MAX_PACKET_BYTES
 from sidecar.requests.tally import MAX_POSITIONS
@@ -17,7 +17,6 @@ from sidecar.requests.tally import MAX_POSITIONS
 _SENDERS = 32
 _ROWS = 250
 _SECONDS = 15
-_PORT = 19912
 _HELLO = {
     "plugin": "0", "vllm": "0", "model": "m", "engine": 0, "started": 0.0, "state": "observing", "reason": "",
     "speculation": None,
@@ -53,26 +52,21 @@ def _send(path: str) -> None:
 
 def flood_rows() -> list[Row]:
     """The longest that the sidecar's own page takes, its CPU time and its memory meanwhile."""
-    with tempfile.TemporaryDirectory() as folder, started("-m", "benchmarks.core.page_server", "1") as server:
-        assert server.stdout is not None
-        path, listen = f"{folder}/s", f"127.0.0.1:{_PORT}"
-        settings = {"SPECDEC_VLLM_URL": server.stdout.readline().strip(), "SPECDEC_LISTEN": listen}
-        with started("-m", "sidecar", "run", **settings, SPECDEC_PLUGIN__SOCKET=path) as process:
-            wait_up(f"http://{listen}/metrics")
-            while not Path(path).exists():
-                time.sleep(0.01)
-            sender = multiprocessing.get_context("spawn").Process(target=_send, args=(path,), daemon=True)
-            sender.start()
-            time.sleep(2)
-            began, before, longest = time.monotonic(), cpu_seconds(process.pid), 0.0
-            while time.monotonic() < began + _SECONDS:
-                start = time.monotonic()
-                get(f"http://{listen}/-/healthy")
-                longest = max(longest, time.monotonic() - start)
-                time.sleep(0.005)
-            share = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
-            memory = rss_mib(process.pid)
-            sender.kill()
+    with tempfile.TemporaryDirectory() as folder, sidecar_process(1, f"{folder}/s") as (_, pid):
+        while not Path(folder, "s").exists():
+            time.sleep(0.01)
+        sender = multiprocessing.get_context("spawn").Process(target=_send, args=(f"{folder}/s",), daemon=True)
+        sender.start()
+        time.sleep(2)
+        began, before, longest = time.monotonic(), cpu_seconds(pid), 0.0
+        while time.monotonic() < began + _SECONDS:
+            start = time.monotonic()
+            get(f"http://{LISTEN}/-/healthy")
+            longest = max(longest, time.monotonic() - start)
+            time.sleep(0.005)
+        share = (cpu_seconds(pid) - before) / (time.monotonic() - began)
+        memory = rss_mib(pid)
+        sender.kill()
     size = f"{_SENDERS} senders of packets of {len(_largest()) // 1024} KiB without end"
     return [
         Row(size, "the longest response of /-/healthy", 1e3 * longest, at_most=50, unit="ms"),

@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.core.pages import real_page, with_engines
 from benchmarks.table import Row
 
+LISTEN = "127.0.0.1:19911"
 _POLLS_A_SECOND = 10
 _SECONDS = 20
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -51,49 +53,41 @@ def get(url: str) -> bytes:
         return body
 
 
-def wait_up(url: str) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if b"specdec_up 1.0" in get(url):
-                return
-        time.sleep(0.2)
-    raise TimeoutError("the sidecar does not come up")
+@contextlib.contextmanager
+def sidecar_process(engines: int, socket: str, **settings: str) -> Iterator[tuple[str, int]]:
+    """A running sidecar of a vLLM page that grows: yields the URL of that page's server, and the sidecar's pid."""
+    with started("-m", "benchmarks.core.page_server", str(engines)) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        addresses = {"SPECDEC_VLLM_URL": url, "SPECDEC_LISTEN": LISTEN, "SPECDEC_PLUGIN__SOCKET": socket}
+        with started("-m", "sidecar", "run", **addresses, **settings) as process:
+            deadline = time.monotonic() + 30
+            while not _is_up():
+                assert time.monotonic() < deadline, "the sidecar does not come up"
+                time.sleep(0.2)
+            yield url, process.pid
 
 
-def cpu_rows() -> list[Row]:
+def _is_up() -> bool:
+    with contextlib.suppress(OSError):
+        return b"specdec_up 1.0" in get(f"http://{LISTEN}/metrics")
+    return False
+
+
+def cpu_rows() -> Iterator[Row]:
     """CPU that a running sidecar uses per poll, compared with prometheus_client parsing the same page once."""
-    rows = []
+    settings = {"SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND), "SPECDEC_SCRAPE_CPU_SHARE": "1"}
     for engines in (1, 8):
         parse = _parse_seconds(with_engines(real_page(), engines).decode())
-        with started("-m", "benchmarks.core.page_server", str(engines)) as server:
-            assert server.stdout is not None
-            url = server.stdout.readline().strip()
-            settings = {
-                "SPECDEC_VLLM_URL": url,
-                "SPECDEC_LISTEN": "127.0.0.1:19911",
-                "SPECDEC_SCRAPE_INTERVAL": str(1 / _POLLS_A_SECOND),
-                "SPECDEC_SCRAPE_CPU_SHARE": "1",
-                "SPECDEC_PLUGIN__SOCKET": f"/tmp/specdec-benchmark-{os.getpid()}.sock",
-            }
-            with started("-m", "sidecar", "run", **settings) as process:
-                ours = "http://127.0.0.1:19911/metrics"
-                wait_up(ours)
-                polls, cpu = _polls(url), cpu_seconds(process.pid)
-                for _ in range(_SECONDS):
-                    get(ours)  # like a Prometheus that scrapes once every ten polls
-                    time.sleep(1)
-                polls = _polls(url) - polls
-                cost = (cpu_seconds(process.pid) - cpu) / polls
-                rows.append(
-                    Row(
-                        f"CPU for a poll, {engines} engine(s): ours ÷ prometheus_client's parse alone",
-                        f"{cost * 1e3:.2f} ÷ {parse * 1e3:.2f} ms; {cost:.2%} of a core at one poll a second",
-                        cost / parse,
-                        at_most=0.5,
-                    )
-                )
-    return rows
+        with tempfile.TemporaryDirectory() as folder, sidecar_process(engines, f"{folder}/s", **settings) as (url, pid):
+            polls, cpu = int(get(f"{url}/polls")), cpu_seconds(pid)
+            for _ in range(_SECONDS):
+                get(f"http://{LISTEN}/metrics")  # like a Prometheus that scrapes once every ten polls
+                time.sleep(1)
+            cost = (cpu_seconds(pid) - cpu) / (int(get(f"{url}/polls")) - polls)
+        what = f"CPU for a poll, {engines} engine(s): ours ÷ prometheus_client's parse alone"
+        measured = f"{cost * 1e3:.2f} ÷ {parse * 1e3:.2f} ms; {cost:.2%} of a core at one poll a second"
+        yield Row(what, measured, cost / parse, at_most=0.5)
 
 
 def _parse_seconds(text: str) -> float:
@@ -106,33 +100,13 @@ def _parse_seconds(text: str) -> float:
     return statistics.median(costs)
 
 
-def _polls(url: str) -> int:
-    return int(get(f"{url}/polls"))
-
-
-def memory_rows() -> list[Row]:
+def memory_rows() -> Iterator[Row]:
     """Resident memory after one and two hours' worth of polls, for one engine and for eight."""
-    rows = []
     for engines, most in ((1, 64), (8, 72)):
         with started("-m", "benchmarks.core.hours", str(engines)) as process:
             assert process.stdout is not None
             first, second = json.loads(process.stdout.readline())
-        rows.append(
-            Row(
-                f"resident after an hour of polls, {engines} engine(s)",
-                f"then {second:.1f} after two",
-                first,
-                at_most=most,
-                unit="MiB",
-            )
-        )
-        rows.append(
-            Row(
-                f"growth in the second hour, {engines} engine(s)",
-                f"{second - first:.2f} MiB",
-                second - first,
-                at_most=0.5,
-                unit="MiB",
-            )
-        )
-    return rows
+        what, growth = f"resident after an hour of polls, {engines} engine(s)", second - first
+        yield Row(what, f"then {second:.1f} after two", first, at_most=most, unit="MiB")
+        what = f"growth in the second hour, {engines} engine(s)"
+        yield Row(what, f"{growth:.2f} MiB", growth, at_most=0.5, unit="MiB")

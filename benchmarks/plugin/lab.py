@@ -51,24 +51,15 @@ def lab_rows() -> Iterator[Row]:
         for points in folder.glob("*.dist-info/entry_points.txt"):
             points.write_text(points.read_text().replace("specdec_plugin:", "specdec_switch:"))
         receiver = PlainReceiver(folder / "s")  # type: ignore[no-untyped-call]
-        url = stack.enter_context(
-            _server(
-                {
-                    "PYTHONPATH": str(folder),
-                    "SPECDEC_PLUGIN__SOCKET": str(receiver.path),
-                    "VLLM_CPU_OMP_THREADS_BIND": "0",
-                }
-            )
-        )
-        turns, draft_tokens = asyncio.run(_turns(url))
+        paths = {"PYTHONPATH": str(folder), "SPECDEC_PLUGIN__SOCKET": str(receiver.path)}
+        url = stack.enter_context(_server(paths | {"VLLM_CPU_OMP_THREADS_BIND": "0"}))
+        turns, drafted = asyncio.run(_turns(url))
     (engine,) = receiver.engines.values()
-    told = Row(
-        "draft tokens told on the lab", f"of vLLM's {draft_tokens:.0f}", engine.total[1], draft_tokens, draft_tokens
-    )
-    yield told
-    cost, error = _difference([one.observed - (one.without + one.again) / 2 for one in turns])
-    control = "without against without {:+.2f} ± {:.2f} ms".format(*_difference([t.again - t.without for t in turns]))
-    step = 1000 * mean(one.without for one in turns)
+    yield Row("draft tokens reported on the lab", f"of vLLM's {drafted:.0f}", engine.total[1], drafted, drafted)
+    cost, error = _difference([turn.observed - (turn.without + turn.again) / 2 for turn in turns])
+    drift = _difference([turn.again - turn.without for turn in turns])
+    control = "without against without {:+.2f} ± {:.2f} ms".format(*drift)
+    step = 1000 * mean(turn.without for turn in turns)
     measured = f"{len(turns)} turns, {RUNNING} running, {step:.1f} ms a step, ± {error:.2f} ms; {control}"
     # Two standard errors: below that, a cost cannot be told from zero.
     yield Row("a step on the lab", measured, cost, at_most=2 * error, unit="ms")

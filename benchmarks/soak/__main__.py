@@ -13,7 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -29,32 +28,18 @@ WARM = 0.2  # share of the run left out of the slope, while buffers and windows 
 COUNTERS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
-@dataclass
-class Seen:
-    """``resident`` is MiB by requests completed so far; ``draft_tokens`` is from the last page."""
-
-    up_after: list[float] = field(default_factory=list)
-    resident: list[tuple[int, float]] = field(default_factory=list)
-    series: list[int] = field(default_factory=list)
-    draft_tokens: float = 0.0
-
-
-Samples = dict[str, float]
-
-
-async def samples(http: aiohttp.ClientSession, url: str) -> Samples:
+async def samples(http: aiohttp.ClientSession, url: str) -> dict[str, float]:
     """The page's samples summed by name, and ``series``, their number; empty without a page."""
     try:
         async with http.get(f"{url}/metrics") as response:
             text = await response.text()
     except (aiohttp.ClientError, TimeoutError):
         return {}
-    found: Samples = {"series": 0}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-            found["series"] += 1
-    return found
+    sums = {"series": 0.0}
+    for sample in (sample for family in text_string_to_metric_families(text) for sample in family.samples):
+        sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        sums["series"] += 1
+    return sums
 
 
 class Soak:
@@ -62,7 +47,10 @@ class Soak:
 
     def __init__(self, vllm: SimulatedVllm, traffic: Traffic, folder: Path, kill_every: float, until: float) -> None:
         """``kill_every`` is in seconds, 0 for never; the traffic ends at ``until`` (monotonic time) or soon after."""
-        self.seen = Seen()
+        self.up_after: list[float] = []  # seconds from each sidecar's start to its first good page
+        self.resident: list[tuple[int, float]] = []  # MiB, by the requests completed until then
+        self.series: list[int] = []
+        self.draft_tokens = 0.0  # on the last page
         self._vllm, self._traffic, self._folder = vllm, traffic, folder
         self._kill_every, self._until = kill_every, until
         port = free_port()
@@ -95,16 +83,16 @@ class Soak:
 
     async def _watch(self, http: aiohttp.ClientSession, sending: "asyncio.Task[None]") -> None:
         """Watches one sidecar until it is time to kill it."""
-        began, seen, up_at = time.monotonic(), self.seen, 0.0
+        began, up_at = time.monotonic(), 0.0
         while True:
-            found = await samples(http, self._url)
-            if found:
-                self._note(found)
-            if not up_at and found.get("specdec_up") == 1:
+            page = await samples(http, self._url)
+            if page:
+                self._note(page)
+            if not up_at and page.get("specdec_up") == 1:
                 up_at = time.monotonic()
-                seen.up_after.append(up_at - began)
+                self.up_after.append(up_at - began)
             if sending.done() and all(
-                found.get(f"specdec_{name}_total") == counted(self._vllm, name) for name in COUNTERS
+                page.get(f"specdec_{name}_total") == counted(self._vllm, name) for name in COUNTERS
             ):
                 return
             now = time.monotonic()
@@ -115,10 +103,10 @@ class Soak:
                 return
             await asyncio.sleep(1.0 if up_at else 0.05)
 
-    def _note(self, found: Samples) -> None:
-        self.seen.resident.append((self._traffic.completed, found["process_resident_memory_bytes"] / 2**20))
-        self.seen.series.append(int(found["series"]))
-        self.seen.draft_tokens = found.get("specdec_draft_tokens_total", 0.0)
+    def _note(self, page: dict[str, float]) -> None:
+        self.resident.append((self._traffic.completed, page["process_resident_memory_bytes"] / 2**20))
+        self.series.append(int(page["series"]))
+        self.draft_tokens = page.get("specdec_draft_tokens_total", 0.0)
 
 
 def counted(vllm: SimulatedVllm, name: str) -> float:
@@ -134,25 +122,21 @@ async def run(minutes: float, kill_every: float) -> int:
         options = SimulatorOptions(speed=50.0, max_num_seqs=32)
         async with SimulatedVllm(options, plugin_socket=folder / "plugin.sock") as vllm:
             phases = (Phase(math.inf, MIXED),)
-            traffic = Traffic(
-                vllm, TrafficOptions(phases, concurrency=16, max_requests=100_000_000, min_tokens=2, max_tokens=12)
-            )
+            sent = TrafficOptions(phases, concurrency=16, max_requests=100_000_000, min_tokens=2, max_tokens=12)
+            traffic = Traffic(vllm, sent)
             soak = Soak(vllm, traffic, folder, kill_every, time.monotonic() + minutes * 60)
             await asyncio.wait_for(soak.run(), minutes * 60 + 300)
             tokens = counted(vllm, "draft_tokens")
-    seen = soak.seen
     rows = [
         Row("requests failed", f"of {traffic.completed + traffic.failed}", traffic.failed, at_most=0),
-        Row("draft tokens that only vLLM counted", f"of {tokens:.0f}", tokens - seen.draft_tokens, at_most=0),
+        Row("draft tokens that only vLLM counted", f"of {tokens:.0f}", tokens - soak.draft_tokens, at_most=0),
     ]
     if not kill_every:
-        late = seen.series[len(seen.series) // 2 :]
+        late = soak.series[len(soak.series) // 2 :]
         rows.append(Row("series at the end, less those half way", f"{late[-1]}", late[-1] - late[0], at_most=0))
-        rows.append(_slope(seen.resident))
-    print(
-        f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(seen.up_after)}, from start to specdec_up 1 "
-        f"{statistics.median(seen.up_after):.1f} s"
-    )
+        rows.append(_slope(soak.resident))
+    until_up = f"from start to specdec_up 1 {statistics.median(soak.up_after):.1f} s"
+    print(f"{traffic.completed} requests in {minutes:g} min; sidecars: {len(soak.up_after)}, {until_up}")
     return report(rows)
 
 

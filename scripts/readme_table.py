@@ -18,9 +18,9 @@ def main(folder: Path) -> int:
     readme, values, rules = (folder / name for name in ("README.md", "values.yaml", "alerts.yaml"))
     source, rows = (values, values_table(values)) if values.exists() else (rules, alerts_table(rules))
     begin, end = (mark.format(source=source.name) for mark in _MARKS)
-    before, found, rest = readme.read_text(encoding="utf-8").partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not (found and found_end):
+    before, begun, rest = readme.read_text(encoding="utf-8").partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (begun and ended):
         print(f"readme_table: {readme} does not have its marks", file=sys.stderr)
         return 1
     readme.write_text(f"{before}{begin}\n{''.join(rows)}\n{end}{after}", encoding="utf-8")
@@ -31,7 +31,7 @@ def alerts_table(rules: Path) -> Iterator[str]:
     """The table's lines: a row for each alert, with its summary, a model's name left out."""
     yield "| alert | severity | says |\n| --- | --- | --- |\n"
     groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
-    for rule in (one for group in groups for one in group["rules"] if "alert" in one):
+    for rule in (rule for group in groups for rule in group["rules"] if "alert" in rule):
         says = rule["annotations"]["summary"].removeprefix("{{ $labels.model_name }}: ")
         link = f"[{rule['alert'].removeprefix('SpecDecode')}](runbooks/{rule['alert']}.md)"
         yield f"| {link} | {rule['labels']['severity']} | {_cell(says)} |\n"

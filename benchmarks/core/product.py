@@ -43,9 +43,9 @@ class Product:
 
     def shown(self) -> Shown:
         """The data that our page is made from."""
-        found = self._state.report(float(self.polls))
-        assert all(model.temperatures for model in found.models), "the split by temperature is withheld"
-        return Shown(found, self.settings)
+        tree = self._state.report(float(self.polls))
+        assert all(model.temperatures for model in tree.models), "the split by temperature is withheld"
+        return Shown(tree, self.settings)
 
     def bodies(self, count: int) -> list[bytes]:
         """vLLM's next pages."""

@@ -89,7 +89,7 @@ def _steps(base: type[Any], since: str, requests: int, path: str) -> Iterator[Ro
     what = f"a request and step: {each / requests:.2f} µs"
     yield Row(f"{since}, {requests} requests", what, each / bare_step, at_most=7, unit=BARE)
     if requests == 256:
-        worst = min(quantiles(one, n=100)[98] for one in mine) - bare_step
+        worst = min(quantiles(steps, n=100)[98] for steps in mine) - bare_step
         what = f"a step at P99, its reports included: {worst:.0f} µs"
         yield Row(f"{since}, {requests} requests", what, worst / bare_step, at_most=10, unit=BARE)
     share = (min(map(mean, mine)) - min(map(mean, theirs))) / 1e6 / STEP

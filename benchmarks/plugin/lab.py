@@ -61,7 +61,7 @@ def lab_rows() -> Iterator[Row]:
     control = "without against without {:+.2f} ± {:.2f} ms".format(*drift)
     step = 1000 * mean(turn.without for turn in turns)
     measured = f"{len(turns)} turns, {RUNNING} running, {step:.1f} ms a step, ± {error:.2f} ms; {control}"
-    # Two standard errors: below that, a cost cannot be told from zero.
+    # Two standard errors: below that, a cost cannot be drafted from zero.
     yield Row("a step on the lab", measured, cost, at_most=2 * error, unit="ms")
 
 
@@ -91,7 +91,7 @@ def _server(environment: dict[str, str]) -> Iterator[str]:
 async def _turns(url: str) -> tuple[list[_Turn], float]:
     """The turns, and the draft tokens that vLLM counted in the rounds with the plug-in."""
     turns: list[_Turn] = []
-    told, order = 0.0, random.Random(1)
+    drafted, order = 0.0, random.Random(1)
     # One connection per request: vLLM closes idle ones, perhaps just as a request is sent on one.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         await _answers(http, url)
@@ -99,12 +99,12 @@ async def _turns(url: str) -> tuple[list[_Turn], float]:
         end = time.monotonic() + 60 * MINUTES
         while time.monotonic() < end or len(turns) < 2:
             names = ["observed", WITHOUT, f"{WITHOUT}-again"]
-            found = {}
+            rounds = {}
             for name in order.sample(names, 3):
-                found[name], draft_tokens = await _round(http, url, name)
-                told += draft_tokens if name == "observed" else 0
-            turns.append(_Turn(*(found[name] for name in names)))
-    return turns, told
+                rounds[name], draft_tokens = await _round(http, url, name)
+                drafted += draft_tokens if name == "observed" else 0
+            turns.append(_Turn(*(rounds[name] for name in names)))
+    return turns, drafted
 
 
 async def _round(http: aiohttp.ClientSession, url: str, name: str) -> tuple[float, float]:
@@ -130,7 +130,9 @@ async def _complete(http: aiohttp.ClientSession, url: str, body: dict[str, objec
 async def _counters(http: aiohttp.ClientSession, url: str) -> list[float]:
     async with http.get(f"{url}/metrics") as response:
         text = await response.text()
-    samples = {one.name: one.value for family in text_string_to_metric_families(text) for one in family.samples}
+    samples = {
+        sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples
+    }
     return [samples[name] for name in (f"{_LATENCY}_sum", f"{_LATENCY}_count", _DRAFT_TOKENS)]
 
 

@@ -23,9 +23,9 @@ groups:
 @pytest.fixture(scope="session")
 def pages():
     """The committed dashboards by uid."""
-    found = {path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
-    assert set(found) == {"specdec-operator", "specdec-fleet"}
-    return found
+    dashboards = {path.stem: json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")}
+    assert set(dashboards) == {"specdec-operator", "specdec-fleet"}
+    return dashboards
 
 
 class Numbers:
@@ -44,7 +44,7 @@ class Numbers:
         """The series that had a number recently: pairs of labels and latest value."""
         now = time.time()
         data = await self._prometheus.ask("query_range", query=expression, start=now - seconds, end=now, step=1)
-        numbers = [(found["metric"], [v for _, v in found["values"] if v != "NaN"]) for found in data]
+        numbers = [(series["metric"], [v for _, v in series["values"] if v != "NaN"]) for series in data]
         return [(labels, float(values[-1])) for labels, values in numbers if values]
 
 

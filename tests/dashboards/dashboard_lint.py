@@ -91,7 +91,10 @@ def _matchers(name):
     if name in ALERTS:
         return {label: f"${label}|" for label in (*SCRAPE, "model_name", "temperature")}
     labels = CONTRACT[name].labels if name in CONTRACT else ()
-    return {label: f"${label}" for label in (*SCRAPE, *(one for one in labels if one in ("model_name", "temperature")))}
+    return {
+        label: f"${label}"
+        for label in (*SCRAPE, *(label for label in labels if label in ("model_name", "temperature")))
+    }
 
 
 def _grid(page):

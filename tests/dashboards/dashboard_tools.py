@@ -66,7 +66,7 @@ def selectors(expr):
         ValueError: it is not PromQL.
     """
     expr = expr.replace("$__rate_interval", f"{RATE_INTERVAL}s").replace("$past", "1d")
-    found, calls, ranges = [], [], []
+    selections, calls, ranges = [], [], []
 
     def enter(node):
         if isinstance(node, promql_parser.Call):
@@ -75,10 +75,10 @@ def selectors(expr):
             ranges.append(node.range.total_seconds())
         elif isinstance(node, promql_parser.VectorSelector):
             matchers = frozenset(
-                (one.name, one.op == promql_parser.MatchOp.Re, one.value) for one in node.matchers.matchers
+                (each.name, each.op == promql_parser.MatchOp.Re, each.value) for each in node.matchers.matchers
             )
             ranged = ranges.pop() if ranges else None
-            found.append(Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged))
+            selections.append(Selector(node.name, matchers, calls[-1] if calls and ranged else None, ranged))
         return True
 
     def leave(node):
@@ -87,7 +87,7 @@ def selectors(expr):
         return True
 
     promql_parser.walk(promql_parser.parse(expr), enter, leave)
-    return found
+    return selections
 
 
 def filled_in(expr, **values):

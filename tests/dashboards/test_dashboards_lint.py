@@ -6,7 +6,7 @@ from tests.dashboards.dashboard_tools import CONTRACT, annotations, panels, quer
 
 
 def test_the_dashboards_keep_every_rule(pages):
-    assert [found for page in pages.values() for found in findings(page)] == []
+    assert [finding for page in pages.values() for finding in findings(page)] == []
 
 
 def test_annotations_select_metrics_that_exist(pages):
@@ -24,8 +24,8 @@ def test_thresholds_are_series_and_never_numbers_of_the_page(pages):
         for panel in panels(page):
             steps = panel.get("fieldConfig", {}).get("defaults", {}).get("thresholds", {}).get("steps", [])
             assert [step for step in steps if step["value"] is not None] == [], panel["title"]
-        found = [selector for query in queries(page) for selector in selectors(query.expr)]
-        drawn = [selector.matchers for selector in found if selector.name == "specdec_threshold"]
+        all_of_page = [selector for query in queries(page) for selector in selectors(query.expr)]
+        drawn = [selector.matchers for selector in all_of_page if selector.name == "specdec_threshold"]
         assert {value for matchers in drawn for name, _, value in matchers if name == "name"} <= set(
             Thresholds.model_fields
         )

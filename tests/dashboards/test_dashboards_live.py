@@ -162,8 +162,8 @@ async def says_what_it_claims(pages, server, speculating, plain):
     for group, instance in (("speculating", speculating), ("not speculating", plain)):
         legend = f"{group} {{{{model_name}}}}"
         for other in (speculating, plain):
-            found = await server.instant(named(pages, fleet, "Pods in each group", legend, instance=other))
-            assert found == ([({"model_name": "demo"}, 1)] if other == instance else [])
+            series = await server.instant(named(pages, fleet, "Pods in each group", legend, instance=other))
+            assert series == ([({"model_name": "demo"}, 1)] if other == instance else [])
     figures = {"Pods known": 2, "Sidecars down": 0, "vLLMs down": 0, "Pods drafting": 1, "Net negative pods": 0}
     for title, value in figures.items():
         assert await server.instant(named(pages, fleet, title)) == [({}, value)], title

@@ -164,5 +164,5 @@ def test_the_containers_of_a_pod_split_to_the_token(image, programs, tmp_path):
 def split(sidecar):
     """Drafts by temperature, as the sidecar exports them."""
     series = r'^specdec_drafts_total{.*temperature="(.*)"} (.*)$'
-    found = re.findall(series, get(f"{sidecar}/metrics"), re.MULTILINE)
-    return Counter({label: int(float(drafts)) for label, drafts in found})
+    samples = re.findall(series, get(f"{sidecar}/metrics"), re.MULTILINE)
+    return Counter({label: int(float(drafts)) for label, drafts in samples})

@@ -21,7 +21,7 @@ def test_the_base_names_one_release_of_a_supported_python():
 
 
 def test_it_runs_as_a_number_and_without_a_shell():
-    assert all(int(one) > 0 for one in last("USER").split(":"))
+    assert all(int(number) > 0 for number in last("USER").split(":"))
     entry, command = json.loads(last("ENTRYPOINT")), json.loads(last("CMD"))
     health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     assert entry == health[:1] == ["specdec-sidecar"]

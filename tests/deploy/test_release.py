@@ -71,8 +71,8 @@ def set_version(checkout, *arguments):
 
 
 def files_with(checkout, text):
-    found = (path for path in checkout.rglob("*") if path.is_file() and path.suffix in (".py", ".yaml", ".md", ""))
-    return {str(path.relative_to(checkout)) for path in found if text in path.read_text()}
+    files = (path for path in checkout.rglob("*") if path.is_file() and path.suffix in (".py", ".yaml", ".md", ""))
+    return {str(path.relative_to(checkout)) for path in files if text in path.read_text()}
 
 
 def test_one_command_sets_the_version_everywhere(checkout):

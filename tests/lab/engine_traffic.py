@@ -125,7 +125,7 @@ def compare(receiver, tally, theirs):
 
 
 def row(receiver, tally, theirs, served):
-    """A row of the table in docs/measurements/plugin.md, for what was ``served``; then lines by temperature and by status."""
+    """A row of a table in docs/measurements/plugin.md, for ``served``; then a line by temperature and status."""
     vllm = next(iter(receiver.engines.values())).hello["vllm"]
     numbers = [" · ".join(map(str, counts)) for counts in (theirs, receiver.total)]
     columns = [vllm, served, len(receiver.engines), tally.sent, sum(tally.choices.values()), *numbers]

@@ -1,7 +1,8 @@
 """The real Scheduler of an installed vLLM under the plug-in, fed random model output: no model, no server.
 
 Run by that vLLM's Python, with the repository and the folder that `specdec-sidecar plugin` wrote on PYTHONPATH:
-`VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md says for which releases it was.
+`VENV/bin/python tests/lab/real_scheduler.py MODEL_FOLDER [async] [v2]`; docs/measurements/plugin.md
+names the releases on which it ran.
 Requests come, draft, are preempted for lack of KV blocks, are aborted and end; with v2 as for model runner V2, to which
 a preempted request is a new one. Exits with 0 if all sums are equal and no total has fallen.
 """

@@ -20,7 +20,7 @@ from tests.commands.compare.made_sweeps import level, swept
 from tests.demo.http_vllm import HttpVllm
 
 ROOT = Path(__file__).parents[2]
-# Run elsewhere: this test is part of the one, and the others need a real vLLM (tests/lab).
+# Run elsewhere: `make test` runs this test, and the others need a real vLLM (tests/lab).
 ELSEWHERE = ("make test", "PYTHONPATH=/shared/specdec vllm serve")
 RUNS = '"sidecar started"'
 
@@ -28,8 +28,8 @@ RUNS = '"sidecar started"'
 def commands():
     """The command lines in the README's indented blocks, without comments."""
     lines = [line[4:] for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("    ")]
-    found = [line.removeprefix("$ ").split("  #")[0].strip() for line in lines]
-    return [line for line in found if re.match(r"([A-Z_]+=\S+ )*(make|specdec-sidecar|vllm serve|scripts)\b", line)]
+    stripped = [line.removeprefix("$ ").split("  #")[0].strip() for line in lines]
+    return [line for line in stripped if re.match(r"([A-Z_]+=\S+ )*(make|specdec-sidecar|vllm serve|scripts)\b", line)]
 
 
 def here(line):
@@ -91,13 +91,13 @@ async def start(line, vllm, tmp_path, folder):
 
 async def finish(process):
     """Waits for its end; a command that runs until stopped is stopped once it runs."""
-    said = b""
+    output = b""
     while piece := await process.stdout.readline():
-        said += piece
+        output += piece
         if RUNS.encode() in piece:
             os.killpg(process.pid, signal.SIGTERM)
     await process.wait()
-    return said.decode()
+    return output.decode()
 
 
 def test_the_readme_has_commands():
@@ -125,12 +125,12 @@ async def test_command_works(line, tmp_path, folder):
         vllm = known["http://127.0.0.1:8001" if "preflight" in line else "http://127.0.0.1:8000"]
         process = await start(adapted, vllm, tmp_path, folder)
         try:
-            said = await finish(process)
+            output = await finish(process)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
     # make itself ends by the signal that ends what it has started; preflight saw too few requests for an answer.
     ended = -signal.SIGTERM if line.startswith("make run") else 3 if "preflight" in line else 0
-    assert process.returncode == ended, f"{shlex.join(adapted.split())}\n{said}"
-    assert "Traceback" not in said
-    assert (RUNS in said) == (" run" in line and "make demo" not in line)
+    assert process.returncode == ended, f"{shlex.join(adapted.split())}\n{output}"
+    assert "Traceback" not in output
+    assert (RUNS in output) == (" run" in line and "make demo" not in line)
